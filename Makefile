@@ -1,0 +1,35 @@
+# `make demo` and `make test` need Python 3.11+ and nothing else: they set up .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := .venv/.ready
+
+.PHONY: demo test bench lint format clean
+
+demo: $(SETUP)
+	$(BIN)/penstock demo
+
+test: lint
+	$(BIN)/pytest -n 2 --dist worksteal
+
+bench: $(SETUP)
+	$(BIN)/python -m benchmarks
+
+lint: $(SETUP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(SETUP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv demo-data bench-data .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+# torch comes first and by its exact version: that is the CPU build, where a range would fetch CUDA.
+$(SETUP): pyproject.toml constraints.txt Makefile
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev
+	touch $@

@@ -1,0 +1,1 @@
+"""Timings: `make bench`."""

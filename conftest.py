@@ -1,0 +1,19 @@
+"""What doctests may use: `data` (0 to 99, in shards of 30), `tmp` and `penstock`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _doctest_world(doctest_namespace: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    if isinstance(request.node, pytest.DoctestItem):
+        import penstock
+
+        tmp: Path = request.getfixturevalue("tmp_path")
+        with penstock.Writer(tmp / "data", vocab_size=50_257, shard_bytes=60) as writer:
+            for start in range(0, 100, 10):
+                writer.append(range(start, start + 10))
+        request.getfixturevalue("monkeypatch").chdir(tmp)
+        doctest_namespace.update(data=penstock.open(tmp / "data"), tmp=tmp, penstock=penstock)

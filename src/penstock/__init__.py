@@ -1,0 +1,71 @@
+"""Penstock feeds language-model training: token shards in, exact and shuffled batches out.
+
+    data = penstock.open("data/fineweb")
+    loader = penstock.Loader(data.windows(2048), batch_size=32, seed=0)
+    for batch in loader:
+        loss = model(batch["input_ids"], batch["labels"])
+        checkpoint["data"] = loader.state_dict()
+
+Everything in a batch is a pure function of (dataset, view, order, position). `docs/design.md` has
+the words and the layers. Names are imported when they are first used: `import penstock` is free.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock._version import __version__
+
+if TYPE_CHECKING:
+    from penstock import testing
+    from penstock.dataset import Dataset, open
+    from penstock.errors import PenstockError
+    from penstock.load.loader import Loader, LoaderStats, sum_digests
+    from penstock.order import BlockShuffle, Order, make_order
+    from penstock.views.windows import Windows
+    from penstock.writer import Writer, finish
+
+__all__ = [
+    "BlockShuffle",
+    "Dataset",
+    "Loader",
+    "LoaderStats",
+    "Order",
+    "PenstockError",
+    "Windows",
+    "Writer",
+    "__version__",
+    "finish",
+    "make_order",
+    "open",
+    "sum_digests",
+    "testing",
+]
+
+_HOMES = {
+    "BlockShuffle": "order",
+    "Dataset": "dataset",
+    "Loader": "load.loader",
+    "LoaderStats": "load.loader",
+    "Order": "order",
+    "PenstockError": "errors",
+    "Windows": "views.windows",
+    "Writer": "writer",
+    "finish": "writer",
+    "make_order": "order",
+    "open": "dataset",
+    "sum_digests": "load.loader",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module("penstock.testing")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value = getattr(import_module(f"penstock.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,148 @@
+"""Datasets: any number of directories, opened as one stream of records."""
+
+import glob
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import DTypeLike, NDArray
+
+from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.formats import Manifest, Shard, describe
+from penstock.formats.stream import STREAM, TOKEN, fields_to_json
+from penstock.read.layout import BatchLayout
+from penstock.read.local import Access, LocalReader
+from penstock.views.windows import Windows
+
+Source = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Records of all shards, end to end; made by `penstock.open`."""
+
+    manifests: tuple[Manifest, ...]
+    access: Access = "pread"
+
+    @property
+    def fields(self) -> np.dtype[Any]:
+        """The record, a NumPy struct."""
+        return self.manifests[0].fields
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        """All shards, in the order of the stream."""
+        return tuple(shard for manifest in self.manifests for shard in manifest.shards)
+
+    @cached_property
+    def num_records(self) -> int:
+        """Records in all shards; for token streams, tokens."""
+        return sum(shard.num_records for shard in self.shards)
+
+    @cached_property
+    def num_documents(self) -> int:
+        """Documents in all shards."""
+        return sum(shard.num_documents for shard in self.shards)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of all files, manifests aside."""
+        return sum(file.size_bytes for shard in self.shards for file in shard.files.values())
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The largest vocabulary of the directories, if all of them name one."""
+        sizes = [manifest.vocab_size for manifest in self.manifests]
+        return None if None in sizes else max(size for size in sizes if size is not None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for equal data in equal shards, wherever they lie."""
+        content = xxhash.xxh3_64(repr(fields_to_json(self.fields)).encode())
+        for shard in self.shards:
+            content.update(f"{shard.num_records} {shard.files[STREAM].xxh3};".encode())
+        return content.hexdigest()
+
+    @cached_property
+    def reader(self) -> LocalReader:
+        """What turns segments of this dataset into arrays."""
+        return LocalReader(self.shards, self.fields.itemsize, self.access)
+
+    def windows(self, seq_len: int, *, overlap: bool = True) -> Windows:
+        """View the stream as rows of `seq_len` inputs and labels; see `Windows`."""
+        return Windows(self, seq_len, overlap)
+
+    def records(self, start: int, stop: int) -> NDArray[Any]:
+        """Read the records [start, stop) as they are stored; bare tokens as integers."""
+        start, stop, _ = slice(start, stop).indices(self.num_records)
+        length = max(0, stop - start)
+        # One row of raw bytes: the record as a single opaque field.
+        raw = np.dtype([("record", f"V{self.fields.itemsize}")])
+        layout = BatchLayout(raw, 1, length, np.dtype(np.int64))
+        memory = np.empty(layout.num_bytes, np.uint8)
+        self.reader.read(np.array([[0, 0, start, length]]), layout, memory)
+        records: NDArray[Any] = (
+            layout.column("record", 0, length).of(memory, 1)[0].view(self.fields)
+        )
+        tokens: NDArray[Any] = records[TOKEN] if self.fields.names == (TOKEN,) else records
+        return tokens
+
+    def token_dtype_out(self, wanted: DTypeLike | None) -> np.dtype[Any]:
+        """The type for tokens in batches: `wanted` if all ids fit it, None for the stored one."""
+        if TOKEN not in (self.fields.names or ()):
+            return np.dtype(np.int64)
+        stored = self.fields[TOKEN]
+        out = stored if wanted is None else np.dtype(wanted)
+        if out.kind not in "iu":
+            raise UsageError(f"dtype is {out}; token ids are integers")
+        limit = int(np.iinfo(stored).max) + 1 if self.vocab_size is None else self.vocab_size
+        lowest = int(np.iinfo(stored).min) if self.vocab_size is None else 0
+        if not np.iinfo(out).min <= lowest < limit - 1 <= np.iinfo(out).max and out != stored:
+            raise UsageError(
+                f"dtype {out} cannot hold token ids up to {limit - 1:,} (stored as {stored}); use "
+                "int64"
+            )
+        return out
+
+
+def open(source: Source | Iterable[Source], *, access: Access = "pread") -> Dataset:
+    """Open a directory, a glob of directories, or a list of both as one dataset.
+
+    Opening reads manifests and file sizes, never data. `access="mmap"` reads through memory maps:
+    faster from the page cache, but a failing disk then ends the process (see `read.local`).
+
+    >>> data = penstock.open(tmp / "data")
+    >>> data.num_records, data.fields["token"]
+    (100, dtype('uint16'))
+    """
+    if access not in ("pread", "mmap"):
+        raise UsageError(f"access is {access!r}; it must be 'pread' or 'mmap'")
+    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+    paths = [path for each in sources for path in _expand(each)]
+    if not paths:
+        raise UsageError("nothing to open: the list is empty")
+    manifests = tuple(describe(path) for path in paths)
+    for path, manifest in zip(paths, manifests, strict=True):
+        if manifest.fields != manifests[0].fields:
+            raise FormatError(
+                f"{path}: records are {fields_to_json(manifest.fields)}, those of {paths[0]} are "
+                f"{fields_to_json(manifests[0].fields)}; only equal records make one stream"
+            )
+        for shard in manifest.shards:
+            shard.check_sizes((STREAM,))
+    return Dataset(manifests, access)
+
+
+def _expand(source: Source) -> list[Path]:
+    path = Path(source)
+    if path.exists() or not glob.has_magic(str(source)):
+        return [path]
+    found = sorted(Path(match) for match in glob.glob(str(source), recursive=True))  # noqa: PTH207
+    if not found:
+        raise MissingDataError(f"{source}: the pattern matches nothing")
+    return found

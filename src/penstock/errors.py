@@ -1,0 +1,46 @@
+"""Every error that Penstock raises on purpose.
+
+    PenstockError
+    ├── FormatError        (ValueError)         a file is not what its manifest or its kind says
+    ├── MissingDataError   (FileNotFoundError)  a file or a dataset is not there
+    ├── DatasetExistsError (FileExistsError)    writing would replace something finished
+    ├── ReadError          (OSError)            the operating system failed, with file and offset
+    ├── StateError         (ValueError)         a saved position belongs to something else
+    ├── UsageError         (ValueError)         an argument that cannot work, and what would
+    └── VerificationError  (AssertionError)     a check of exactness found a difference
+
+Each is also the builtin error that a caller would expect, so `except FileNotFoundError` works.
+A message says what was found, where, what was expected, and what to do.
+"""
+
+
+class PenstockError(Exception):
+    """The root: catch this to catch everything that Penstock raises on purpose."""
+
+
+class FormatError(PenstockError, ValueError):
+    """A file is not what its manifest, or its kind, says."""
+
+
+class MissingDataError(PenstockError, FileNotFoundError):
+    """A file or a dataset is not there."""
+
+
+class DatasetExistsError(PenstockError, FileExistsError):
+    """Writing would replace something that is finished, or that another process writes."""
+
+
+class ReadError(PenstockError, OSError):
+    """The operating system could not open or read a file; the message has file and offset."""
+
+
+class StateError(PenstockError, ValueError):
+    """A saved state belongs to another dataset, view, order or seed."""
+
+
+class UsageError(PenstockError, ValueError):
+    """An argument that cannot work; the message says what would."""
+
+
+class VerificationError(PenstockError, AssertionError):
+    """A check of exactness found a difference."""

@@ -1,0 +1,274 @@
+"""Our stream format: a directory of headerless shards and one manifest that says what they hold.
+
+    penstock.json      this module's `Manifest`, written last
+    00000.stream       packed little-endian records: record i at byte i * itemsize
+    00000.documents    uint64[n + 1]: document k is records [d[k], d[k + 1])
+    00000.index        uint64[m + 1]: metadata k is bytes [x[k], x[k + 1])    (only with metadata)
+    00000.metadata     the encoded metadata, end to end                       (only with metadata)
+
+The manifest is untrusted input: every number in it is checked against every other here, and
+against the sizes of the files in `check_sizes`, before a byte of data is read.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import FormatError, MissingDataError
+
+MANIFEST_NAME = "penstock.json"
+PART_SUFFIX = ".part.json"
+FORMAT, VERSION = "penstock-stream", 1
+
+STREAM, DOCUMENTS, INDEX, METADATA = ".stream", ".documents", ".index", ".metadata"
+OFFSET = np.dtype("<u8")
+TOKEN, METADATA_ID = "token", "metadata_id"
+NO_METADATA = 0xFFFF_FFFF
+
+_SHARD_NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
+_CHECKSUM = re.compile(r"[0-9a-f]{16}")
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """What the manifest says of one file."""
+
+    size_bytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file set of a dataset."""
+
+    directory: Path
+    name: str
+    num_records: int
+    num_documents: int
+    num_spans: int
+    files: dict[str, StoredFile]
+
+    def path(self, suffix: str) -> Path:
+        """Where one of the shard's files lies."""
+        return self.directory / f"{self.name}{suffix}"
+
+    def check_sizes(self, suffixes: tuple[str, ...] | None = None) -> None:
+        """Compare the sizes on disk (of all files, or of those named) with the manifest."""
+        for suffix in self.files if suffixes is None else suffixes:
+            path, expected = self.path(suffix), self.files[suffix].size_bytes
+            try:
+                found = path.stat().st_size
+            except FileNotFoundError:
+                raise MissingDataError(
+                    f"{path}: missing; the manifest lists it with {expected:,} bytes"
+                ) from None
+            if found != expected:
+                relation = "short" if found < expected else "long"
+                raise FormatError(
+                    f"{path}: {found:,} bytes, too {relation}: the manifest says {expected:,}; "
+                    "copy or write it again"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that is known of a directory without reading its data."""
+
+    fields: np.dtype[Any]
+    """The record: always a struct, `token` first for token streams."""
+    vocab_size: int | None
+    tokenizer: dict[str, str]
+    bos_id: int | None
+    eos_id: int | None
+    shards: tuple[Shard, ...]
+
+    def to_json(self) -> str:
+        """Serialize, one line per shard."""
+        head: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fields": fields_to_json(self.fields),
+            "vocab_size": self.vocab_size,
+            "tokenizer": self.tokenizer,
+            "bos_id": self.bos_id,
+            "eos_id": self.eos_id,
+        }
+        lines = ",\n".join(f"  {json.dumps(_shard_to_json(shard))}" for shard in self.shards)
+        head_text = json.dumps(head, indent=1)[:-2]
+        return f'{head_text},\n "shards": [\n{lines}\n ]\n}}\n'
+
+
+def read_manifest(directory: Path, name: str = MANIFEST_NAME) -> Manifest:
+    """Read and check the manifest of `directory`."""
+    path = directory / name
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not valid JSON ({error})") from None
+    try:
+        return _parse(document, directory)
+    except _MistakeError as mistake:
+        raise FormatError(f"{path}: {mistake}") from None
+
+
+def fields_from_json(value: Any) -> np.dtype[Any]:
+    """Read a record type from its JSON form, `[["token", "<u2"], ["frame", "|u1", [8, 8]]]`."""
+    if not isinstance(value, list) or not value:
+        raise _MistakeError(
+            f"fields: {value!r} is not a list of [name, dtype] or [name, dtype, shape]"
+        )
+    members: list[tuple[Any, ...]] = []
+    for member in value:
+        if not isinstance(member, list) or len(member) not in (2, 3):
+            raise _MistakeError(f"fields: {member!r} is not [name, dtype] or [name, dtype, shape]")
+        name, kind, *shape = member
+        if not isinstance(name, str) or not name or not isinstance(kind, str):
+            raise _MistakeError(f"fields: {member!r}: name and dtype must be strings")
+        if shape and not (
+            isinstance(shape[0], list)
+            and len(shape[0]) <= 16
+            and all(type(n) is int and 0 < n < 1 << 31 for n in shape[0])
+        ):
+            raise _MistakeError(
+                f"fields: {member!r}: the shape must be a list of positive integers"
+            )
+        members.append((name, kind, *(tuple(s) for s in shape)))
+    try:
+        fields = np.dtype(members)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise _MistakeError(f"fields: {value!r} is no NumPy record ({error})") from None
+    problem = fields_problem(fields)
+    if problem:
+        raise _MistakeError(f"fields: {problem}")
+    return fields
+
+
+def fields_to_json(fields: np.dtype[Any]) -> list[list[Any]]:
+    """Serialize a record type; the inverse of `fields_from_json`."""
+    members: list[list[Any]] = []
+    for name in fields.names or ():
+        base, shape = fields[name].base, fields[name].shape
+        members.append([name, base.str, list(shape)] if shape else [name, base.str])
+    return members
+
+
+def fields_problem(fields: np.dtype[Any]) -> str | None:
+    """Say why a record type cannot be stored, if it cannot."""
+    if not fields.names:
+        return f"{fields} has no named fields"
+    if fields.itemsize != sum(fields[name].itemsize for name in fields.names):
+        return f"{fields} has padding between its fields; leave out align=True"
+    if fields.itemsize >= 1 << 31:
+        return f"a record of {fields.itemsize:,} bytes is too large"
+    for name in fields.names:
+        base = fields[name].base
+        if base.names or base.hasobject or base.kind not in "biufcSUmMV" or base.itemsize == 0:
+            return f"field {name!r} of type {base} cannot be stored; use numbers or fixed bytes"
+        if base.newbyteorder("<") != base:
+            return f"field {name!r} is big-endian; records are little-endian, use {base.str[1:]!r}"
+    if TOKEN in fields.names and (fields[TOKEN].kind not in "iu" or fields[TOKEN].shape):
+        return f"field {TOKEN!r} must be one integer, not {fields[TOKEN]}"
+    return None
+
+
+class _MistakeError(Exception):
+    """A mistake in a manifest; `read_manifest` adds the file's name."""
+
+
+def _parse(document: Any, directory: Path) -> Manifest:
+    if not isinstance(document, dict):
+        raise _MistakeError(f"{document!r:.60} is not an object")
+    if document.get("format") != FORMAT:
+        raise _MistakeError(f"format is {document.get('format')!r}, not {FORMAT!r}")
+    if document.get("version") != VERSION:
+        raise _MistakeError(
+            f"version is {document.get('version')!r}; this Penstock reads version {VERSION}"
+        )
+    fields = fields_from_json(document.get("fields"))
+    shards = document.get("shards")
+    if not isinstance(shards, list):
+        raise _MistakeError("shards: not a list")
+    tokenizer = document.get("tokenizer")
+    if not isinstance(tokenizer, dict) or not all(isinstance(v, str) for v in tokenizer.values()):
+        raise _MistakeError(f"tokenizer: {tokenizer!r:.60} is not an object of strings")
+    manifest = Manifest(
+        fields=fields,
+        vocab_size=_optional_count(document, "vocab_size"),
+        tokenizer=tokenizer,
+        bos_id=_optional_count(document, "bos_id"),
+        eos_id=_optional_count(document, "eos_id"),
+        shards=tuple(_parse_shard(shard, i, fields, directory) for i, shard in enumerate(shards)),
+    )
+    if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
+        raise _MistakeError("shards: one name is listed twice")
+    if sum(shard.num_records for shard in manifest.shards) > _MOST:
+        raise _MistakeError("shards: more than 2^63 - 1 records in all")
+    return manifest
+
+
+def _parse_shard(value: Any, number: int, fields: np.dtype[Any], directory: Path) -> Shard:
+    where = f"shards[{number}]"
+    if not isinstance(value, dict):
+        raise _MistakeError(f"{where}: {value!r:.60} is not an object")
+    name = value.get("name")
+    if not isinstance(name, str) or not _SHARD_NAME.fullmatch(name):
+        raise _MistakeError(f"{where}: name {name!r:.60} is not a plain file name")
+    where = f"{where} ({name})"
+    counts = [_count(value, key, where) for key in ("records", "documents", "spans")]
+    listed = value.get("files")
+    if not isinstance(listed, dict):
+        raise _MistakeError(f"{where}: files is not an object")
+    files: dict[str, StoredFile] = {}
+    for suffix, entry in listed.items():
+        if not isinstance(entry, dict):
+            raise _MistakeError(f"{where}: files[{suffix!r}] is not an object")
+        checksum = entry.get("xxh3")
+        if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
+            raise _MistakeError(
+                f"{where}: files[{suffix!r}]: xxh3 {checksum!r:.60} is not 16 hex digits"
+            )
+        files[suffix] = StoredFile(_count(entry, "bytes", f"{where}: files[{suffix!r}]"), checksum)
+    num_records, num_documents, num_spans = counts
+    expected = {STREAM: num_records * fields.itemsize, DOCUMENTS: 8 * (num_documents + 1)}
+    if METADATA_ID in (fields.names or ()):
+        expected[INDEX] = 8 * (num_spans + 1)
+        expected[METADATA] = files[METADATA].size_bytes if METADATA in files else 0
+    if set(files) != set(expected):
+        raise _MistakeError(f"{where}: lists {sorted(files)}, expected {sorted(expected)}")
+    for suffix, size in expected.items():
+        if files[suffix].size_bytes != size:
+            raise _MistakeError(
+                f"{where}: {suffix} has {files[suffix].size_bytes:,} bytes, but "
+                f"{num_records:,} records of {fields.itemsize} bytes, {num_documents:,} documents "
+                f"and {num_spans:,} spans need {size:,}"
+            )
+    return Shard(directory, name, num_records, num_documents, num_spans, files)
+
+
+def _shard_to_json(shard: Shard) -> dict[str, Any]:
+    return {
+        "name": shard.name,
+        "records": shard.num_records,
+        "documents": shard.num_documents,
+        "spans": shard.num_spans,
+        "files": {
+            suffix: {"bytes": file.size_bytes, "xxh3": file.xxh3}
+            for suffix, file in shard.files.items()
+        },
+    }
+
+
+def _count(value: dict[str, Any], key: str, where: str) -> int:
+    count = value.get(key)
+    if type(count) is not int or not 0 <= count <= _MOST:
+        raise _MistakeError(f"{where}: {key} is {count!r:.60}, not a count")
+    return count
+
+
+def _optional_count(value: dict[str, Any], key: str) -> int | None:
+    return None if value.get(key) is None else _count(value, key, "manifest")

@@ -1,0 +1,368 @@
+"""The loader: batches of a view, in order, from a position that is one integer."""
+
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from penstock.errors import StateError, UsageError
+from penstock.formats.stream import TOKEN
+from penstock.load.buffers import Pool
+from penstock.load.plan import Plan, Step, Tail
+from penstock.load.ranks import find_rank
+from penstock.order import Indices, Order, Shuffle, make_order
+from penstock.read.layout import BatchLayout
+from penstock.views.windows import Windows
+
+STATE_VERSION = 1
+_MAX_POSITION = 1 << 62
+_TORCH_KINDS = "biufc"
+
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """What a loader has done since it was made."""
+
+    batches: int
+    samples: int
+    tokens: int
+    """records of the samples that were handed out as inputs"""
+    waited_seconds: float
+    """how long the consumer stood waiting for batches"""
+    ready: int
+    """batches that lay ready when the last one was taken"""
+
+
+class Loader:
+    """Batches of `view`, one epoch per `iter`, the same global order on any number of ranks.
+
+    Arguments:
+        view: what to load, such as `data.windows(2048)`.
+        batch_size: rows per rank.
+        seed: with the epoch it decides the shuffle.
+        shuffle: True for a global shuffle, False for the stored order, or a `BlockShuffle`.
+        rank, ranks: this process's share; found in torch.distributed or the environment.
+        tail: what happens to the rest of an epoch: 'drop', 'keep' or 'wrap' (see `load.plan`).
+        endless: never stop at the end of an epoch.
+        output: 'torch' or 'numpy'.
+        dtype: for token ids; None keeps the stored type, a quarter of the memory.
+        pin_memory: batches in page-locked memory, for copies to the accelerator.
+        prefetch: how many batches are read ahead; 0 reads when asked.
+        threads: how many threads read ahead. None of them needs the GIL.
+        announce: how many batches ahead rows that are not cached are announced to the system.
+        digest_tokens: keep a hash of every batch's tokens, for `token_digest()`.
+
+    `state_dict()` may be taken after any batch. It counts what was handed out, never what was
+    read ahead, and loads into a loader with any other ranks, batch_size, tail or prefetch.
+
+    >>> loader = Loader(data.windows(4), batch_size=2, seed=0, output="numpy")
+    >>> len(loader), next(iter(loader))["input_ids"].tolist()
+    (12, [[8, 9, 10, 11], [24, 25, 26, 27]])
+    >>> loader.state_dict()["position"]
+    2
+    """
+
+    def __init__(
+        self,
+        view: Windows,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: Shuffle = True,
+        rank: int | None = None,
+        ranks: int | None = None,
+        tail: Tail = "drop",
+        endless: bool = False,
+        output: Literal["torch", "numpy"] = "torch",
+        dtype: DTypeLike | None = np.int64,
+        pin_memory: bool = False,
+        prefetch: int = 8,
+        threads: int = 2,
+        announce: int = 8,
+        digest_tokens: bool = False,
+    ) -> None:
+        rank, ranks = find_rank(rank, ranks)
+        self.view = view
+        self.order: Order = make_order(shuffle, len(view), seed)
+        self.plan = Plan(
+            num_samples=len(view),
+            batch_size=batch_size,
+            rank=rank,
+            ranks=ranks,
+            tail=tail,
+            endless=endless,
+        )
+        if output not in ("torch", "numpy"):
+            raise UsageError(f"output is {output!r}; it must be 'torch' or 'numpy'")
+        if not 0 <= prefetch <= 512 or not 1 <= threads <= 64 or not 0 <= announce <= 512:
+            raise UsageError(
+                f"prefetch {prefetch} (0 to 512), threads {threads} (1 to 64) or "
+                f"announce {announce} (0 to 512) is out of range"
+            )
+        if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
+            raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
+        self._output = output
+        self._layout = BatchLayout(
+            view.dataset.fields, batch_size, view.width, view.dataset.token_dtype_out(_plain(dtype))
+        )
+        self._pin_memory = pin_memory
+        self._prefetch, self._threads, self._announce = prefetch, threads, announce
+        self._digest_tokens = digest_tokens
+        self._worker = (0, 1)
+        self._position = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget what was handed out and started; the position stays."""
+        self._engine: Any = None
+        self._finalizer: Any = None
+        self._pid = os.getpid()
+        # Two beside those read ahead: the batch in the user's hand, and the one that comes next.
+        self._pool = Pool(self._layout.num_bytes, self._prefetch + 2, pin_memory=self._pin_memory)
+        self._columns = [
+            (out.name, column, _converter(self._output, column.dtype))
+            for out in self.view.outputs
+            for column in [self._layout.column(out.field, out.start, out.stop)]
+        ]
+        self._last_step: Step | None = None
+        self._token_sum: int | None = None
+        self._num_batches = self._num_samples = 0
+        self._waited_before = 0.0
+
+    # What a training loop needs
+
+    def __iter__(self) -> Iterator[Batch]:
+        """One epoch from the current position; with `endless`, all of them."""
+        if self.plan.endless:
+            while True:
+                yield self._next()
+        start = self.plan.settle(self._position)
+        end = start + self.plan.left_in_epoch(start)
+        while self._position < end:
+            yield self._next()
+
+    def __len__(self) -> int:
+        """How many batches the next `iter` gives: on every rank the same."""
+        if self.plan.endless:
+            raise TypeError("an endless loader has no length")
+        return self.plan.num_steps(self._position)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save: a position in the global order, and what it is a position in."""
+        return {
+            "version": STATE_VERSION,
+            "position": self._position,
+            "seed": self.order.seed,
+            "order": self.order.fingerprint,
+            "view": self.view.fingerprint,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken, or say why that cannot be."""
+        expected = self.state_dict()
+        if not isinstance(state, dict) or set(state) != set(expected):
+            raise StateError(
+                f"not a state of a Loader: expected the keys {sorted(expected)}, found "
+                f"{sorted(state) if isinstance(state, dict) else type(state).__name__}"
+            )
+        differences = [
+            f"{key}: saved {state[key]!r}, here {expected[key]!r}"
+            for key in ("version", "seed", "order", "view")
+            if state[key] != expected[key]
+        ]
+        if differences:
+            raise StateError(
+                "this state continues another order of samples; " + "; ".join(differences)
+            )
+        position = state["position"]
+        if type(position) is not int or not 0 <= position < _MAX_POSITION:
+            raise StateError(f"position is {position!r}, not a count of samples")
+        self._stop_engine()
+        self._last_step = self._token_sum = None
+        self._position = self.plan.settle(position)
+
+    def close(self) -> None:
+        """End the reading threads; iterating again starts them again."""
+        self._stop_engine()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Where it stands
+
+    @property
+    def position(self) -> int:
+        """How many samples of the global order all ranks together have been handed."""
+        return self._position
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch begins in."""
+        return self.plan.settle(self._position) // self.plan.num_samples
+
+    @property
+    def stats(self) -> LoaderStats:
+        """Counts since this loader was made."""
+        ready = waited = 0.0
+        if self._engine is not None:
+            ready, waited = self._engine.num_ready, self._engine.waited_seconds
+        return LoaderStats(
+            batches=self._num_batches,
+            samples=self._num_samples,
+            tokens=self._num_samples * (self.view.width - 1),
+            waited_seconds=self._waited_before + waited,
+            ready=int(ready),
+        )
+
+    def samples(self) -> Indices:
+        """Which samples of the view the rows of the last batch are, on this rank."""
+        step = self._step_handed_out()
+        rows = np.arange(step.rows, dtype=np.int64)
+        return self.order.samples_at(step.position + self.plan.rank + rows * self.plan.ranks)
+
+    def digest(self) -> str:
+        """Hash which samples the last step holds on all ranks together.
+
+        Every rank computes it alone, and it is the same for every way of splitting the step. Log
+        it, and a resumed run proves itself by equal digests at equal positions.
+        """
+        from penstock.load.kernels import sample_digest
+
+        step = self._step_handed_out()
+        count = min(self.plan.step_size, step.end - step.position)
+        sums = np.zeros(2, np.int64)
+        chunk = min(count, 1024)
+        positions, samples = np.empty(chunk, np.int64), np.empty(chunk, np.int64)
+        sample_digest(self.order.new_state(), step.position, count, positions, samples, sums)
+        return _hex(sums)
+
+    def token_digest(self) -> str:
+        """Hash the tokens of the last batch, as they were handed out on this rank.
+
+        The parts of all ranks add up (`penstock.sum_digests`) to a value that is the same for
+        every way of splitting the step. Needs `digest_tokens=True`.
+        """
+        self._step_handed_out()
+        if self._token_sum is None:
+            raise UsageError("make the loader with digest_tokens=True to hash its tokens")
+        return f"{self._token_sum:032x}"
+
+    # How it works
+
+    def _next(self) -> Batch:
+        if self._pid != os.getpid():  # a forked child has the pipes but none of the threads
+            self._stop_engine()
+            self._reset()
+        if self._engine is None:
+            self._start_engine()
+        try:
+            step, memory = self._engine.get()
+        except BaseException:
+            self._stop_engine()  # the position still is that of the step that failed
+            raise
+        lent = self._pool.lend(memory)
+        if self._digest_tokens:
+            self._token_sum = self._hash_tokens(lent, step)
+        self._last_step = step
+        self._position = step.end
+        self._num_batches += 1
+        self._num_samples += step.rows
+        return {
+            name: convert(column.of(lent, step.rows)) for name, column, convert in self._columns
+        }
+
+    def _start_engine(self) -> None:
+        from penstock.load.prefetch import Prefetcher, Source, Synchronous, Tickets
+
+        source = Source(
+            view=self.view,
+            order=self.order,
+            layout=self._layout,
+            rank=self.plan.rank,
+            ranks=self.plan.ranks,
+        )
+        number, count = self._worker
+        steps = islice(self.plan.steps_from(self._position), number, None, count)
+        uses_pread = self.view.dataset.access == "pread"
+        tickets = Tickets(source, steps, self._announce if uses_pread else 0)
+        if self._prefetch:
+            self._engine = Prefetcher(source, tickets, self._pool, self._prefetch, self._threads)
+        else:
+            self._engine = Synchronous(source, tickets, self._pool)
+        # Ends the threads when the loader is garbage, and before the interpreter exits.
+        self._finalizer = weakref.finalize(self, self._engine.close)
+
+    def _stop_engine(self) -> None:
+        if self._engine is not None:
+            self._waited_before += self._engine.waited_seconds
+            self._finalizer()
+            self._engine = self._finalizer = None
+
+    def _step_handed_out(self) -> Step:
+        if self._last_step is None:
+            raise UsageError("no batch has been handed out yet")
+        return self._last_step
+
+    def _hash_tokens(self, memory: NDArray[np.uint8], step: Step) -> int:
+        from penstock.load.kernels import token_digest
+
+        sums = np.zeros(2, np.int64)
+        tokens = self._layout.column(TOKEN, 0, self._layout.width).of(memory, step.rows)
+        wide = np.ascontiguousarray(tokens, np.int64)
+        token_digest(wide, step.position + self.plan.rank, self.plan.ranks, sums)
+        return int(_hex(sums), 16)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle for other processes: settings and position, no threads and no files."""
+        left_out = ("_columns", "_engine", "_finalizer", "_pool")
+        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+
+def sum_digests(parts: list[str]) -> str:
+    """Add the `token_digest` of all ranks up to that of the step.
+
+    >>> sum_digests(["0" * 15 + "1" + "2" * 16, "f" * 32])
+    '00000000000000002222222222222221'
+    """
+    high = sum(int(part[:16], 16) for part in parts) % (1 << 64)
+    low = sum(int(part[16:], 16) for part in parts) % (1 << 64)
+    return f"{high:016x}{low:016x}"
+
+
+def _hex(sums: Indices) -> str:
+    return "".join(f"{int(word) % (1 << 64):016x}" for word in sums)
+
+
+def _plain(dtype: Any) -> DTypeLike | None:
+    """Take torch's types by their names."""
+    name = str(dtype)
+    return name.removeprefix("torch.") if name.startswith("torch.") else dtype
+
+
+def _converter(output: str, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
+    """How an array is handed out; what torch has no type for stays NumPy."""
+    if output == "numpy" or dtype.kind not in _TORCH_KINDS:
+        return lambda array: array
+    import torch
+
+    return torch.from_numpy

@@ -1,0 +1,255 @@
+"""Reading ahead: tickets go to threads through one pipe, their numbers come back through another.
+
+A thread spends its life in `kernels.serve`, outside the GIL; only a failed read brings it back
+to Python, to raise the error where it happened. With depth 0 the consumer reads for itself.
+"""
+
+import os
+import signal
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from penstock.load import kernels
+from penstock.load.buffers import Memory, Pool
+from penstock.load.plan import Step
+from penstock.order import Order
+from penstock.read.kernels import NUM_FAULT_WORDS, STOP, close_files
+from penstock.read.layout import BatchLayout
+from penstock.views.windows import Windows
+
+_TICKET = struct.Struct(f"={kernels.TICKET_WORDS}q")
+_LAST_TICKET = _TICKET.pack(*[kernels.ENDED] * kernels.TICKET_WORDS)
+_REPLY = struct.Struct("=q")
+MAX_DEPTH = 512  # tickets and replies must fit into their pipes, or both sides would wait
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """What a thread must know to read any step."""
+
+    view: Windows
+    order: Order
+    layout: BatchLayout
+    rank: int
+    ranks: int
+
+
+class Pipes:
+    """Tickets travel from `send` to `requests`, their numbers from `replies` to `receive`."""
+
+    def __init__(self) -> None:
+        self.requests, self.send = os.pipe()
+        self.receive, self.replies = os.pipe()
+
+    def close(self) -> None:
+        """Close all four ends."""
+        for descriptor in (self.requests, self.send, self.receive, self.replies):
+            os.close(descriptor)
+
+
+class Worker:
+    """The state of one reading thread."""
+
+    def __init__(self, source: Source) -> None:
+        layout = source.layout
+        self._reader = source.view.dataset.reader
+        self._files = self._reader.new_files()
+        self._scratch = np.empty(layout.scratch_bytes, np.uint8)
+        self._work = kernels.Work(
+            np.empty(layout.rows, np.int64),
+            np.empty(layout.rows, np.int64),
+            np.empty((layout.rows, 4), np.int64),
+            np.int64(self._scratch.ctypes.data),
+            np.zeros(NUM_FAULT_WORDS, np.int64),
+            np.zeros(1, np.int64),
+        )
+        self.ticket = np.zeros(kernels.TICKET_WORDS, np.int64)
+        self._arguments = (
+            source.order.new_state(),
+            source.view.for_kernels(),
+            self._files,
+            layout.for_kernels(),
+            self._work,
+            self.ticket,
+        )
+
+    def serve(self, pipes: Pipes) -> None:
+        """Read the steps on all tickets that come; returns when it is told to end."""
+        if not kernels.serve(*self._arguments, np.int32(pipes.requests), np.int32(pipes.replies)):
+            if self._work.fault[STOP]:
+                return
+            raise self._reader.error(self._work.fault)
+
+    def stop(self) -> None:
+        """Make `serve` return after the row at hand; any thread may call this."""
+        self._work.fault[STOP] = 1
+
+    def close(self) -> None:
+        """Close the files."""
+        close_files(self._files)
+
+
+class Engine(Protocol):
+    """What gives a loader its batches, step by step."""
+
+    waited_seconds: float
+    num_ready: int
+
+    def get(self) -> tuple[Step, Memory]:
+        """The next step, read."""
+
+    def close(self) -> None:
+        """End everything that was started, at once."""
+
+
+class Tickets:
+    """Writes tickets: for every step its memory, and which later step is to be announced."""
+
+    def __init__(self, source: Source, steps: Iterator[Step], announce: int) -> None:
+        self._rank, self._ranks = source.rank, source.ranks
+        self._steps = steps
+        self._ahead = deque[Step]()
+        self._num_ahead = announce
+        self._sequence = 0
+
+    def next(self, memory: Memory) -> tuple[Step, bytes]:
+        """The next step, and the ticket to read it into `memory`."""
+        ahead_position = ahead_rows = 0
+        if self._num_ahead:
+            while len(self._ahead) <= self._num_ahead:
+                self._ahead.append(next(self._steps))
+            step = self._ahead.popleft()
+            ahead = self._ahead[-1]
+            ahead_position, ahead_rows = ahead.position + self._rank, ahead.rows
+        else:
+            step = next(self._steps)
+        ticket = _TICKET.pack(
+            self._sequence,
+            memory.address,
+            step.position + self._rank,
+            step.rows,
+            self._ranks,
+            ahead_position,
+            ahead_rows,
+        )
+        self._sequence += 1
+        return step, ticket
+
+
+class Synchronous:
+    """Reads each step when it is asked for."""
+
+    waited_seconds = 0.0
+    num_ready = 0
+
+    def __init__(self, source: Source, tickets: Tickets, pool: Pool) -> None:
+        self._tickets, self._pool = tickets, pool
+        self._worker = Worker(source)
+        self._pipes = Pipes()
+
+    def get(self) -> tuple[Step, Memory]:
+        """Read the next step."""
+        start = time.perf_counter()
+        memory = self._pool.take()
+        step, ticket = self._tickets.next(memory)
+        os.write(self._pipes.send, ticket + _LAST_TICKET)
+        self._worker.serve(self._pipes)
+        os.read(self._pipes.receive, _REPLY.size)
+        self.waited_seconds += time.perf_counter() - start
+        return step, memory
+
+    def close(self) -> None:
+        """Close the files."""
+        self._worker.close()
+        self._pipes.close()
+
+
+class Prefetcher:
+    """Keeps `depth` steps read or being read by `num_threads` threads."""
+
+    def __init__(
+        self, source: Source, tickets: Tickets, pool: Pool, depth: int, num_threads: int
+    ) -> None:
+        self.waited_seconds = 0.0
+        self._tickets, self._pool = tickets, pool
+        self._pid = os.getpid()
+        self._under_way: deque[tuple[Step, Memory]] = deque()
+        self._first = 0
+        self._ready: set[int] = set()
+        self._failures: dict[int, BaseException] = {}
+        self._pipes = Pipes()
+        self._workers = [Worker(source) for _ in range(num_threads)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(worker,), name="penstock", daemon=True)
+            for worker in self._workers
+        ]
+        self._closed = False
+        for _ in range(depth):
+            self._request()
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def num_ready(self) -> int:
+        """Steps that are read and wait for the consumer, as far as it has looked."""
+        return len(self._ready)
+
+    def get(self) -> tuple[Step, Memory]:
+        """Wait for the next step; steps come in order whatever thread is first."""
+        number = self._first
+        if number not in self._ready:
+            start = time.perf_counter()
+            while number not in self._ready:
+                replies = os.read(self._pipes.receive, _REPLY.size * MAX_DEPTH)
+                self._ready.update(reply for (reply,) in _REPLY.iter_unpack(replies))
+            self.waited_seconds += time.perf_counter() - start
+        if number in self._failures:
+            raise self._failures[number]
+        self._ready.remove(number)
+        self._first += 1
+        step, memory = self._under_way.popleft()
+        self._request()
+        return step, memory
+
+    def close(self) -> None:
+        """End the threads at once, and wait until they have."""
+        if self._closed:
+            return
+        self._closed = True
+        in_this_process = self._pid == os.getpid()
+        if in_this_process:
+            for worker in self._workers:
+                worker.stop()
+            # Closing our end of the pipe would not do: a forked child may hold it open too.
+            for _ in self._threads:
+                os.write(self._pipes.send, _LAST_TICKET)
+            for thread in self._threads:
+                thread.join()
+            for worker in self._workers:
+                worker.close()
+        self._pipes.close()
+
+    def _request(self) -> None:
+        memory = self._pool.take()
+        step, ticket = self._tickets.next(memory)
+        self._under_way.append((step, memory))
+        os.write(self._pipes.send, ticket)
+
+    def _run(self, worker: Worker) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
+        while True:
+            try:
+                worker.serve(self._pipes)
+            except BaseException as error:
+                number = int(worker.ticket[kernels.SEQUENCE])
+                self._failures[number] = error
+                os.write(self._pipes.replies, _REPLY.pack(number))
+            else:
+                return

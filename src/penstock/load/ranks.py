@@ -1,0 +1,28 @@
+"""Which share of the batches is this process's, when nobody says."""
+
+import os
+import sys
+
+from penstock.errors import UsageError
+
+
+def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
+    """As given; else from torch.distributed if it is initialized; else RANK and WORLD_SIZE."""
+    if rank is not None and ranks is not None:
+        return rank, ranks
+    if rank is not None or ranks is not None:
+        raise UsageError(f"rank is {rank} and ranks is {ranks}: give both, or neither")
+    torch = sys.modules.get("torch")  # a process group cannot exist where torch is not imported
+    distributed = torch.distributed if torch is not None else None
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    values = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
+    if values == [None, None]:
+        return 0, 1
+    try:
+        return int(values[0] or ""), int(values[1] or "")
+    except ValueError:
+        raise UsageError(
+            f"RANK is {values[0]!r} and WORLD_SIZE is {values[1]!r} in the environment; both must "
+            "be numbers, or pass rank= and ranks="
+        ) from None

@@ -1,0 +1,118 @@
+"""Orders: which sample stands at which position.
+
+    position   index into the endless global order, epochs included
+    epoch      position // num_samples
+    index      position % num_samples: the place within the epoch
+    sample     what stands there: an index into the view
+
+An order is a bijection between the indices and the samples of every epoch, evaluated and
+inverted in O(1) time and memory. Loaders take it as `shuffle=`: False for the stored order, True
+for a global shuffle, or `BlockShuffle(block_size)` where storage wants longer runs.
+
+>>> order = make_order(True, num_samples=10, seed=0)
+>>> order.samples_at(range(20)).tolist()
+[5, 3, 2, 0, 6, 7, 8, 4, 9, 1, 3, 6, 4, 5, 8, 2, 0, 1, 9, 7]
+>>> order.positions_of([7, 3], epoch=1).tolist()
+[19, 10]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.order.kernels import OrderState
+
+Indices = NDArray[np.int64]
+
+_NAMES = ("sequential", "shuffle", "blocks", "shuffled-blocks")
+_SEQUENTIAL, _SHUFFLED, _BLOCKS, _SHUFFLED_BLOCKS = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShuffle:
+    """Blocks of consecutive samples in shuffled order, for storage that is slow at random reads.
+
+    With `inside=True` the samples inside a block are shuffled too: a rank then reads one region of
+    `block_size` samples at a time, in random order. The price is stated by the name: samples that
+    are stored together are served together.
+    """
+
+    block_size: int
+    inside: bool = False
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise UsageError(f"block_size is {self.block_size}; it must be at least 1")
+
+
+Shuffle = bool | BlockShuffle
+
+
+@dataclass(frozen=True)
+class Order:
+    """A bijection of positions and samples, the same on every rank, for every epoch another."""
+
+    kind: int
+    num_samples: int
+    seed: int
+    block_size: int = 1
+
+    @property
+    def fingerprint(self) -> str:
+        """Everything but the seed that decides the order, readable, and versioned."""
+        blocks = f" of {self.block_size}" if self.kind in (_BLOCKS, _SHUFFLED_BLOCKS) else ""
+        return f"{_NAMES[self.kind]}-v1{blocks} over {self.num_samples}"
+
+    def new_state(self) -> "OrderState":
+        """What one thread needs to evaluate this order in kernels."""
+        from penstock.order import kernels
+
+        return kernels.new_state(self.kind, self.num_samples, self.seed, self.block_size)
+
+    @cached_property
+    def _state(self) -> "OrderState":
+        return self.new_state()
+
+    def samples_at(self, positions: Sequence[int] | Indices) -> Indices:
+        """Which sample stands at each of `positions`."""
+        from penstock.order import kernels
+
+        wanted = np.ascontiguousarray(positions, np.int64)
+        if wanted.size and (self.num_samples == 0 or wanted.min() < 0):
+            raise IndexError(f"no such position in an order of {self.num_samples:,} samples")
+        samples = np.empty_like(wanted)
+        kernels.samples_at(self._state, wanted.reshape(-1), samples.reshape(-1))
+        return samples
+
+    def positions_of(self, samples: Sequence[int] | Indices, epoch: int = 0) -> Indices:
+        """At which position of the endless order each of `samples` comes in `epoch`."""
+        from penstock.order import kernels
+
+        wanted = np.ascontiguousarray(samples, np.int64)
+        if wanted.size and (wanted.min() < 0 or int(wanted.max()) >= self.num_samples):
+            raise IndexError(f"no such sample: there are {self.num_samples:,}")
+        indices = np.empty_like(wanted)
+        kernels.indices_of(self._state, np.uint64(epoch), wanted.reshape(-1), indices.reshape(-1))
+        return indices + epoch * self.num_samples
+
+    def __getstate__(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in ("kind", "num_samples", "seed", "block_size")}
+
+
+def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
+    """Make the order that a loader's `shuffle` and `seed` mean for a view of `num_samples`."""
+    if not 0 <= num_samples <= 1 << 63:
+        raise UsageError(f"an order has 0 to 2^63 samples, not {num_samples:,}")
+    if not 0 <= seed < 1 << 64:
+        raise UsageError(f"seed is {seed}; it must be from 0 to 2^64 - 1")
+    if isinstance(shuffle, BlockShuffle):
+        kind = _SHUFFLED_BLOCKS if shuffle.inside else _BLOCKS
+        return Order(kind, num_samples, seed, shuffle.block_size)
+    return Order(_SHUFFLED if shuffle else _SEQUENTIAL, num_samples, seed)

@@ -1,0 +1,400 @@
+"""Segments to filled arrays, outside the GIL: shard search, reading, splitting, widening.
+
+libc is called by name (`numba.types.ExternalFunction`), so there is nothing to compile at
+installation. A kernel cannot raise: it leaves what went wrong in `fault`, and the caller asks
+`penstock.read.local` for the error with the file's name in it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from penstock.jit import helper, kernel
+
+FAULT_CODE, FAULT_SHARD, FAULT_OFFSET, FAULT_DETAIL, STOP = range(5)
+NUM_FAULT_WORDS = 5
+FINE, CANNOT_OPEN, WRONG_SIZE, CANNOT_READ, SHORT_READ, CANNOT_MAP = range(6)
+
+ROW, COLUMN, START, LENGTH = range(4)
+
+MAX_READ_BYTES = 0x7FFFF000  # Linux reads no more than this at once
+_EINTR, _EAGAIN = 4, 11
+_SEEK_END, _WILL_NEED, _FADVISE_RANDOM, _NO_WAIT = (
+    np.int32(2),
+    np.int32(3),
+    np.int32(1),
+    np.int32(8),
+)
+_READ_ONLY_CLOSE_ON_EXEC = np.int32(0o2000000)
+_PROTECT_READ, _MAP_SHARED = np.int32(1), np.int32(1)
+
+
+def _libc(name, result, *arguments):
+    return types.ExternalFunction(name, result(*arguments))
+
+
+_pread = _libc("pread", types.int64, types.int32, types.voidptr, types.uint64, types.int64)
+_open = _libc("open", types.int32, types.voidptr, types.int32)
+_close = _libc("close", types.int32, types.int32)
+_lseek = _libc("lseek", types.int64, types.int32, types.int64, types.int32)
+_mmap = _libc(
+    "mmap",
+    types.int64,
+    types.voidptr,
+    types.uint64,
+    types.int32,
+    types.int32,
+    types.int32,
+    types.int64,
+)
+_munmap = _libc("munmap", types.int32, types.voidptr, types.uint64)
+_errno_location = _libc("__errno_location", types.int64)
+_memcpy = _libc("memcpy", types.int64, types.voidptr, types.voidptr, types.uint64)
+_fadvise = _libc("posix_fadvise", types.int32, types.int32, types.int64, types.int64, types.int32)
+_preadv2 = _libc(
+    "preadv2", types.int64, types.int32, types.voidptr, types.int32, types.int64, types.int32
+)
+
+
+class Files(NamedTuple):
+    """The shards of a dataset, and a bounded table of those that are open.
+
+    Shard s may be open only in place s % len(open_shards) of the table: finding it is one
+    comparison, and with more shards than places the newest simply takes the place.
+    """
+
+    first_record: NDArray[np.int64]
+    """first_record[s] of shard s; one more entry at the end"""
+    names: np.int64
+    """the address of all paths, end to end, each with a NUL"""
+    name_start: NDArray[np.int64]
+    record_bytes: np.int64
+    use_mmap: np.int64
+    open_shards: NDArray[np.int64]
+    """which shard is open in this place, or -1"""
+    descriptors: NDArray[np.int64]
+    mappings: NDArray[np.int64]
+    """addresses; only with use_mmap"""
+
+
+class Layout(NamedTuple):
+    """Where the fields of a record go in the memory of a batch."""
+
+    width: np.int64
+    """records in a row"""
+    is_direct: np.int64
+    """1 if the records go into the batch exactly as they are stored"""
+    fields: NDArray[np.int64]
+    """one row per field: offset in the record, bytes in the record, offset in the batch,
+    bytes per element out, bytes per element in, 1 if signed (equal sizes: copied)"""
+
+
+FILES_TYPE = types.NamedTuple(
+    [
+        types.int64[::1],
+        types.int64,
+        types.int64[::1],
+        types.int64,
+        types.int64,
+        types.int64[::1],
+        types.int64[::1],
+        types.int64[::1],
+    ],
+    Files,
+)
+LAYOUT_TYPE = types.NamedTuple([types.int64, types.int64, types.int64[:, ::1]], Layout)
+
+
+@intrinsic
+def pointer(typing_context, address):
+    """Turn an address into a pointer that libc functions take."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(address), generate
+
+
+@intrinsic
+def load(typing_context, address, index, kind):
+    """Element `index` of numbers of type `kind` at an address, aligned or not."""
+
+    def generate(context, builder, signature, arguments):
+        element = context.get_data_type(signature.return_type).as_pointer()
+        base = builder.inttoptr(arguments[0], element)
+        return builder.load(builder.gep(base, [arguments[1]]), align=1)
+
+    return kind.instance_type(address, index, kind), generate
+
+
+@intrinsic
+def store(typing_context, address, index, value):
+    """Set element `index` of numbers of the type of `value` at an address, aligned or not."""
+
+    def generate(context, builder, signature, arguments):
+        element = context.get_data_type(signature.args[2]).as_pointer()
+        base = builder.inttoptr(arguments[0], element)
+        builder.store(arguments[2], builder.gep(base, [arguments[1]]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(address, index, value), generate
+
+
+@helper
+def errno():
+    return np.int64(load(_errno_location(), 0, np.int32))
+
+
+@helper
+def set_fault(fault, code, shard, offset, detail):
+    fault[FAULT_CODE] = code
+    fault[FAULT_SHARD] = shard
+    fault[FAULT_OFFSET] = offset
+    fault[FAULT_DETAIL] = detail
+    return False
+
+
+@helper
+def shard_bytes(files, shard):
+    records = files.first_record[shard + 1] - files.first_record[shard]
+    return records * files.record_bytes
+
+
+@helper
+def close_place(files, place):
+    if files.open_shards[place] >= 0:
+        if files.use_mmap:
+            size = np.uint64(shard_bytes(files, files.open_shards[place]))
+            _munmap(pointer(files.mappings[place]), size)
+        _close(np.int32(files.descriptors[place]))
+        files.open_shards[place] = -1
+
+
+@helper
+def open_place(files, shard, fault):
+    """Find or open `shard`; answers its place in the table, or -1 and a fault."""
+    place = shard % files.open_shards.size
+    if files.open_shards[place] == shard:
+        return place
+    close_place(files, place)
+    name = pointer(files.names + files.name_start[shard])
+    descriptor = _open(name, _READ_ONLY_CLOSE_ON_EXEC)
+    if descriptor < 0:
+        set_fault(fault, CANNOT_OPEN, shard, 0, errno())
+        return np.int64(-1)
+    size = _lseek(descriptor, 0, _SEEK_END)
+    if size != shard_bytes(files, shard):
+        _close(descriptor)
+        set_fault(fault, WRONG_SIZE, shard, 0, size)
+        return np.int64(-1)
+    # Rows are far apart: the kernel's own read-ahead would read 32 times what is wanted.
+    _fadvise(descriptor, 0, 0, _FADVISE_RANDOM)
+    if files.use_mmap:
+        address = _mmap(pointer(0), np.uint64(size), _PROTECT_READ, _MAP_SHARED, descriptor, 0)
+        if address == -1:
+            set_fault(fault, CANNOT_MAP, shard, 0, errno())
+            _close(descriptor)
+            return np.int64(-1)
+        files.mappings[place] = address
+    files.descriptors[place] = descriptor
+    files.open_shards[place] = shard
+    return place
+
+
+@helper
+def read_exactly(descriptor, address, num_bytes, offset, shard, fault):
+    """Read `num_bytes` at `offset`, however many calls the system wants for it."""
+    done = 0
+    while done < num_bytes:
+        want = np.uint64(min(num_bytes - done, MAX_READ_BYTES))
+        got = _pread(np.int32(descriptor), pointer(address + done), want, offset + done)
+        if got > 0:
+            done += got
+        elif got == 0:
+            return set_fault(fault, SHORT_READ, shard, offset + done, num_bytes - done)
+        elif errno() != _EINTR:
+            return set_fault(fault, CANNOT_READ, shard, offset + done, errno())
+    return True
+
+
+@helper
+def load_integer(address, size, signed):
+    if size == 8:
+        return load(address, 0, np.int64)
+    if size == 4:
+        value = np.int64(load(address, 0, np.uint32))
+    elif size == 2:
+        value = np.int64(load(address, 0, np.uint16))
+    else:
+        value = np.int64(load(address, 0, np.uint8))
+    sign = np.int64(1) << (8 * size - 1)
+    return (value ^ sign) - sign if signed else value
+
+
+@helper
+def store_integer(address, size, value):
+    """Whether the integer is signed makes no difference to its bits."""
+    if size == 8:
+        store(address, 0, value)
+    elif size == 4:
+        store(address, 0, np.int32(value))
+    elif size == 2:
+        store(address, 0, np.int16(value))
+    else:
+        store(address, 0, np.int8(value))
+
+
+@helper
+def widen(source, target, count, kind_in, kind_out):
+    for i in range(count):
+        store(target, i, kind_out(load(source, i, kind_in)))
+
+
+@helper
+def convert(source, stride, target, count, size_in, signed, size_out):
+    """Copy integers that lie `stride` bytes apart to integers of another size, side by side.
+
+    Bare tokens are widened by vectorized loops, one for each pair of types; each costs a new
+    user half a second of compilation, so the rest is converted one by one.
+    """
+    bare = stride == size_in and not signed
+    if bare and size_in == 2 and size_out == 8:
+        widen(source, target, count, np.uint16, np.int64)
+    elif bare and size_in == 4 and size_out == 8:
+        widen(source, target, count, np.uint32, np.int64)
+    elif bare and size_in == 1 and size_out == 8:
+        widen(source, target, count, np.uint8, np.int64)
+    elif bare and size_in == 2 and size_out == 4:
+        widen(source, target, count, np.uint16, np.int32)
+    else:
+        for i in range(count):
+            value = load_integer(source + i * stride, size_in, signed)
+            store_integer(target + i * size_out, size_out, value)
+
+
+@helper
+def unpack(records, count, record_bytes, layout, batch, first):
+    """Spread stored records over the batch's fields, from element `first` of the fields on."""
+    fields = layout.fields
+    for f in range(fields.shape[0]):
+        source = records + fields[f, 0]
+        width, size_out, size_in, signed = fields[f, 1], fields[f, 3], fields[f, 4], fields[f, 5]
+        target = batch + fields[f, 2] + first * (width // size_in * size_out)
+        if size_in == size_out and width == record_bytes:
+            _memcpy(pointer(target), pointer(source), np.uint64(count * width))
+        elif width == size_in and width in (1, 2, 4, 8):
+            convert(source, record_bytes, target, count, size_in, signed, size_out)
+        else:
+            for i in range(count):
+                into, out_of = pointer(target + i * width), pointer(source + i * record_bytes)
+                _memcpy(into, out_of, np.uint64(width))
+
+
+@helper
+def find_shard(files, record):
+    """The last shard that starts at or before `record`, so never an empty one."""
+    low, high = 0, files.first_record.size - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if files.first_record[middle] <= record:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@helper
+def read_segment(files, layout, segments, s, batch, scratch, fault):
+    first = segments[s, ROW] * layout.width + segments[s, COLUMN]
+    start, length = segments[s, START], segments[s, LENGTH]
+    record_bytes = files.record_bytes
+    while length > 0:
+        shard = find_shard(files, start)
+        place = open_place(files, shard, fault)
+        if place < 0:
+            return False
+        count = min(length, files.first_record[shard + 1] - start)
+        offset = (start - files.first_record[shard]) * record_bytes
+        if files.use_mmap:
+            records = files.mappings[place] + offset
+        else:
+            records = scratch
+            if layout.is_direct:
+                records = batch + layout.fields[0, 2] + first * record_bytes
+            descriptor = files.descriptors[place]
+            if not read_exactly(descriptor, records, count * record_bytes, offset, shard, fault):
+                return False
+        if files.use_mmap or not layout.is_direct:
+            unpack(records, count, record_bytes, layout, batch, first)
+        first += count
+        start += count
+        length -= count
+    return True
+
+
+@helper
+def fill_segments(files, layout, segments, batch, scratch, fault):
+    """Read all segments into the batch; False, with the fault, at the first that fails.
+
+    `batch` and `scratch` (a row as stored) are addresses. Another thread may set
+    fault[STOP] to end the work after the segment at hand.
+    """
+    fault[FAULT_CODE] = FINE
+    for s in range(segments.shape[0]):
+        if fault[STOP] or not read_segment(files, layout, segments, s, batch, scratch, fault):
+            return False
+    return True
+
+
+@helper
+def announce_segment(files, segments, s, fault):
+    """Ask the system to fetch a segment that will be read later."""
+    start, length = segments[s, START], segments[s, LENGTH]
+    while length > 0:
+        shard = find_shard(files, start)
+        place = open_place(files, shard, fault)
+        if place < 0:
+            return
+        count = min(length, files.first_record[shard + 1] - start)
+        offset = (start - files.first_record[shard]) * files.record_bytes
+        descriptor = np.int32(files.descriptors[place])
+        _fadvise(descriptor, offset, count * files.record_bytes, _WILL_NEED)
+        start += count
+        length -= count
+
+
+@helper
+def is_cached(files, segments, s, scratch, fault):
+    """Whether the first byte of a segment can be read without waiting for the disk."""
+    start = segments[s, START]
+    shard = find_shard(files, start)
+    place = open_place(files, shard, fault)
+    if place < 0:
+        return True
+    offset = (start - files.first_record[shard]) * files.record_bytes
+    store(scratch, 0, scratch + 16)  # an iovec of one byte, which goes behind it
+    store(scratch, 1, np.int64(1))
+    descriptor = np.int32(files.descriptors[place])
+    return _preadv2(descriptor, pointer(scratch), np.int32(1), offset, _NO_WAIT) == 1
+
+
+@kernel(FILES_TYPE)
+def close_files(files):
+    for place in range(files.open_shards.size):
+        close_place(files, place)
+
+
+@kernel(
+    FILES_TYPE,
+    LAYOUT_TYPE,
+    types.int64[:, ::1],
+    types.int64,
+    types.int64,
+    types.int64[::1],
+)
+def read_segments(files, layout, segments, batch, scratch, fault):
+    fill_segments(files, layout, segments, batch, scratch, fault)

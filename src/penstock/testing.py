@@ -1,0 +1,141 @@
+"""Checks for users' own pipelines: does a loader resume exactly, do ranks share exactly.
+
+They take a function that makes a loader, and work on anything that iterates and has `state_dict`
+and `load_state_dict`; batches may be arrays, tensors, numbers, or dicts, lists and tuples of them.
+
+>>> make_loader = lambda: penstock.Loader(data.windows(4), batch_size=2, output="numpy")
+>>> assert_resumes_exactly(make_loader, steps=6)
+>>> assert_ranks_share_exactly(
+...     lambda rank, ranks, batch_size: penstock.Loader(
+...         data.windows(4), batch_size, rank=rank, ranks=ranks, output="numpy"
+...     ),
+...     splits=[(1, 12), (2, 6), (3, 4)],
+... )
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.errors import VerificationError
+
+
+class Stateful(Protocol):
+    """What `assert_resumes_exactly` needs of a loader."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last batch."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Go on from such a state."""
+
+
+def assert_same(found: Any, expected: Any, where: str = "batch") -> None:
+    """Raise unless two batches are equal, and say where they are not."""
+    if isinstance(expected, dict):
+        if not isinstance(found, dict) or list(found) != list(expected):
+            raise VerificationError(f"{where}: keys {list(found)}, expected {list(expected)}")
+        for key, value in expected.items():
+            assert_same(found[key], value, f"{where}[{key!r}]")
+    elif isinstance(expected, list | tuple):
+        if len(found) != len(expected):
+            raise VerificationError(f"{where}: {len(found)} items, expected {len(expected)}")
+        for i, value in enumerate(expected):
+            assert_same(found[i], value, f"{where}[{i}]")
+    else:
+        one, other = np.asarray(found), np.asarray(expected)
+        if one.shape != other.shape or one.dtype != other.dtype:
+            raise VerificationError(
+                f"{where}: {one.dtype}{one.shape}, expected {other.dtype}{other.shape}"
+            )
+        if not np.array_equal(one, other):
+            first = tuple(np.argwhere(one != other)[0].tolist())
+            raise VerificationError(
+                f"{where}: differs first at {first}: {one[first]}, expected {other[first]}"
+            )
+
+
+def assert_resumes_exactly(make_loader: Callable[[], Stateful], *, steps: int = 20) -> None:
+    """Save the state before every one of `steps` batches, resume from each, compare all the rest.
+
+    The state goes through JSON on the way, as it would in a checkpoint. An epoch that ends before
+    is continued with the next.
+    """
+    loader = make_loader()
+    states = [_through_json(loader.state_dict())]
+    batches: list[Any] = []
+    for batch in islice(_endless(loader), steps):
+        batches.append(_copy(batch))
+        states.append(_through_json(loader.state_dict()))
+    for start, state in enumerate(states[:-1]):
+        resumed = make_loader()
+        resumed.load_state_dict(state)
+        for i, batch in enumerate(islice(_endless(resumed), steps - start), start):
+            assert_same(batch, batches[i], f"resumed at step {start}: batch {i}")
+            after = _through_json(resumed.state_dict())
+            if after != states[i + 1]:
+                raise VerificationError(
+                    f"resumed at step {start}: state {after} after batch {i}, "
+                    f"expected {states[i + 1]}"
+                )
+
+
+def assert_ranks_share_exactly(
+    make_loader: Callable[[int, int, int], Iterable[Any]],
+    *,
+    splits: Sequence[tuple[int, int]],
+) -> None:
+    """Compare one epoch under several ways `(ranks, batch_size)` of splitting a step.
+
+    Row k of rank r must be row r + k * ranks of the step, so all ways give the same steps; ranks
+    must take the same number of them. `make_loader` gets rank, ranks and batch_size.
+    """
+    expected: list[Any] | None = None
+    for ranks, batch_size in splits:
+        shares = [list(map(_copy, make_loader(rank, ranks, batch_size))) for rank in range(ranks)]
+        if len({len(share) for share in shares}) != 1:
+            raise VerificationError(
+                f"{ranks} ranks take different numbers of steps: {[len(s) for s in shares]}"
+            )
+        steps = [_interleave(parts) for parts in zip(*shares, strict=True)]
+        if expected is None:
+            expected = steps
+        assert_same(steps, expected, f"{ranks} ranks of {batch_size} rows: steps")
+
+
+def _endless(loader: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        count = 0
+        for batch in loader:
+            count += 1
+            yield batch
+        if count == 0:
+            raise VerificationError("the loader gave an epoch without a batch")
+
+
+def _interleave(parts: Sequence[Any]) -> Any:
+    """Put the rows of all ranks' batches back into the order of the step."""
+    if isinstance(parts[0], dict):
+        return {key: _interleave([part[key] for part in parts]) for key in parts[0]}
+    arrays = [np.asarray(part) for part in parts]
+    step = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+    for rank, array in enumerate(arrays):
+        step[rank :: len(arrays)] = array
+    return step
+
+
+def _through_json(state: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def _copy(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return {key: _copy(value) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [_copy(value) for value in batch]
+    return np.array(batch)

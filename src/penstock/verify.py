@@ -1,0 +1,92 @@
+"""Checks what is on disk against what the manifest says: sizes, checksums, offsets, ids."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from penstock.dataset import Dataset
+from penstock.errors import PenstockError
+from penstock.formats.stream import (
+    DOCUMENTS,
+    INDEX,
+    METADATA,
+    METADATA_ID,
+    NO_METADATA,
+    OFFSET,
+    STREAM,
+    TOKEN,
+    Shard,
+)
+
+_CHUNK_BYTES = 1 << 24
+
+
+def verify(data: Dataset, progress: Callable[[int], None] = lambda num_bytes: None) -> list[str]:
+    """Read every byte of every shard; returns what is wrong, one sentence each.
+
+    >>> verify(data)
+    []
+    """
+    limit = data.vocab_size
+    return [
+        problem for shard in data.shards for problem in _verify_shard(shard, data, limit, progress)
+    ]
+
+
+def _verify_shard(
+    shard: Shard, data: Dataset, vocab_size: int | None, progress: Callable[[int], None]
+) -> Iterator[str]:
+    for suffix, listed in shard.files.items():
+        path = shard.path(suffix)
+        checksum = xxhash.xxh3_64()
+        problems: dict[str, None] = {}
+        end = 0
+        try:
+            shard.check_sizes((suffix,))
+            with path.open("rb") as file:
+                record = data.fields if suffix == STREAM else OFFSET
+                # A multiple of the record's size, so that no record is cut by a chunk's end.
+                chunk_bytes = max(1, _CHUNK_BYTES // record.itemsize) * record.itemsize
+                while chunk := file.read(chunk_bytes):
+                    checksum.update(chunk)
+                    progress(len(chunk))
+                    if suffix == STREAM:
+                        _check_records(np.frombuffer(chunk, record), shard, vocab_size, problems)
+                    elif suffix in (DOCUMENTS, INDEX):
+                        end = _check_offsets(np.frombuffer(chunk, OFFSET), end, problems)
+        except (PenstockError, OSError) as error:
+            yield str(error)
+            continue
+        if checksum.hexdigest() != listed.xxh3:
+            problems[f"xxh3 is {checksum.hexdigest()}, the manifest says {listed.xxh3}"] = None
+        expected = {
+            DOCUMENTS: shard.num_records,
+            INDEX: shard.files[METADATA].size_bytes if METADATA in shard.files else 0,
+        }
+        if suffix in expected and end != expected[suffix]:
+            problems[f"the last offset is {end:,}, expected {expected[suffix]:,}"] = None
+        yield from (f"{path}: {problem}" for problem in problems)
+
+
+def _check_offsets(offsets: NDArray[Any], previous: int, problems: dict[str, None]) -> int:
+    values = np.concatenate([[np.uint64(previous)], offsets])
+    if np.any(values[1:] < values[:-1]):
+        problems["offsets go backwards"] = None
+    return int(values[-1])
+
+
+def _check_records(
+    records: NDArray[Any], shard: Shard, vocab_size: int | None, problems: dict[str, None]
+) -> None:
+    names = records.dtype.names or ()
+    if TOKEN in names and vocab_size is not None:
+        highest = int(records[TOKEN].max())
+        if highest >= vocab_size or int(records[TOKEN].min()) < 0:
+            problems[f"token id {highest:,} is outside of the vocabulary ({vocab_size:,})"] = None
+    if METADATA_ID in names:
+        ids = records[METADATA_ID]
+        if np.any((ids >= shard.num_spans) & (ids != NO_METADATA)):
+            problems[f"metadata_id refers beyond the {shard.num_spans:,} spans"] = None

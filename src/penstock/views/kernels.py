@@ -1,0 +1,33 @@
+"""Samples to segments, outside the GIL."""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+
+from penstock.jit import helper, kernel
+
+
+class WindowState(NamedTuple):
+    """The windows view as kernels see it."""
+
+    stride: np.int64
+    width: np.int64
+
+
+WINDOW_TYPE = numba.typeof(WindowState(np.int64(1), np.int64(1)))
+
+
+@helper
+def fill_window_segments(window, samples, segments):
+    for k in range(samples.size):
+        segments[k, 0] = k
+        segments[k, 1] = 0
+        segments[k, 2] = samples[k] * window.stride
+        segments[k, 3] = window.width
+
+
+@kernel(WINDOW_TYPE, types.int64[::1], types.int64[:, ::1])
+def window_segments(window, samples, segments):
+    fill_window_segments(window, samples, segments)
