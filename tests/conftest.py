@@ -1,0 +1,34 @@
+import threading
+
+import numpy as np
+import pytest
+
+import penstock
+
+
+def write(path, tokens, *, cuts=(), shard_bytes=1, **options):
+    """One document per piece between `cuts`, and a shard per document unless told otherwise."""
+    options = {"vocab_size": 1 << 16} | options
+    with penstock.Writer(path, shard_bytes=shard_bytes, **options) as writer:
+        for document in np.split(np.asarray(tokens), list(cuts)):
+            writer.append(document)
+    return penstock.open(path)
+
+
+@pytest.fixture(scope="session")
+def tokens():
+    """1,003 tokens that are all different, so that a batch tells exactly where it came from."""
+    return np.random.default_rng(0).permutation(60_000)[:1003].astype(np.uint16)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory, tokens):
+    """The tokens in six shards, one of them empty and one a single token long."""
+    return write(tmp_path_factory.mktemp("data") / "set", tokens, cuts=[1, 400, 400, 777, 1000])
+
+
+@pytest.fixture
+def no_thread_is_left():
+    yield
+    left = [thread for thread in threading.enumerate() if thread.name == "penstock"]
+    assert not left, f"{len(left)} reading threads are still there"

@@ -110,11 +110,15 @@ class Dataset:
         return out
 
 
-def open(source: Source | Iterable[Source], *, access: Access = "pread") -> Dataset:
+def open(
+    source: Source | Iterable[Source], *, access: Access = "pread", check_sizes: bool = True
+) -> Dataset:
     """Open a directory, a glob of directories, or a list of both as one dataset.
 
-    Opening reads manifests and file sizes, never data. `access="mmap"` reads through memory maps:
-    faster from the page cache, but a failing disk then ends the process (see `read.local`).
+    Opening reads manifests and asks for the files' sizes. `check_sizes=False` leaves that to the
+    first read of each file, for file systems on which asking is slow and thousands of processes
+    would ask at once. `access="mmap"` reads through memory maps: faster from the page cache, but a
+    failing disk then ends the process (see `read.local`).
 
     >>> data = penstock.open(tmp / "data")
     >>> data.num_records, data.fields["token"]
@@ -133,7 +137,7 @@ def open(source: Source | Iterable[Source], *, access: Access = "pread") -> Data
                 f"{path}: records are {fields_to_json(manifest.fields)}, those of {paths[0]} are "
                 f"{fields_to_json(manifests[0].fields)}; only equal records make one stream"
             )
-        for shard in manifest.shards:
+        for shard in manifest.shards if check_sizes else ():
             shard.check_sizes((STREAM,))
     return Dataset(manifests, access)
 

@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import VerificationError
 
@@ -48,7 +49,7 @@ def assert_same(found: Any, expected: Any, where: str = "batch") -> None:
         for i, value in enumerate(expected):
             assert_same(found[i], value, f"{where}[{i}]")
     else:
-        one, other = np.asarray(found), np.asarray(expected)
+        one, other = _as_array(found), _as_array(expected)
         if one.shape != other.shape or one.dtype != other.dtype:
             raise VerificationError(
                 f"{where}: {one.dtype}{one.shape}, expected {other.dtype}{other.shape}"
@@ -122,7 +123,7 @@ def _interleave(parts: Sequence[Any]) -> Any:
     """Put the rows of all ranks' batches back into the order of the step."""
     if isinstance(parts[0], dict):
         return {key: _interleave([part[key] for part in parts]) for key in parts[0]}
-    arrays = [np.asarray(part) for part in parts]
+    arrays = [_as_array(part) for part in parts]
     step = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
     for rank, array in enumerate(arrays):
         step[rank :: len(arrays)] = array
@@ -138,4 +139,9 @@ def _copy(batch: Any) -> Any:
         return {key: _copy(value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
         return [_copy(value) for value in batch]
-    return np.array(batch)
+    return _as_array(batch).copy()
+
+
+def _as_array(value: Any) -> NDArray[Any]:
+    """NumPy's form of an array, a number, or a tensor on any device."""
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)

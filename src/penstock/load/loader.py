@@ -1,6 +1,7 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Loader:
         tail: what happens to the rest of an epoch: 'drop', 'keep' or 'wrap' (see `load.plan`).
         endless: never stop at the end of an epoch.
         output: 'torch' or 'numpy'.
-        dtype: for token ids; None keeps the stored type, a quarter of the memory.
+        dtype: of token ids, NumPy's or torch's; None keeps the stored one, which moves the least.
         pin_memory: batches in page-locked memory, for copies to the accelerator.
         prefetch: how many batches are read ahead; 0 reads when asked.
         threads: how many threads read ahead. None of them needs the GIL.
@@ -82,7 +83,7 @@ class Loader:
         tail: Tail = "drop",
         endless: bool = False,
         output: Literal["torch", "numpy"] = "torch",
-        dtype: DTypeLike | None = np.int64,
+        dtype: Any = np.int64,
         pin_memory: bool = False,
         prefetch: int = 8,
         threads: int = 2,
@@ -141,13 +142,19 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""
+        number, count = self._use_worker(_torch_worker())
         if self.plan.endless:
             while True:
                 yield self._next()
-        start = self.plan.settle(self._position)
-        end = start + self.plan.left_in_epoch(start)
-        while self._position < end:
-            yield self._next()
+        end = self.plan.end_of_epoch(self._position)
+        if count == 1:
+            while self._position < end:
+                yield self._next()
+        else:
+            for _ in range(number, self.plan.num_steps(self._position), count):
+                yield self._next()
+            self._stop_engine()
+            self._position = end
 
     def __len__(self) -> int:
         """How many batches the next `iter` gives: on every rank the same."""
@@ -188,6 +195,16 @@ class Loader:
         self._stop_engine()
         self._last_step = self._token_sum = None
         self._position = self.plan.settle(position)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch.
+
+        Iterating does this by itself. It is for a `torch.utils.data.DataLoader` with workers,
+        where the loader that moves on is a copy in another process.
+        """
+        if epoch < 0:
+            raise UsageError(f"epoch is {epoch}; epochs count from 0")
+        self.load_state_dict({**self.state_dict(), "position": epoch * self.plan.num_samples})
 
     def close(self) -> None:
         """End the reading threads; iterating again starts them again."""
@@ -287,6 +304,13 @@ class Loader:
             name: convert(column.of(lent, step.rows)) for name, column, convert in self._columns
         }
 
+    def _use_worker(self, worker: tuple[int, int]) -> tuple[int, int]:
+        """Take every `count`-th step from `number` on, as DataLoader collects from its workers."""
+        if worker != self._worker:
+            self._stop_engine()
+            self._worker = worker
+        return worker
+
     def _start_engine(self) -> None:
         from penstock.load.prefetch import Prefetcher, Source, Synchronous, Tickets
 
@@ -365,4 +389,12 @@ def _converter(output: str, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], An
         return lambda array: array
     import torch
 
+    torch.utils.data.IterableDataset.register(Loader)  # so that DataLoader iterates over it
     return torch.from_numpy
+
+
+def _torch_worker() -> tuple[int, int]:
+    """Which of how many DataLoader workers this process is."""
+    torch = sys.modules.get("torch")
+    worker = torch.utils.data.get_worker_info() if torch is not None else None
+    return (0, 1) if worker is None else (worker.id, worker.num_workers)

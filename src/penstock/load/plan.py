@@ -101,3 +101,10 @@ class Plan:
         if self.tail == "drop":
             return left // self.step_size
         return -(-left // self.step_size)
+
+    def end_of_epoch(self, position: int) -> int:
+        """The position after the last step of the epoch."""
+        position = self.settle(position)
+        if self.tail == "wrap":
+            return position + self.num_steps(position) * self.step_size
+        return position + self.left_in_epoch(position)

@@ -1,0 +1,62 @@
+"""The command line. Every command is a module with `add_arguments` and `run`.
+
+Nothing heavy is imported before a command runs: `penstock --help` answers at once.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from penstock._version import __version__
+from penstock.cli import audit, bench, demo, inspect, verify
+from penstock.errors import PenstockError
+
+_COMMANDS = {
+    "demo": demo,
+    "inspect": inspect,
+    "verify": verify,
+    "audit": audit,
+    "bench": bench,
+}
+_EXAMPLES = """\
+examples:
+  penstock demo                                 see the whole thing work, on real text, in a minute
+  penstock inspect data/fineweb --seq-len 2048  what a dataset holds, and a few samples
+  penstock verify 'data/*'                      read every byte, check sizes, checksums, offsets
+  penstock audit data/fineweb --seq-len 2048 --batch-size 32 --ranks 8 --change 1000:ranks=4
+  penstock bench data/fineweb --seq-len 2048 --batch-size 32
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="Feeds language-model training: token shards in, exact batches out.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        summary = (module.__doc__ or "").strip().split("\n")[0]
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+    options = parser.parse_args(arguments)
+    try:
+        status: int = _COMMANDS[options.command].run(options)
+    except PenstockError as error:
+        print(f"penstock {options.command}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status

@@ -1,0 +1,148 @@
+"""Measure how fast your own dataset loads from your own disk.
+
+Three things are measured in turn, several rounds of each: the loader; the same rows read by a
+plain NumPy loop over a memory map; and a plain copy in memory, which nothing can beat. With
+--cold, the dataset is first dropped from the page cache.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from itertools import islice
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import options
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.dataset import Dataset
+    from penstock.load.loader import Loader
+    from penstock.views.windows import Windows
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The dataset, the view, the order, and the loader's settings."""
+    options.add_dataset(parser)
+    options.add_view(parser)
+    options.add_order(parser)
+    parser.add_argument("--batch-size", type=int, default=32, help="rows (32)")
+    parser.add_argument("--batches", type=int, default=500, help="per round (500)")
+    parser.add_argument("--rounds", type=int, default=5, help="(5)")
+    parser.add_argument("--prefetch", type=int, default=8, help="batches read ahead (8)")
+    parser.add_argument("--threads", type=int, default=2, help="reading threads (2)")
+    parser.add_argument("--access", choices=["pread", "mmap"], default="pread", help="(pread)")
+    parser.add_argument("--stored", action="store_true", help="keep the stored token type")
+    parser.add_argument("--cold", action="store_true", help="drop the page cache before each round")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and print a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from penstock.load.loader import Loader
+
+    data = options.open_data(arguments)
+    view = options.windows(data, arguments)
+    loader = Loader(
+        view,
+        arguments.batch_size,
+        seed=arguments.seed,
+        shuffle=options.shuffle(arguments),
+        rank=0,
+        ranks=1,
+        endless=True,
+        output="numpy",
+        dtype=None if arguments.stored else "int64",
+        prefetch=arguments.prefetch,
+        threads=arguments.threads,
+    )
+    contenders: dict[str, Callable[[], float]] = {
+        "penstock.Loader": lambda: _time_loader(loader, arguments.batches),
+        "NumPy loop over a memory map": lambda: _time_numpy(view, loader, arguments.batches),
+        "copy in memory": lambda: _time_copy(view, arguments),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    with options.progress_bar("measuring", arguments.rounds, unit_bytes=False) as bar:
+        for _ in range(arguments.rounds):
+            for name, measure in contenders.items():
+                if arguments.cold:
+                    _drop_from_cache(data)
+                seconds[name].append(measure())
+            bar.advance(1)
+    loader.close()
+    tokens = arguments.batches * arguments.batch_size * view.width
+    table = Table(title=f"{arguments.batches} batches of {arguments.batch_size} x {view.width}")
+    for heading in ("", "M tokens/s", "from disk MB/s", "us per batch", "slowest-fastest"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, times in seconds.items():
+        middle = median(times)
+        table.add_row(
+            name,
+            f"{tokens / middle / 1e6:,.0f}",
+            f"{tokens * data.fields.itemsize / middle / 1e6:,.0f}",
+            f"{middle / arguments.batches * 1e6:,.0f}",
+            f"{tokens / max(times) / 1e6:,.0f}-{tokens / min(times) / 1e6:,.0f}",
+        )
+    Console().print(table)
+    return 0
+
+
+def _time_loader(loader: "Loader", num_batches: int) -> float:
+    batches = iter(loader)
+    start = time.perf_counter()
+    for _ in islice(batches, num_batches):
+        pass
+    return time.perf_counter() - start
+
+
+def _time_numpy(view: "Windows", loader: "Loader", num_batches: int) -> float:
+    """What a user would write: one slice of a memory map per row, widened into a new batch."""
+    import numpy as np
+
+    from penstock.formats.stream import STREAM
+
+    shards = view.dataset.shards
+    maps = [np.memmap(s.path(STREAM), view.dataset.fields, "r") for s in shards if s.num_records]
+    firsts = np.cumsum([0, *map(len, maps)])
+    rows = loader.plan.batch_size
+    positions = np.arange(num_batches * rows) + loader.position
+    samples = loader.order.samples_at(positions).reshape(num_batches, rows)
+    name = (view.dataset.fields.names or ("",))[0]
+    start = time.perf_counter()
+    for batch in samples:
+        out: list[Any] = []
+        for sample in batch.tolist():
+            begin = sample * view.stride
+            shard = int(np.searchsorted(firsts, begin, "right")) - 1
+            piece = maps[shard][begin - firsts[shard] :][: view.width][name]
+            out.append(piece.astype(np.int64))  # a row that crosses shards is cut here
+        np.stack([row for row in out if len(row) == view.width])
+    return time.perf_counter() - start
+
+
+def _time_copy(view: "Windows", arguments: argparse.Namespace) -> float:
+    import numpy as np
+
+    shape = (arguments.batch_size, view.width)
+    source = np.zeros(shape, view.dataset.fields)
+    target = np.zeros(shape, view.dataset.fields if arguments.stored else np.int64)
+    if not arguments.stored:
+        source = source[(view.dataset.fields.names or ("",))[0]]
+    start = time.perf_counter()
+    for _ in range(arguments.batches):
+        np.copyto(target, source)
+    return time.perf_counter() - start
+
+
+def _drop_from_cache(data: "Dataset") -> None:
+    from penstock.formats.stream import STREAM
+
+    if not hasattr(os, "posix_fadvise"):
+        raise UsageError("--cold: this system cannot drop files from its cache")
+    for shard in data.shards:
+        descriptor = os.open(shard.path(STREAM), os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)

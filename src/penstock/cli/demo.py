@@ -1,0 +1,228 @@
+"""Show the whole thing on real text: written by two processes, killed, resumed, proved.
+
+The corpus is the source code of Python's own standard library, as bytes. Two processes write it;
+two torchrun ranks train on it until they are killed with SIGKILL in the middle of the epoch; four
+ranks resume from the last checkpoint. Then every row that was handed out is compared with the
+files on disk, read by plain NumPy.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections import Counter
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from penstock.dataset import Dataset
+
+SEQ_LEN = 1024
+STEP_ROWS = 24
+SEED = 42
+_END_OF_TEXT = 256
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the demo may write."""
+    parser.add_argument("--dir", type=Path, default=Path("demo-data"), help="(demo-data)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; it takes about a minute."""
+    from penstock.dataset import open
+
+    if find_spec("torch") is None:
+        raise UsageError("the demo trains with torchrun; pip install 'penstock[torch]' first")
+    directory: Path = arguments.dir
+    if directory.exists():
+        if directory.resolve() == Path.cwd() or not (directory / ".penstock-demo").exists():
+            raise UsageError(
+                f"{directory} exists and is not an earlier demo's; choose another --dir"
+            )
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    (directory / ".penstock-demo").touch()
+
+    _say("1. Write: the standard library's sources, by two processes at once")
+    write_corpus(directory / "corpus")
+    data = open(directory / "corpus")
+    view = data.windows(SEQ_LEN)
+    print(
+        f"   {data.num_documents:,} files, {data.num_records:,} byte tokens in "
+        f"{len(data.shards)} shards; {len(view):,} windows of {SEQ_LEN:,}"
+    )
+
+    _say("2. Train: 2 torchrun ranks x 12 rows, killed with SIGKILL in mid-epoch")
+    killed_after = _train(directory, name="first", ranks=2, kill_at=len(view) // STEP_ROWS // 2)
+    state = json.loads((directory / "checkpoint.json").read_text())
+    print(f"   killed after step {killed_after:,}; the last checkpoint says {json.dumps(state)}")
+
+    _say("3. Resume: 4 torchrun ranks x 6 rows go on from that checkpoint to the epoch's end")
+    _train(directory, name="second", ranks=4)
+
+    _say("4. Prove it")
+    _prove(directory, data, state["position"])
+
+    _say("5. Throughput of one loader on this machine")
+    _show_throughput(data)
+    print(f"\nThe dataset stays in {directory / 'corpus'}; look at it with:")
+    print(f"   penstock inspect {directory / 'corpus'} --seq-len {SEQ_LEN}")
+    return 0
+
+
+def write_corpus(path: Path, num_parts: int = 2) -> None:
+    """Write the standard library as byte tokens, one document per file."""
+    from penstock.writer import finish
+
+    processes = [
+        multiprocessing.get_context("spawn").Process(
+            target=_write_part, args=(path, part, num_parts)
+        )
+        for part in range(num_parts)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    finish(path, parts=num_parts)
+
+
+def _write_part(path: Path, part: int, num_parts: int) -> None:
+    import numpy as np
+
+    from penstock.writer import Writer
+
+    root = Path(sysconfig.get_path("stdlib"))
+    files = [f for f in sorted(root.rglob("*.py")) if "site-packages" not in f.parts]
+    with Writer(
+        path,
+        vocab_size=257,
+        part=part,
+        shard_bytes=8 << 20,
+        tokenizer={"name": "bytes"},
+        eos_id=_END_OF_TEXT,
+    ) as writer:
+        for file in files[part::num_parts]:
+            tokens = np.frombuffer(file.read_bytes(), np.uint8)
+            writer.append(np.append(tokens.astype(np.uint16), np.uint16(_END_OF_TEXT)))
+
+
+def _train(directory: Path, *, name: str, ranks: int, kill_at: int | None = None) -> int:
+    """Run torchrun; with `kill_at`, kill every rank once that step is logged. Returns the step."""
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)),
+        *("--master-addr", "127.0.0.1", "--master-port", str(_free_port())),
+        *("-m", "penstock.cli.demo_rank", str(directory), name, str(STEP_ROWS // ranks)),
+    ]
+    log = directory / f"{name}.torchrun.log"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        torchrun = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    try:
+        while torchrun.poll() is None:
+            time.sleep(0.02)
+            if kill_at is not None and _last_step(directory, name) >= kill_at:
+                for pid_file in directory.glob(f"{name}-*.pid"):
+                    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+                torchrun.wait(60)
+    finally:
+        torchrun.kill()
+        torchrun.wait()
+    if kill_at is None and torchrun.returncode != 0:
+        raise VerificationError(f"torchrun failed; see {log}")
+    if kill_at is not None and _last_step(directory, name) < kill_at:
+        raise VerificationError(f"torchrun ended before it was killed; see {log}")
+    return _last_step(directory, name)
+
+
+def _last_step(directory: Path, name: str) -> int:
+    lines = _log(directory, name, rank=0)
+    return lines[-1]["step"] if lines else 0
+
+
+def _log(directory: Path, name: str, rank: int) -> list[dict[str, Any]]:
+    """What a rank has logged; a line that was cut by the kill does not count."""
+    path = directory / f"{name}-{rank}.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _prove(directory: Path, data: "Dataset", checkpoint: int) -> None:
+    import numpy as np
+    import xxhash
+
+    from penstock.formats.stream import STREAM
+
+    first = [line for rank in range(2) for line in _log(directory, "first", rank)]
+    second = [line for rank in range(4) for line in _log(directory, "second", rank)]
+    handed_out = Counter(
+        row
+        for lines, keep in ((first, lambda p: p < checkpoint), (second, lambda p: True))
+        for line in lines
+        if keep(line["position"])
+        for row in line["rows"]
+    )
+    stream = np.concatenate([np.fromfile(s.path(STREAM), data.fields) for s in data.shards])
+    on_disk = Counter(
+        xxhash.xxh3_64_hexdigest(stream[start : start + SEQ_LEN + 1].tobytes())
+        for start in range(0, len(stream) - SEQ_LEN, SEQ_LEN)
+    )
+    if handed_out != on_disk:
+        lost, extra = (on_disk - handed_out).total(), (handed_out - on_disk).total()
+        raise VerificationError(f"{lost} windows were lost and {extra} were repeated")
+    print(
+        f"   {handed_out.total():,} rows were handed out by 2 + 4 ranks; the files hold "
+        f"{on_disk.total():,} windows:\n   every one was served exactly once (compared by hash "
+        "with the files, read by NumPy)"
+    )
+    digests = {line["position"]: line["digest"] for line in first if line["rank"] == 0}
+    redone = [line for line in second if line["rank"] == 0 and line["position"] in digests]
+    different = [line for line in redone if line["digest"] != digests[line["position"]]]
+    if different or not redone:
+        raise VerificationError(f"{len(different)} of {len(redone)} repeated steps differ")
+    print(
+        f"   {len(redone)} steps between the checkpoint and the kill were done again: on 2 ranks "
+        f"and on 4,\n   their digests are equal (the last: {redone[-1]['digest']})"
+    )
+
+
+def _show_throughput(data: "Dataset") -> None:
+    from penstock.load.loader import Loader
+
+    with Loader(data.windows(SEQ_LEN), 64, seed=SEED, endless=True) as loader:
+        batches = iter(loader)
+        for _ in islice(batches, 500):
+            pass
+        before, start = loader.stats, time.perf_counter()
+        for _ in islice(batches, 5000):
+            pass
+        seconds, after = time.perf_counter() - start, loader.stats
+    tokens = after.tokens - before.tokens
+    print(
+        f"   {tokens / seconds / 1e6:,.0f} M tokens/s, globally shuffled, as int64 torch batches "
+        f"of 64 x {SEQ_LEN}"
+    )
+
+
+def _say(title: str) -> None:
+    print(f"\n{title}", flush=True)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,102 @@
+"""Arguments that several commands share, and how they become views and orders."""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from penstock.dataset import Dataset
+    from penstock.order import Shuffle
+    from penstock.views.windows import Windows
+
+
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """The dataset: one or more directories or patterns."""
+    parser.add_argument("data", nargs="+", help="directories, or patterns of them in quotes")
+
+
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """The view: windows of a length."""
+    parser.add_argument("--seq-len", type=int, default=2048, help="tokens in a row (2048)")
+    parser.add_argument(
+        "--no-overlap",
+        action="store_true",
+        help="cut every seq-len + 1 tokens, as datatrove does, not every seq-len",
+    )
+
+
+def add_order(parser: argparse.ArgumentParser) -> None:
+    """The order: seed and kind of shuffle."""
+    parser.add_argument("--seed", type=int, default=0, help="of the shuffle (0)")
+    parser.add_argument(
+        "--shuffle",
+        default="global",
+        metavar="KIND",
+        help="global (default), none, blocks:N, or inside-blocks:N (shuffled inside blocks too)",
+    )
+
+
+def open_data(options: argparse.Namespace) -> "Dataset":
+    """Open what the user named."""
+    from penstock.dataset import open
+
+    return open(options.data, access=getattr(options, "access", "pread"))
+
+
+def windows(data: "Dataset", options: argparse.Namespace) -> "Windows":
+    """The view that the options mean."""
+    return data.windows(options.seq_len, overlap=not options.no_overlap)
+
+
+def shuffle(options: argparse.Namespace) -> "Shuffle":
+    """The shuffle that the options mean."""
+    from penstock.order import BlockShuffle
+
+    kind, _, size = options.shuffle.partition(":")
+    if kind in ("global", "none") and not size:
+        return bool(kind == "global")
+    if kind in ("blocks", "inside-blocks") and size.isdigit():
+        return BlockShuffle(int(size), inside=kind == "inside-blocks")
+    raise UsageError(
+        f"--shuffle {options.shuffle}: use global, none, blocks:256 or inside-blocks:256"
+    )
+
+
+@contextmanager
+def progress_bar(description: str, total: int, *, unit_bytes: bool) -> Iterator["Bar"]:
+    """Draw a bar on the terminal; where there is none, draw nothing."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    count = DownloadColumn() if unit_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield Bar(progress, progress.add_task(description, total=total))
+
+
+class Bar:
+    """A bar on the terminal."""
+
+    def __init__(self, progress: "Progress", task: "TaskID") -> None:
+        self._progress, self._task = progress, task
+
+    def advance(self, amount: int) -> None:
+        """Move on by `amount`."""
+        self._progress.update(self._task, advance=amount)
+
+    def move_to(self, amount: int) -> None:
+        """Move to `amount`."""
+        self._progress.update(self._task, completed=amount)

@@ -1,0 +1,33 @@
+"""Read every byte and check sizes, checksums, offsets and ids against the manifest.
+
+Exits with 1 and one line per problem if anything is wrong.
+"""
+
+import argparse
+
+from penstock.cli import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Only the dataset."""
+    options.add_dataset(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, and report what is wrong."""
+    from penstock.dataset import open
+    from penstock.verify import verify
+
+    data = open(arguments.data, check_sizes=False)
+    with options.progress_bar("verifying", data.size_bytes, unit_bytes=True) as bar:
+        problems = verify(data, bar.advance)
+    for problem in problems:
+        print(problem)
+    if problems:
+        print(f"{len(problems)} problems; copy or write these files again")
+        return 1
+    print(
+        f"{len(data.shards):,} shards, {data.num_records:,} records, {data.size_bytes:,} bytes: "
+        "sizes, checksums, offsets and ids are right"
+    )
+    return 0

@@ -1,0 +1,458 @@
+import gc
+import json
+import os
+import threading
+import traceback
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.errors import FormatError, StateError, UsageError
+from tests.conftest import write
+
+SEQ_LEN = 5
+
+
+def rows_of(tokens, samples, seq_len=SEQ_LEN):
+    """The input rows of samples, by plain slicing."""
+    return [tokens[i * seq_len : (i + 1) * seq_len].tolist() for i in samples]
+
+
+def inputs(batch):
+    return batch["input_ids"].tolist()
+
+
+orders = st.sampled_from(
+    [True, False, penstock.BlockShuffle(7), penstock.BlockShuffle(16, inside=True)]
+)
+splits = st.tuples(st.integers(1, 4), st.integers(1, 9))
+reading = st.fixed_dictionaries(
+    {
+        "prefetch": st.sampled_from([0, 1, 3, 8]),
+        "threads": st.integers(1, 3),
+        "announce": st.sampled_from([0, 1, 8]),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    split=splits,
+    shuffle=orders,
+    tail=st.sampled_from(["drop", "keep", "wrap"]),
+    seed=st.integers(0, 2**64 - 1),
+    reading=reading,
+)
+def test_one_epoch_over_all_ranks_is_the_order_itself(
+    data, tokens, split, shuffle, tail, seed, reading
+):
+    ranks, batch_size = split
+    view = data.windows(SEQ_LEN)
+    steps = []
+    for rank in range(ranks):
+        loader = penstock.Loader(
+            view,
+            batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            rank=rank,
+            ranks=ranks,
+            tail=tail,
+            output="numpy",
+            **reading,
+        )
+        with loader:
+            expected_length = len(loader)
+            share = [inputs(batch) for batch in loader]
+        assert len(share) == expected_length
+        steps.append(share)
+    assert len({len(share) for share in steps}) == 1
+    served = [
+        share[step][row]
+        for step in range(len(steps[0]))
+        for row in range(batch_size)
+        for share in steps
+        if row < len(share[step])
+    ]
+    order = penstock.make_order(shuffle, len(view), seed)
+    assert served == rows_of(tokens, order.samples_at(range(len(served))))
+    step_size = ranks * batch_size
+    whole = {
+        "drop": len(view) // step_size * step_size,
+        "keep": len(view),
+        "wrap": -(-len(view) // step_size) * step_size,
+    }
+    assert len(served) == whole[tail]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    phases=st.lists(st.tuples(splits, reading, st.integers(1, 30)), min_size=1, max_size=6),
+    shuffle=orders,
+)
+def test_any_change_of_ranks_rows_and_prefetching_continues_the_same_order(
+    data, tokens, phases, shuffle
+):
+    view = data.windows(SEQ_LEN)
+    order = penstock.make_order(shuffle, len(view), 7)
+    state = None
+    for (ranks, batch_size), reading, num_steps in phases:
+        states = []
+        position = 0 if state is None else state["position"]
+        for rank in range(ranks):
+            loader = penstock.Loader(
+                view,
+                batch_size,
+                seed=7,
+                shuffle=shuffle,
+                rank=rank,
+                ranks=ranks,
+                endless=True,
+                output="numpy",
+                **reading,
+            )
+            with loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                got = [inputs(batch) for batch in islice(loader, num_steps)]
+                states.append(json.loads(json.dumps(loader.state_dict())))
+            wanted = position + rank + ranks * np.arange(num_steps * batch_size)
+            assert sum(got, []) == rows_of(tokens, order.samples_at(wanted))
+        assert all(other == states[0] for other in states)
+        state = states[0]
+        assert state["position"] == position + num_steps * ranks * batch_size
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+@pytest.mark.parametrize("tail", ["drop", "keep", "wrap"])
+def test_it_resumes_exactly_at_every_step_and_through_the_ends_of_epochs(data, output, tail):
+    penstock.testing.assert_resumes_exactly(
+        lambda: penstock.Loader(data.windows(50), 3, seed=1, tail=tail, output=output), steps=25
+    )
+
+
+def test_a_state_that_is_taken_at_the_end_of_an_epoch_starts_the_next(data):
+    view = data.windows(50)
+    loader = penstock.Loader(view, 3, output="numpy")
+    first = [inputs(batch) for batch in loader]
+    state = loader.state_dict()
+    second = [inputs(batch) for batch in loader]
+    resumed = penstock.Loader(view, 3, output="numpy")
+    resumed.load_state_dict(state)
+    assert resumed.epoch == 1
+    assert [inputs(batch) for batch in resumed] == second != first
+
+
+def test_an_iteration_that_is_left_and_taken_up_again_goes_on(data):
+    whole = [inputs(batch) for batch in penstock.Loader(data.windows(50), 3, output="numpy")]
+    loader = penstock.Loader(data.windows(50), 3, output="numpy")
+    parts = [inputs(batch) for batch in islice(loader, 2)]
+    assert len(loader) == len(whole) - 2
+    parts += [inputs(batch) for batch in loader]
+    assert parts == whole
+
+
+def test_an_endless_loader_runs_through_epochs_without_a_seam(data, tokens):
+    view = data.windows(50)
+    loader = penstock.Loader(view, 7, endless=True, output="numpy")
+    got = sum((inputs(batch) for batch in islice(loader, 10)), [])
+    loader.close()
+    assert got == rows_of(tokens, loader.order.samples_at(range(70)), 50)
+    with pytest.raises(TypeError, match="no length"):
+        len(loader)
+
+
+def test_the_state_is_small_and_its_form_is_pinned(data):
+    loader = penstock.Loader(data.windows(50), 3, seed=5)
+    next(iter(loader))
+    # A user's checkpoint outlives a release: change this only with a new version.
+    assert loader.state_dict() == {
+        "version": 1,
+        "position": 3,
+        "seed": 5,
+        "order": "shuffle-v1 over 20",
+        "view": "windows-v1 of 51 every 50 in " + data.fingerprint,
+    }
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda d: penstock.Loader(d.windows(50), 3, seed=6), "seed: saved 5, here 6"),
+        (lambda d: penstock.Loader(d.windows(51), 3, seed=5), "view: saved 'windows-v1 of 51"),
+        (lambda d: penstock.Loader(d.windows(50), 3, seed=5, shuffle=False), "sequential-v1"),
+    ],
+)
+def test_a_state_of_something_else_is_refused_with_what_differs(data, other, words):
+    state = penstock.Loader(data.windows(50), 3, seed=5).state_dict()
+    with pytest.raises(StateError, match=words):
+        other(data).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        None,
+        {"position": 1},
+        {"version": 1, "position": -1},
+        {"version": 1, "position": 1 << 62},
+        {"version": 1, "position": 2.0},
+        {"version": 1, "position": True},
+        {"version": 2, "position": 1},
+    ],
+)
+def test_a_broken_state_is_refused(data, state):
+    loader = penstock.Loader(data.windows(50), 3, seed=5)
+    if state and "version" in state:
+        state = loader.state_dict() | state
+    with pytest.raises(StateError):
+        loader.load_state_dict(state)
+
+
+def test_digests_of_a_step_are_equal_for_every_split_and_token_digests_add_up(data):
+    seen = []
+    for ranks, batch_size in [(1, 12), (2, 6), (3, 4), (12, 1)]:
+        loaders = [
+            penstock.Loader(
+                data.windows(SEQ_LEN),
+                batch_size,
+                rank=rank,
+                ranks=ranks,
+                digest_tokens=True,
+                dtype=dtype,
+                tail="keep",
+            )
+            for rank, dtype in zip(range(ranks), [None, "int64", torch.int32] * 4, strict=False)
+        ]
+        steps = []
+        for _ in zip(*loaders, strict=True):
+            assert len({loader.digest() for loader in loaders}) == 1
+            parts = [loader.token_digest() for loader in loaders]
+            steps.append((loaders[0].digest(), penstock.sum_digests(parts)))
+        seen.append(steps)
+    assert all(steps == seen[0] for steps in seen)
+    assert len(set(seen[0])) == len(seen[0]) == -(-200 // 12)
+
+
+def test_a_token_digest_tells_other_tokens_apart_where_the_sample_digest_cannot(tmp_path, tokens):
+    changed = tokens.copy()
+    changed[17] ^= 1
+    digests = []
+    for name, stored in (("a", tokens), ("b", changed)):
+        data = write(tmp_path / name, stored)
+        loader = penstock.Loader(data.windows(50), 20, digest_tokens=True)
+        next(iter(loader))
+        digests.append((loader.digest(), loader.token_digest()))
+        loader.close()
+    assert digests[0][0] == digests[1][0]
+    assert digests[0][1] != digests[1][1]
+
+
+def test_samples_names_the_rows_of_the_last_batch(data, tokens):
+    loader = penstock.Loader(data.windows(SEQ_LEN), 4, rank=1, ranks=3, output="numpy")
+    with pytest.raises(UsageError, match="no batch"):
+        loader.samples()
+    for batch in islice(loader, 5):
+        assert inputs(batch) == rows_of(tokens, loader.samples())
+    loader.close()
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_batch_that_is_held_is_never_rewritten(data, tokens, output, prefetch):
+    loader = penstock.Loader(data.windows(SEQ_LEN), 4, output=output, prefetch=prefetch)
+    held = []
+    for batch in loader:
+        held.append((batch["labels"][2], loader.samples()[2]))  # a view of a view is enough
+    assert len(held) == 50
+    for row, sample in held:
+        start = sample * SEQ_LEN + 1
+        assert row.tolist() == tokens[start : start + SEQ_LEN].tolist()
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_buffers_are_used_again_when_batches_are_dropped(data, output):
+    loader = penstock.Loader(
+        data.windows(SEQ_LEN), 2, output=output, prefetch=3, endless=True, shuffle=False
+    )
+    address = {
+        "torch": lambda tensor: tensor.data_ptr(),
+        "numpy": lambda array: array.__array_interface__["data"][0],
+    }[output]
+    seen = {address(batch["input_ids"]) for batch in islice(loader, 300)}
+    loader.close()
+    assert len(seen) <= 3 + 2
+
+
+def test_a_batch_outlives_its_loader(data, tokens):
+    loader = penstock.Loader(data.windows(SEQ_LEN), 4, shuffle=False)
+    batch = next(iter(loader))
+    del loader
+    gc.collect()
+    assert inputs(batch) == rows_of(tokens, range(4))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (np.int64, torch.int64),
+        ("int32", torch.int32),
+        (torch.int32, torch.int32),
+        (None, torch.uint16),
+        ("uint32", torch.uint32),
+    ],
+)
+def test_tokens_arrive_in_the_type_that_was_asked_for(data, tokens, dtype, expected):
+    with penstock.Loader(data.windows(SEQ_LEN), 4, dtype=dtype, shuffle=False) as loader:
+        batch = next(iter(loader))
+    assert batch["input_ids"].dtype == batch["labels"].dtype == expected
+    assert inputs(batch) == rows_of(tokens, range(4))
+
+
+def test_a_type_that_cannot_hold_the_ids_is_refused(data):
+    with pytest.raises(UsageError, match=r"int16 cannot hold token ids up to 65,535"):
+        penstock.Loader(data.windows(SEQ_LEN), 4, dtype="int16")
+    with pytest.raises(UsageError, match="integers"):
+        penstock.Loader(data.windows(SEQ_LEN), 4, dtype="float32")
+
+
+def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path, tokens):
+    fields = [("token", "<u4"), ("score", "<f4"), ("frame", "u1", (2, 3)), ("tag", "S3")]
+    records = np.zeros(len(tokens), fields)
+    records["token"] = tokens
+    records["score"] = tokens / 7
+    records["frame"] = tokens[:, None, None] % 251
+    records["tag"] = tokens.astype("S3")
+    data = write(tmp_path / "d", records, cuts=[100, 900], fields=fields, vocab_size=None)
+    loader = penstock.Loader(data.windows(SEQ_LEN), 4, seed=3)
+    for batch in loader:
+        window = loader.samples()[:, None] * SEQ_LEN + np.arange(SEQ_LEN)
+        assert list(batch) == ["input_ids", "labels", "score", "frame", "tag"]
+        assert inputs(batch) == tokens[window].tolist()
+        assert batch["score"].dtype == torch.float32
+        np.testing.assert_array_equal(batch["score"].numpy(), records["score"][window])
+        assert tuple(batch["frame"].shape) == (4, SEQ_LEN, 2, 3)
+        np.testing.assert_array_equal(batch["frame"].numpy(), records["frame"][window])
+        np.testing.assert_array_equal(batch["tag"], records["tag"][window])
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
+    loader = penstock.Loader(data.windows(SEQ_LEN), 4)
+    next(iter(loader))
+    assert any(thread.name == "penstock" for thread in threading.enumerate())
+    loader.close()
+    loader.close()
+    assert not any(thread.name == "penstock" for thread in threading.enumerate())
+    with loader:
+        next(iter(loader))
+    assert not any(thread.name == "penstock" for thread in threading.enumerate())
+    next(iter(loader))
+    del loader
+    gc.collect()
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_nothing_stays_open_after_close(data, prefetch):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        loader = penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=prefetch)
+        list(islice(loader, 10))
+        loader.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize("prefetch", [0, 8])
+def test_a_failed_read_reaches_the_consumer_in_its_turn_with_the_traceback_of_the_thread(
+    tmp_path, tokens, prefetch
+):
+    data = write(tmp_path / "d", tokens, cuts=[500])
+    second = tmp_path / "d" / "00001.stream"
+    whole = second.read_bytes()
+    loader = penstock.Loader(data.windows(50), 1, shuffle=False, prefetch=prefetch, output="numpy")
+    second.write_bytes(whole[:-10])
+    got = []
+    with pytest.raises(FormatError, match=r"00001\.stream: 996 bytes, expected 1,006") as failure:
+        for batch in loader:
+            got.append(inputs(batch))
+    assert len(got) == 9  # the tenth window reaches over into the second shard
+    assert "in serve" in "".join(traceback.format_exception(failure.value))
+    assert loader.position == 9
+    second.write_bytes(whole)
+    got += [inputs(batch) for batch in loader]  # the same position is tried again
+    loader.close()
+    assert sum(got, []) == rows_of(tokens, range(20), 50)
+
+
+def test_statistics_count_what_was_handed_out(data):
+    with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=4) as loader:
+        list(islice(loader, 7))
+        stats = loader.stats
+    assert (stats.batches, stats.samples, stats.tokens) == (7, 28, 140)
+    assert 0 <= stats.ready <= 4
+    assert stats.waited_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
+        ({"RANK": "3"}, "WORLD_SIZE is None"),
+        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK is 'x'"),
+    ],
+)
+def test_the_rank_comes_from_the_environment(data, monkeypatch, environment, expected):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected):
+            penstock.Loader(data.windows(SEQ_LEN), 2)
+    else:
+        plan = penstock.Loader(data.windows(SEQ_LEN), 2).plan
+        assert (plan.rank, plan.ranks) == expected
+
+
+def test_the_rank_comes_from_torch_distributed_before_the_environment(data, monkeypatch, tmp_path):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
+    try:
+        plan = penstock.Loader(data.windows(SEQ_LEN), 2).plan
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (plan.rank, plan.ranks) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"rank": 1}, "give both, or neither"),
+        ({"output": "jax"}, "'jax'"),
+        ({"prefetch": -1}, "prefetch -1"),
+        ({"threads": 0}, "threads 0"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_mistakes_are_named(data, arguments, words):
+    with pytest.raises(UsageError, match=words):
+        penstock.Loader(data.windows(SEQ_LEN), 2, **arguments)
+
+
+def test_a_dataset_shorter_than_one_row_is_an_error_and_no_hang(tmp_path):
+    data = write(tmp_path / "d", [1, 2, 3])
+    with pytest.raises(UsageError, match="no samples"):
+        penstock.Loader(data.windows(SEQ_LEN), 2)

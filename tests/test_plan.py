@@ -1,0 +1,100 @@
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import UsageError
+from penstock.load.plan import Plan, Step
+
+TAILS = st.sampled_from(["drop", "keep", "wrap"])
+
+
+@st.composite
+def plans(draw):
+    """The plans of all ranks of one run."""
+    batch_size, ranks = draw(st.integers(1, 7)), draw(st.integers(1, 6))
+    tail, endless = draw(TAILS), draw(st.booleans())
+    shortest = batch_size * ranks if tail == "drop" and not endless else 1
+    num_samples = draw(st.integers(shortest, 100))
+    return [
+        Plan(
+            num_samples=num_samples,
+            batch_size=batch_size,
+            rank=rank,
+            ranks=ranks,
+            tail=tail,
+            endless=endless,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def positions_of(plan, step):
+    return [step.position + plan.rank + k * plan.ranks for k in range(step.rows)]
+
+
+@given(plans(), st.integers(0, 300), st.integers(1, 40))
+def test_ranks_together_cover_what_the_step_spans_once_and_agree_where_it_ends(ranks, start, count):
+    position = ranks[0].settle(start)
+    for _ in range(count):
+        steps = [plan.step_at(position) for plan in ranks]
+        assert len({(step.position, step.end) for step in steps}) == 1
+        covered = sorted(
+            p for plan, step in zip(ranks, steps, strict=True) for p in positions_of(plan, step)
+        )
+        assert covered == list(range(position, position + len(covered)))
+        skipped = steps[0].end - position - len(covered)
+        if ranks[0].tail == "drop" and not ranks[0].endless:
+            assert 0 <= skipped < ranks[0].step_size
+            if skipped:
+                assert steps[0].end % ranks[0].num_samples == 0
+        else:
+            assert skipped == 0
+        position = steps[0].end
+
+
+@given(plans(), st.integers(0, 300))
+def test_the_number_of_steps_is_exact_on_every_rank(ranks, start):
+    for plan in ranks:
+        if plan.endless:
+            continue
+        end = plan.end_of_epoch(start)
+        steps = list(islice(plan.steps_from(start), plan.num_steps(start)))
+        assert steps[-1].end == end
+        assert all(step.end < end for step in steps[:-1])
+        assert plan.num_steps(start) == ranks[0].num_steps(start) >= 1
+
+
+def test_a_short_last_step_is_kept_with_rows_that_differ_by_at_most_one():
+    plans = [
+        Plan(num_samples=10, batch_size=2, rank=rank, ranks=4, tail="keep") for rank in range(4)
+    ]
+    assert [plan.step_at(8) for plan in plans] == [
+        Step(8, 1, 10),
+        Step(8, 1, 10),
+        Step(8, 0, 10),
+        Step(8, 0, 10),
+    ]
+
+
+def test_wrap_takes_the_missing_rows_from_the_next_epoch_and_goes_on_after_them():
+    plan = Plan(num_samples=10, batch_size=4, tail="wrap")
+    assert [step.position for step in islice(plan.steps_from(0), 6)] == [0, 4, 8, 12, 16, 20]
+    assert plan.num_steps(0) == 3
+    assert plan.num_steps(12) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"rank": 2, "ranks": 2}, "rank 2 of 2"),
+        ({"tail": "pad"}, "'pad'"),
+        ({"num_samples": 0}, "no samples"),
+        ({"batch_size": 6, "ranks": 2}, "every epoch would be dropped; use tail='keep' or 'wrap'"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_remedy(settings, words):
+    with pytest.raises(UsageError, match=words):
+        Plan(**({"num_samples": 10, "batch_size": 1} | settings))
