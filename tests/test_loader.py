@@ -1,6 +1,7 @@
 import gc
 import json
 import os
+import signal
 import threading
 import traceback
 from itertools import islice
@@ -456,3 +457,81 @@ def test_a_dataset_shorter_than_one_row_is_an_error_and_no_hang(tmp_path):
     data = write(tmp_path / "d", [1, 2, 3])
     with pytest.raises(UsageError, match="no samples"):
         penstock.Loader(data.windows(SEQ_LEN), 2)
+
+
+def test_an_interrupt_between_taking_a_step_and_counting_it_loses_nothing(data, tokens):
+    """The interrupt is real: a signal handler that raises, many times a second."""
+
+    class Tick(Exception):
+        pass
+
+    def raise_tick(number, frame):
+        raise Tick
+
+    loader = penstock.Loader(data.windows(SEQ_LEN), 1, shuffle=False, output="numpy", endless=True)
+    got = {}
+    previous = signal.signal(signal.SIGALRM, raise_tick)
+    try:
+        while len(got) < 2000:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0015)
+                for batch in loader:
+                    got[loader.position] = inputs(batch)
+            except Tick:
+                pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        loader.close()
+    for position, rows in got.items():
+        assert rows == rows_of(tokens, [(position - 1) % 200])
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_signals_do_not_disturb_reading(data, tokens, prefetch):
+    previous = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        for epoch in range(5):
+            with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=prefetch) as loader:
+                loader.set_epoch(epoch)
+                for batch in loader:
+                    assert inputs(batch) == rows_of(tokens, loader.samples())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_pinned_memory_without_an_accelerator_is_refused(data):
+    with pytest.raises(UsageError, match="pin_memory needs torch and an accelerator"):
+        penstock.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
+
+
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
+def test_pinned_batches_are_pinned_and_never_rewritten_while_held(data, tokens):
+    loader = penstock.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
+    held = []
+    for batch in loader:
+        assert batch["input_ids"].is_pinned()
+        held.append((batch["labels"][1], loader.samples()[1]))
+    for row, sample in held:
+        start = sample * SEQ_LEN + 1
+        assert row.tolist() == tokens[start : start + SEQ_LEN].tolist()
+
+
+def test_a_row_of_more_than_two_gibibytes_is_read_in_several_calls(tmp_path):
+    size = (1 << 31) + 5000
+    data = write(tmp_path / "d", np.arange(16), fields="u1", vocab_size=None)
+    with (tmp_path / "d" / "00000.stream").open("r+b") as stream:
+        stream.truncate(size)  # sparse
+        stream.seek(size - 3)
+        stream.write(b"xyz")
+    manifest = tmp_path / "d" / "penstock.json"
+    text = manifest.read_text().replace('"records": 16', f'"records": {size}')
+    manifest.write_text(text.replace('"bytes": 16,', f'"bytes": {size},', 1))
+    records = penstock.open(tmp_path / "d").records(0, size)
+    assert len(records) == size
+    assert records[:16].tolist() == list(range(16))
+    assert records[-3:].tolist() == list(b"xyz")
+    assert not records[16:-3].any()

@@ -68,62 +68,31 @@ def audit(
         {change.step for change in changes} | {0}
     ):
         raise UsageError("changes must start at step 0 and come in ascending order of their steps")
-    from penstock.load.kernels import mark_once
-
     size = order.num_samples
-    seen: dict[int, NDArray[np.uint64]] = {}
+    marks = _Marks(order)
     report = AuditReport(size)
-    waiting: list[Indices] = []
-    num_waiting = 0
-
-    def mark() -> None:
-        nonlocal num_waiting
-        positions = np.concatenate(waiting) if waiting else np.empty(0, np.int64)
-        waiting.clear()
-        num_waiting = 0
-        samples = order.samples_at(positions)
-        for epoch in np.unique(positions // size).tolist():
-            bits = seen.setdefault(epoch, np.zeros(-(-size // 64), np.uint64))
-            ours = np.ascontiguousarray(samples[positions // size == epoch])
-            repeated = mark_once(ours, bits)
-            if repeated >= 0:
-                raise VerificationError(f"epoch {epoch}: sample {repeated:,} was served twice")
-
+    runs = {change.step: _plans(size, change, tail) for change in changes}
+    plans = runs[0]
     position = 0
-    remaining = list(changes)
-    plans: list[Plan] = []
     while position < epochs * size:
-        while remaining and remaining[0].step <= report.num_steps:
-            change = remaining.pop(0)
-            plans = [
-                Plan(
-                    num_samples=size,
-                    batch_size=change.batch_size,
-                    rank=rank,
-                    ranks=change.ranks,
-                    tail=tail,
-                )
-                for rank in range(change.ranks)
-            ]
-            position = plans[0].settle(position)
+        plans = runs.get(report.num_steps, plans)
+        position = plans[0].settle(position)
+        if position >= epochs * size:
+            break
         ends = set()
         for plan in plans:
             step = plan.step_at(position)
             ends.add(step.end)
             rows = np.arange(step.rows, dtype=np.int64)
-            waiting.append(step.position + plan.rank + rows * plan.ranks)
-            num_waiting += step.rows
+            marks.add(step.position + plan.rank + rows * plan.ranks)
         if len(ends) != 1:
             raise VerificationError(f"step {report.num_steps}: ranks end at {sorted(ends)}")
         position = ends.pop()
         report.num_steps += 1
-        if num_waiting >= _CHUNK:
-            mark()
-            progress(min(position, epochs * size))
-    mark()
-    progress(epochs * size)
+        progress(min(position, epochs * size))
+    marks.evaluate()
     for epoch in range(epochs):
-        served = int(np.bitwise_count(seen[epoch]).sum()) if epoch in seen else 0
+        served = marks.count(epoch)
         report.epochs.append(EpochReport(epoch=epoch, served=served, dropped=size - served))
         if tail != "drop" and served != size:
             raise VerificationError(f"epoch {epoch}: {size - served:,} samples were never served")
@@ -133,3 +102,49 @@ def audit(
                 f"epoch {epoch}: {size - served:,} samples were dropped, more than a step"
             )
     return report
+
+
+def _plans(num_samples: int, change: Change, tail: Tail) -> list[Plan]:
+    """The plans of all ranks."""
+    return [
+        Plan(
+            num_samples=num_samples,
+            batch_size=change.batch_size,
+            rank=rank,
+            ranks=change.ranks,
+            tail=tail,
+        )
+        for rank in range(change.ranks)
+    ]
+
+
+class _Marks:
+    """One bit for every sample of every epoch, evaluated for many positions at a time."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._seen: dict[int, NDArray[np.uint64]] = {}
+        self._waiting: list[Indices] = []
+        self._num_waiting = 0
+
+    def add(self, positions: Indices) -> None:
+        self._waiting.append(positions)
+        self._num_waiting += positions.size
+        if self._num_waiting >= _CHUNK:
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        from penstock.load.kernels import mark_once
+
+        positions = np.concatenate([np.empty(0, np.int64), *self._waiting])
+        self._waiting, self._num_waiting = [], 0
+        samples, epochs = self._order.samples_at(positions), positions // self._order.num_samples
+        for epoch in np.unique(epochs).tolist():
+            if epoch not in self._seen:
+                self._seen[epoch] = np.zeros(-(-self._order.num_samples // 64), np.uint64)
+            repeated = mark_once(samples[epochs == epoch], self._seen[epoch])
+            if repeated >= 0:
+                raise VerificationError(f"epoch {epoch}: sample {repeated:,} was served twice")
+
+    def count(self, epoch: int) -> int:
+        return int(np.bitwise_count(self._seen[epoch]).sum()) if epoch in self._seen else 0

@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -14,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import StateError, UsageError
 from penstock.formats.stream import TOKEN
-from penstock.load.buffers import Pool
+from penstock.load.buffers import Memory, Pool
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank
 from penstock.order import Indices, Order, Shuffle, make_order
@@ -108,6 +109,8 @@ class Loader:
                 f"prefetch {prefetch} (0 to 512), threads {threads} (1 to 64) or "
                 f"announce {announce} (0 to 512) is out of range"
             )
+        if pin_memory and not _can_pin_memory():
+            raise UsageError("pin_memory needs torch and an accelerator, and there is none here")
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
         self._output = output
@@ -286,13 +289,11 @@ class Loader:
         if self._pid != os.getpid():  # a forked child has the pipes but none of the threads
             self._stop_engine()
             self._reset()
-        if self._engine is None:
-            self._start_engine()
-        try:
-            step, memory = self._engine.get()
-        except BaseException:
-            self._stop_engine()  # the position still is that of the step that failed
-            raise
+        step, memory = self._get_step()
+        if step.position != self._position and self._worker == (0, 1):
+            # An interrupt fell between taking a step and counting it: the engine is one ahead.
+            self._stop_engine()
+            step, memory = self._get_step()
         lent = self._pool.lend(memory)
         if self._digest_tokens:
             self._token_sum = self._hash_tokens(lent, step)
@@ -303,6 +304,16 @@ class Loader:
         return {
             name: convert(column.of(lent, step.rows)) for name, column, convert in self._columns
         }
+
+    def _get_step(self) -> tuple[Step, Memory]:
+        if self._engine is None:
+            self._start_engine()
+        try:
+            taken: tuple[Step, Memory] = self._engine.get()
+        except BaseException:
+            self._stop_engine()  # the position still is that of the step that failed
+            raise
+        return taken
 
     def _use_worker(self, worker: tuple[int, int]) -> tuple[int, int]:
         """Take every `count`-th step from `number` on, as DataLoader collects from its workers."""
@@ -320,13 +331,14 @@ class Loader:
             layout=self._layout,
             rank=self.plan.rank,
             ranks=self.plan.ranks,
+            num_threads=self._threads if self._prefetch else 1,
         )
         number, count = self._worker
         steps = islice(self.plan.steps_from(self._position), number, None, count)
         uses_pread = self.view.dataset.access == "pread"
         tickets = Tickets(source, steps, self._announce if uses_pread else 0)
         if self._prefetch:
-            self._engine = Prefetcher(source, tickets, self._pool, self._prefetch, self._threads)
+            self._engine = Prefetcher(source, tickets, self._pool, self._prefetch)
         else:
             self._engine = Synchronous(source, tickets, self._pool)
         # Ends the threads when the loader is garbage, and before the interpreter exits.
@@ -391,6 +403,14 @@ def _converter(output: str, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], An
 
     torch.utils.data.IterableDataset.register(Loader)  # so that DataLoader iterates over it
     return torch.from_numpy
+
+
+def _can_pin_memory() -> bool:
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.accelerator.is_available())
 
 
 def _torch_worker() -> tuple[int, int]:

@@ -39,6 +39,7 @@ class Source:
     layout: BatchLayout
     rank: int
     ranks: int
+    num_threads: int
 
 
 class Pipes:
@@ -60,7 +61,7 @@ class Worker:
     def __init__(self, source: Source) -> None:
         layout = source.layout
         self._reader = source.view.dataset.reader
-        self._files = self._reader.new_files()
+        self._files = self._reader.new_files(source.num_threads)
         self._scratch = np.empty(layout.scratch_bytes, np.uint8)
         self._work = kernels.Work(
             np.empty(layout.rows, np.int64),
@@ -172,11 +173,9 @@ class Synchronous:
 
 
 class Prefetcher:
-    """Keeps `depth` steps read or being read by `num_threads` threads."""
+    """Keeps `depth` steps read or being read by the source's number of threads."""
 
-    def __init__(
-        self, source: Source, tickets: Tickets, pool: Pool, depth: int, num_threads: int
-    ) -> None:
+    def __init__(self, source: Source, tickets: Tickets, pool: Pool, depth: int) -> None:
         self.waited_seconds = 0.0
         self._tickets, self._pool = tickets, pool
         self._pid = os.getpid()
@@ -185,7 +184,7 @@ class Prefetcher:
         self._ready: set[int] = set()
         self._failures: dict[int, BaseException] = {}
         self._pipes = Pipes()
-        self._workers = [Worker(source) for _ in range(num_threads)]
+        self._workers = [Worker(source) for _ in range(source.num_threads)]
         self._threads = [
             threading.Thread(target=self._run, args=(worker,), name="penstock", daemon=True)
             for worker in self._workers

@@ -42,11 +42,11 @@ class LocalReader:
         np.cumsum([len(name) for name in names], out=name_start[1:])
         return first_record, np.frombuffer(bytearray(b"".join(names)), np.uint8), name_start
 
-    def new_files(self) -> "Files":
-        """The tables of one thread, nothing open yet."""
+    def new_files(self, num_threads: int = 1) -> "Files":
+        """The tables of one of `num_threads` threads, nothing open yet."""
         from penstock.read.kernels import Files
 
-        places = max(1, min(len(self.shards), _max_open_files()))
+        places = max(1, min(len(self.shards), _max_open_files() // num_threads))
         first_record, names, name_start = self._tables
         return Files(
             first_record,
@@ -106,6 +106,6 @@ class LocalReader:
 
 
 def _max_open_files() -> int:
-    """How many shards one thread keeps open: an eighth of what the process may open."""
+    """How many shards a reader keeps open: an eighth of what the process may open."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 4096 if limit == resource.RLIM_INFINITY else max(8, min(limit // 8, 4096))

@@ -1,0 +1,97 @@
+import re
+import subprocess
+import sys
+
+import pytest
+
+from penstock.cli import main
+from tests.conftest import write
+
+
+@pytest.fixture
+def path(tmp_path, tokens):
+    write(tmp_path / "set", tokens, cuts=[400])
+    return str(tmp_path / "set")
+
+
+def test_help_shows_examples_and_imports_nothing_heavy():
+    program = (
+        "import sys; from penstock.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'numba', 'torch', 'rich', 'pyarrow'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "penstock audit data/fineweb" in result.stdout
+
+
+def test_inspect_prints_what_is_there(path, capsys, tokens):
+    assert main(["inspect", path, "--seq-len", "10", "--sample", "7"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"records +1,003", printed)
+    assert re.search(r"shards +2", printed)
+    assert "windows of 10: 100 samples, 2 records left over" in printed
+    assert f"input_ids: {tokens[70:80].tolist()}" in printed
+
+
+def test_inspect_shows_bytes_as_text(tmp_path, capsys):
+    write(tmp_path / "d", list("from the sluice".encode()), tokenizer={"name": "bytes"})
+    assert main(["inspect", str(tmp_path / "d"), "--seq-len", "14", "--samples", "1"]) == 0
+    assert "'from the sluic'" in capsys.readouterr().out
+
+
+def test_verify_says_that_all_is_right_or_what_is_wrong(path, tmp_path, capsys):
+    assert main(["verify", path]) == 0
+    assert "are right" in capsys.readouterr().out
+    shard = tmp_path / "set" / "00001.stream"
+    damaged = bytearray(shard.read_bytes())
+    damaged[5] ^= 1
+    shard.write_bytes(damaged)
+    (tmp_path / "set" / "00000.documents").unlink()
+    assert main(["verify", path]) == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"00001\.stream: xxh3 is [0-9a-f]{16}, the manifest says", printed)
+    assert "00000.documents: missing" in printed
+    assert "2 problems" in printed
+
+
+def test_audit_proves_a_run_with_changes(path, capsys):
+    arguments = ["audit", path, "--seq-len", "5", "--batch-size", "3", "--ranks", "4"]
+    changes = ["--change", "3:ranks=2", "--change", "10:ranks=5,batch=1"]
+    assert main([*arguments, *changes, "--epochs", "2", "--tail", "wrap"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("200 of 200 samples served exactly once, none twice") == 2
+    assert "from step   10: 5 ranks x 1 rows" in printed
+
+
+@pytest.mark.parametrize("shuffle", ["none", "blocks:7", "inside-blocks:7"])
+def test_audit_takes_every_order(path, capsys, shuffle):
+    assert main(["audit", path, "--seq-len", "5", "--shuffle", shuffle, "--batch-size", "8"]) == 0
+    assert "200 of 200" in capsys.readouterr().out
+
+
+def test_bench_measures(path, capsys):
+    arguments = ["bench", path, "--seq-len", "5", "--batches", "5", "--rounds", "1", "--cold"]
+    assert main(arguments) == 0
+    assert "Loader" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "nowhere"], "nowhere: no such file or directory"),
+        (["audit", "{path}", "--change", "5:rank=2"], "write it as 1000:ranks=4,batch=64"),
+        (["audit", "{path}", "--shuffle", "much"], "use global, none, blocks:256"),
+        (["audit", "{path}", "--seq-len", "4000"], "no samples"),
+        (["verify", "nothing-*"], "the pattern matches nothing"),
+        (["demo", "--dir", "{path}"], "not an earlier demo's"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_no_traceback(path, capsys, arguments, words):
+    assert main([argument.format(path=path) for argument in arguments]) == 1
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert errors.count("\n") == 1

@@ -1,0 +1,207 @@
+"""Real processes: forked, spawned, interrupted, killed, run by torchrun and by DataLoader."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+
+import pytest
+from torch.utils.data import DataLoader
+
+import penstock
+
+
+def inputs(batches):
+    return [batch["input_ids"].tolist() for batch in batches]
+
+
+def make_loader(data):
+    return penstock.Loader(data.windows(5), 4, seed=3)
+
+
+def start(program, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_forked_child_goes_on_by_itself_and_does_not_disturb_its_parent(data):
+    expected = inputs(make_loader(data))
+    loader = make_loader(data)
+    batches = iter(loader)
+    got = inputs(islice(batches, 5))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.write(writer, json.dumps(inputs(batches)).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    got += inputs(batches)
+    with os.fdopen(reader) as pipe:
+        from_child = json.loads(pipe.read())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert got == expected
+    assert from_child == expected[5:]
+
+
+def test_a_parent_can_end_its_threads_while_a_forked_child_holds_the_pipes(data):
+    loader = make_loader(data)
+    next(iter(loader))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the parent is done
+        os._exit(0)
+    started = time.monotonic()
+    loader.close()
+    os.close(writer)
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert time.monotonic() - started < 10
+
+
+def rest_of(loader, queue):
+    queue.put(inputs(loader))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_loader_travels_to_a_process_and_goes_on_from_its_position(data, method):
+    expected = inputs(make_loader(data))
+    loader = make_loader(data)
+    inputs(islice(loader, 5))
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    process = context.Process(target=rest_of, args=(loader, queue))
+    process.start()
+    received = queue.get()
+    process.join()
+    assert received == expected[5:]
+    assert inputs(loader) == expected[5:]
+
+
+def test_a_pickled_loader_is_small_and_keeps_its_settings(data):
+    loader = penstock.Loader(
+        data.windows(5), 4, seed=9, shuffle=penstock.BlockShuffle(3), tail="keep", output="numpy"
+    )
+    list(islice(loader, 3))
+    pickled = pickle.dumps(loader)
+    copy = pickle.loads(pickled)
+    loader.close()
+    assert len(pickled) < 20_000
+    assert copy.state_dict() == loader.state_dict()
+    assert inputs(copy) == inputs(loader)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize(
+    ("workers", "method"), [(0, None), (1, "fork"), (2, "spawn"), (3, "fork"), (3, "forkserver")]
+)
+def test_torch_data_loader_gives_the_same_batches_in_the_same_order(data, workers, method):
+    loader = make_loader(data)
+    expected = inputs(make_loader(data))
+    wrapped = DataLoader(
+        loader, batch_size=None, num_workers=workers, multiprocessing_context=method
+    )
+    assert inputs(wrapped) == expected
+    loader.set_epoch(1)
+    second = inputs(wrapped)
+    assert second != expected
+    loader.set_epoch(1)
+    assert inputs(loader) == second
+    assert len(wrapped) == len(expected)
+
+
+def test_persistent_workers_go_on_with_the_next_epoch(data):
+    loader = penstock.Loader(data.windows(5), 7, tail="wrap")
+    own = [inputs(loader), inputs(loader), inputs(loader)]
+    loader.set_epoch(0)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    assert [inputs(wrapped), inputs(wrapped), inputs(wrapped)] == own
+    loader.close()
+
+
+WAITING = """
+import signal, sys, threading, time
+import penstock
+data = penstock.open(sys.argv[1])
+loader = penstock.Loader(data.windows(5), 4, endless=True)
+print("ready", flush=True)
+for batch in loader:
+    pass
+"""
+
+
+def test_ctrl_c_ends_a_process_that_is_loading(data):
+    process = start(WAITING, data.shards[0].directory)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+LEAVING = """
+import sys
+import penstock
+data = penstock.open(sys.argv[1])
+loader = penstock.Loader(data.windows(5), 4, endless=True, prefetch=64)
+batches = iter(loader)
+for _ in range(3):
+    kept = next(batches)
+if sys.argv[2] == "raise":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("return", 0), ("raise", 3)])
+def test_the_interpreter_exits_while_threads_read_ahead(data, how, status):
+    process = start(LEAVING, data.shards[0].directory, how)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (status, "")
+
+
+TRAINING = """
+import json, os, sys
+import torch, torch.distributed
+import penstock
+torch.distributed.init_process_group("gloo")
+loader = penstock.Loader(penstock.open(sys.argv[1]).windows(5), 3, seed=1)
+rows = [[batch["input_ids"].tolist(), loader.digest()] for batch in loader]
+with open(f"{sys.argv[2]}/{loader.plan.rank}.json", "w") as file:
+    json.dump(rows, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_ranks_of_torchrun_share_one_order_without_being_told(data, tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(TRAINING)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    directory = str(data.shards[0].directory)
+    subprocess.run(
+        [*torchrun, "--standalone", str(program), directory, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        timeout=100,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    shares = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    alone = penstock.Loader(data.windows(5), 6, seed=1, rank=0, ranks=1)
+    for batch, (one, one_digest), (two, two_digest) in zip(alone, *shares, strict=True):
+        assert batch["input_ids"][0::2].tolist() == one
+        assert batch["input_ids"][1::2].tolist() == two
+        assert alone.digest() == one_digest == two_digest

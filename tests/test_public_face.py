@@ -1,0 +1,34 @@
+import subprocess
+import sys
+
+import penstock
+
+
+def test_all_names_are_sorted_and_there():
+    assert penstock.__all__ == sorted(penstock.__all__)
+    assert all(getattr(penstock, name) is not None for name in penstock.__all__)
+    assert dir(penstock) == penstock.__all__
+
+
+def test_importing_penstock_imports_nothing_else():
+    program = (
+        "import sys, penstock\n"
+        "assert not {'numpy', 'numba', 'torch', 'rich'} & set(sys.modules)\n"
+        "import penstock.load.loader, penstock.dataset, penstock.writer\n"
+        "assert not {'numba', 'torch', 'rich'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_numpy_batches_need_no_torch(data):
+    program = (
+        "import sys, penstock\n"
+        "sys.modules['torch'] = None  # any import of it fails\n"
+        "loader = penstock.Loader(penstock.open(sys.argv[1]).windows(5), 4, output='numpy')\n"
+        "print(sum(len(batch['input_ids']) for batch in loader))\n"
+    )
+    directory = str(data.shards[0].directory)
+    result = subprocess.run(
+        [sys.executable, "-c", program, directory], check=True, capture_output=True, text=True
+    )
+    assert result.stdout == "200\n"

@@ -1,0 +1,793 @@
+"""The writer: what it puts on disk, and that no accident leaves half a dataset behind."""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
+from penstock.verify import verify
+
+TOKEN_AND_CONCEPT = [("token", "<u4"), ("concept", "<u2")]
+
+
+@pytest.fixture
+def quick_path():
+    """A directory in memory where the system has one: hundreds of syncs cost nothing there."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as path:
+        yield Path(path)
+
+
+def run_python(script, *arguments, **options):
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def write(path, *documents, **options):
+    options.setdefault("vocab_size", 100)
+    with penstock.Writer(path, **options) as writer:
+        for document in documents:
+            writer.append(document)
+    return path
+
+
+def tokens_of(path):
+    data = penstock.open(path)
+    return data.records(0, data.num_records).tolist()
+
+
+# What is on disk
+
+
+def test_the_bytes_of_a_written_dataset_never_change(tmp_path):
+    # A user's data outlive our release: change these bytes only with a new format version.
+    fields = [("token", "<u4"), ("concept", "<u2"), ("frame", "|u1", (2,))]
+    with penstock.Writer(
+        tmp_path,
+        fields=fields,
+        vocab_size=70_000,
+        metadata=str.encode,
+        shard_bytes=25,
+        tokenizer={"name": "gpt2", "hash": "ab"},
+        bos_id=1,
+        eos_id=2,
+    ) as writer:
+        first = {"token": [1, 65_536], "concept": [2, 3], "frame": [[4, 5], [6, 7]]}
+        writer.append(first, "whole")
+        second = {"token": [9, 8, 7], "concept": [0, 0, 1], "frame": [[1, 1], [2, 2], [3, 3]]}
+        writer.append(second, spans=[(1, 2, "é"), (2, 3, "")])
+        writer.append({"token": [5], "concept": [6], "frame": [[7, 8]]})
+    hexes = {
+        path.name: path.read_bytes().hex() for path in tmp_path.iterdir() if path.suffix != ".json"
+    }
+    assert hexes == {
+        "00000.stream": (
+            "01000000020004050000000000000100030006070000000009000000000001 01ffffffff"
+            "0800000000000202010000000700000001000303 02000000"
+        ).replace(" ", ""),
+        "00000.documents": "000000000000000002000000000000000500000000000000",
+        "00000.index": "0000000000000000050000000000000007000000000000000700000000000000",
+        "00000.metadata": "77686f6c65c3a9",
+        "00001.stream": "0500000006000708ffffffff",
+        "00001.documents": "00000000000000000100000000000000",
+        "00001.index": "0000000000000000",
+        "00001.metadata": "",
+    }
+    assert (tmp_path / "penstock.json").read_text() == GOLDEN_MANIFEST
+
+
+GOLDEN_MANIFEST = """\
+{
+ "format": "penstock-stream",
+ "version": 1,
+ "fields": [
+  [
+   "token",
+   "<u4"
+  ],
+  [
+   "concept",
+   "<u2"
+  ],
+  [
+   "frame",
+   "|u1",
+   [
+    2
+   ]
+  ],
+  [
+   "metadata_id",
+   "<u4"
+  ]
+ ],
+ "vocab_size": 70000,
+ "tokenizer": {
+  "name": "gpt2",
+  "hash": "ab"
+ },
+ "bos_id": 1,
+ "eos_id": 2,
+ "shards": [
+  {"name": "00000", "records": 5, "documents": 2, "spans": 3, "files": {".stream": {"bytes": 60, "xxh3": "b4c15b72427c363c"}, ".documents": {"bytes": 24, "xxh3": "a51e3e4f43939743"}, ".index": {"bytes": 32, "xxh3": "c16e88d540339ce0"}, ".metadata": {"bytes": 7, "xxh3": "b1265650012fe262"}}},
+  {"name": "00001", "records": 1, "documents": 1, "spans": 0, "files": {".stream": {"bytes": 12, "xxh3": "9b174cf36d2a8cd7"}, ".documents": {"bytes": 16, "xxh3": "0cfbaea74a8cc0e5"}, ".index": {"bytes": 8, "xxh3": "c77b3abb6f87acd9"}, ".metadata": {"bytes": 0, "xxh3": "2d06800538d394c2"}}}
+ ]
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "width"),
+    [(1, 2), (65_536, 2), (65_537, 4), (1 << 32, 4), ((1 << 32) + 1, 8), ((1 << 63) - 1, 8)],
+)
+def test_the_token_width_follows_from_the_vocabulary(tmp_path, vocab_size, width):
+    write(tmp_path, [0, vocab_size - 1], vocab_size=vocab_size)
+    data = penstock.open(tmp_path)
+    assert data.fields == np.dtype([("token", f"<u{width}")])
+    assert data.records(0, 2).tolist() == [0, vocab_size - 1]
+
+
+def test_a_given_width_wins_over_the_vocabulary(tmp_path):
+    write(tmp_path, [7], vocab_size=100, fields="<u4")
+    assert penstock.open(tmp_path).fields["token"] == np.uint32
+
+
+def test_a_shard_ends_with_the_document_that_fills_it(tmp_path):
+    write(tmp_path, [1] * 3, [2] * 3, [3], [4], shard_bytes=8)
+    shards = penstock.open(tmp_path).shards
+    assert [(shard.num_records, shard.num_documents) for shard in shards] == [(6, 2), (2, 2)]
+
+
+def test_a_dataset_without_documents_is_a_dataset(tmp_path):
+    data = penstock.open(write(tmp_path))
+    assert (data.num_records, data.num_documents, data.shards) == (0, 0, ())
+    assert data.records(0, 10).tolist() == []
+    assert verify(data) == []
+
+
+def test_empty_documents_count_as_documents(tmp_path):
+    data = penstock.open(write(tmp_path, [], [5], [], []))
+    assert (data.num_records, data.num_documents) == (1, 4)
+    offsets = np.fromfile(tmp_path / "00000.documents", "<u8")
+    assert offsets.tolist() == [0, 0, 1, 1, 1]
+
+
+def test_metadata_of_every_record_can_be_found_again(tmp_path):
+    spans = [[(0, 2, "a"), (3, 4, "bc")], [], [(0, 1, "")], [(1, 3, "é"), (0, 1, "first")]]
+    with penstock.Writer(tmp_path, vocab_size=9, metadata=str.encode, shard_bytes=20) as writer:
+        for each in spans:
+            writer.append([1, 2, 3, 4], spans=each)
+    expected = ["a", "a", None, "bc"] + [None] * 4 + ["", None, None, None]
+    expected += ["first", "é", "é", None]
+    found = []
+    data = penstock.open(tmp_path)
+    for shard in data.shards:
+        ids = np.fromfile(shard.path(".stream"), data.fields)["metadata_id"]
+        index = np.fromfile(shard.path(".index"), "<u8").tolist()
+        blob = shard.path(".metadata").read_bytes()
+        for k in ids.tolist():
+            text = None if k == 0xFFFF_FFFF else blob[index[k] : index[k + 1]].decode()
+            found.append(text)
+    assert len(data.shards) > 1
+    assert found == expected
+    assert verify(data) == []
+
+
+def test_nothing_but_the_dataset_is_left_in_the_directory(tmp_path):
+    write(tmp_path, [1], [2])
+    assert names_in(tmp_path) == ["00000.documents", "00000.stream", "penstock.json"]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint16, np.uint64])
+def test_numpy_integers_are_as_good_as_python_ones(tmp_path, kind):
+    write(tmp_path, [1, 2], vocab_size=kind(100), bos_id=kind(1), eos_id=kind(2))
+    manifest = json.loads((tmp_path / "penstock.json").read_text())
+    assert (manifest["vocab_size"], manifest["bos_id"], manifest["eos_id"]) == (100, 1, 2)
+    assert tokens_of(tmp_path) == [1, 2]
+
+
+# Several processes
+
+WRITE_PART = """
+import sys, penstock
+path, part = sys.argv[1], int(sys.argv[2])
+with penstock.Writer(path, vocab_size=1000, part=part, shard_bytes=40) as writer:
+    for k in range(30):
+        writer.append([part * 100 + k] * 7)
+"""
+
+
+def test_processes_write_their_parts_of_one_dataset_at_once(tmp_path):
+    processes = [
+        subprocess.Popen([sys.executable, "-c", WRITE_PART, str(tmp_path), str(part)])
+        for part in range(4)
+    ]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    with pytest.raises(MissingDataError, match="finished parts but no penstock.json"):
+        penstock.open(tmp_path)
+    penstock.finish(tmp_path, parts=4)
+    expected = [part * 100 + k for part in range(4) for k in range(30) for _ in range(7)]
+    assert tokens_of(tmp_path) == expected
+    assert verify(penstock.open(tmp_path)) == []
+    assert not [name for name in names_in(tmp_path) if name.endswith((".tmp", ".lock"))]
+
+
+def test_finish_names_the_missing_and_the_surplus_parts(tmp_path):
+    write(tmp_path, [1], part=0)
+    write(tmp_path, [2], part=2)
+    with pytest.raises(MissingDataError, match=r"missing \['00001.part.json'\]"):
+        penstock.finish(tmp_path)
+    with pytest.raises(MissingDataError, match=r"not expected \['00002.part.json'\]"):
+        penstock.finish(tmp_path, parts=1)
+    write(tmp_path, [3], part=1)
+    penstock.finish(tmp_path, parts=3)
+    assert tokens_of(tmp_path) == [1, 3, 2]
+
+
+def test_finish_refuses_parts_that_do_not_belong_together(tmp_path):
+    write(tmp_path, [1], part=0)
+    write(tmp_path, [2], part=1, vocab_size=50)
+    with pytest.raises(FormatError, match=r"00001.part.json: .*vocab_size.* differ"):
+        penstock.finish(tmp_path)
+    assert "00001.part.json" in names_in(tmp_path)
+
+
+def test_finish_waits_for_no_living_writer_but_refuses(tmp_path):
+    write(tmp_path, [1], part=0)
+    with penstock.Writer(tmp_path, vocab_size=100, part=1) as writer:
+        writer.append([2])
+        with pytest.raises(DatasetExistsError, match="another writer is at work"):
+            penstock.finish(tmp_path)
+    penstock.finish(tmp_path)
+    assert tokens_of(tmp_path) == [1, 2]
+
+
+def test_finish_of_nothing_says_so(tmp_path):
+    with pytest.raises(MissingDataError, match="no such directory"):
+        penstock.finish(tmp_path / "absent")
+    with pytest.raises(MissingDataError, match="00000.part.json"):
+        penstock.finish(tmp_path)
+
+
+def test_a_finished_dataset_is_not_finished_again(tmp_path):
+    write(tmp_path, [1], part=0)
+    penstock.finish(tmp_path)
+    with pytest.raises(DatasetExistsError, match="finished already"):
+        penstock.finish(tmp_path)
+
+
+def test_a_part_is_not_silently_left_out_of_a_dataset_finished_meanwhile(tmp_path):
+    whole = penstock.Writer(tmp_path, vocab_size=100)
+    whole.append([1])
+    try:
+        part = penstock.Writer(tmp_path, vocab_size=100, part=0)
+    except DatasetExistsError:
+        whole.finish()
+        return
+    part.append([2])
+    with contextlib.suppress(DatasetExistsError):
+        whole.finish()
+        with pytest.raises(DatasetExistsError):
+            part.finish()
+        return
+    part.finish()
+    penstock.finish(tmp_path)
+    assert tokens_of(tmp_path) == [2]
+
+
+# Accidents
+
+WRITE_AND_WAIT = """
+import sys, time, penstock
+options = {"part": int(sys.argv[2])} if len(sys.argv) > 2 else {}
+with penstock.Writer(sys.argv[1], vocab_size=100, shard_bytes=2000, **options) as writer:
+    for k in range(20):
+        writer.append([k] * 300)
+    print("written", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def living_writer(path, *arguments):
+    command = [sys.executable, "-c", WRITE_AND_WAIT, str(path), *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "written\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_killed_writer_leaves_nothing_that_opens_and_nothing_that_stays(tmp_path):
+    with living_writer(tmp_path) as process:
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert any(name.endswith(".tmp") for name in names_in(tmp_path))
+    with pytest.raises(MissingDataError, match="the writer did not finish"):
+        penstock.open(tmp_path)
+    write(tmp_path, [1, 2], [3])
+    assert tokens_of(tmp_path) == [1, 2, 3]
+    assert verify(penstock.open(tmp_path)) == []
+    assert names_in(tmp_path) == ["00000.documents", "00000.stream", "penstock.json"]
+
+
+def test_finished_parts_survive_the_death_of_another(tmp_path):
+    write(tmp_path, [1], part=0)
+    with living_writer(tmp_path, 1) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with pytest.raises(MissingDataError, match="00001.part.json"):
+        penstock.finish(tmp_path, parts=2)
+    write(tmp_path, [2], part=1)
+    penstock.finish(tmp_path, parts=2)
+    assert tokens_of(tmp_path) == [1, 2]
+    assert not [name for name in names_in(tmp_path) if name.endswith((".tmp", ".lock"))]
+
+
+def test_of_two_living_writers_with_one_name_the_second_is_refused(tmp_path):
+    with living_writer(tmp_path) as process:
+        with pytest.raises(DatasetExistsError, match="another writer is at work"):
+            penstock.Writer(tmp_path, vocab_size=100)
+        process.send_signal(signal.SIGKILL)
+    first = penstock.Writer(tmp_path, vocab_size=100)
+    first.append([1, 2])
+    with pytest.raises(DatasetExistsError, match="another writer is at work"):
+        penstock.Writer(tmp_path, vocab_size=100)
+    first.append([3])
+    first.finish()
+    assert tokens_of(tmp_path) == [1, 2, 3]
+
+
+def test_of_two_living_writers_of_one_part_the_second_is_refused(tmp_path):
+    with penstock.Writer(tmp_path, vocab_size=100, part=3) as writer:
+        writer.append([1])
+        with pytest.raises(DatasetExistsError, match="a part number of its own"):
+            penstock.Writer(tmp_path, vocab_size=100, part=3)
+        with penstock.Writer(tmp_path, vocab_size=100, part=4) as other:
+            other.append([2])
+    assert {"00003.part.json", "00004.part.json"} <= set(names_in(tmp_path))
+
+
+# Ends a process at the n-th line that writer.py executes, for every n, and looks at what is left.
+CRASH_EVERYWHERE = """
+import json, os, shutil, signal, sys
+from pathlib import Path
+import penstock
+from penstock import writer as module
+from penstock.errors import MissingDataError
+from penstock.verify import verify
+
+root, job, accident = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def write_whole(path):
+    with penstock.Writer(path, vocab_size=100, metadata=bytes, shard_bytes=10) as writer:
+        for k in range(2):
+            writer.append([k, k], b"m")
+
+def write_parts(path):
+    for part in range(2):
+        with penstock.Writer(path, vocab_size=100, part=part) as writer:
+            writer.append([part, part])
+
+def tracer(stop_at):
+    lines = 0
+    def trace(frame, event, argument):
+        nonlocal lines
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == stop_at and accident == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif lines == stop_at:
+                raise KeyboardInterrupt
+        return trace
+    return trace
+
+def run_until(stop_at, path):
+    child = os.fork()
+    if child == 0:
+        sys.settrace(tracer(stop_at))
+        try:
+            write_whole(path) if job == "write" else penstock.finish(path)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+def problem(path):
+    try:
+        data = penstock.open(path)
+    except MissingDataError:
+        if job == "write":
+            write_whole(path)
+        else:
+            penstock.finish(path, parts=2)
+        data = penstock.open(path)
+        leftovers = [p.name for p in path.iterdir() if p.name.endswith((".tmp", ".lock"))]
+        if leftovers and job == "write":
+            return f"left {leftovers}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "; ".join(verify(data)) or (data.num_records != 4 and f"{data.num_records} records")
+
+if job == "finish":
+    write_parts(root / "parts")
+problems, stop_at = [], 0
+while True:
+    stop_at += 1
+    path = root / str(stop_at)
+    if job == "finish":
+        shutil.copytree(root / "parts", path)
+    else:
+        path.mkdir()
+    ended = run_until(stop_at, path)
+    found = problem(path)
+    if found:
+        problems.append(f"line event {stop_at}: {found}")
+    shutil.rmtree(path)
+    if ended == 0:
+        break
+print(json.dumps([stop_at, problems]))
+"""
+
+
+@pytest.mark.parametrize("accident", ["kill", "interrupt"])
+@pytest.mark.parametrize("job", ["write", "finish"])
+def test_wherever_it_is_stopped_data_are_whole_or_not_there(quick_path, job, accident):
+    result = run_python(CRASH_EVERYWHERE, quick_path, job, accident)
+    assert result.returncode == 0, result.stderr
+    num_places, problems = json.loads(result.stdout)
+    assert num_places > 50
+    assert problems == []
+
+
+def test_an_error_in_the_with_block_leaves_nothing(tmp_path):
+    class OwnError(Exception):
+        pass
+
+    def fail_after_three_shards():
+        with penstock.Writer(tmp_path, vocab_size=100, shard_bytes=1) as writer:
+            for k in range(3):
+                writer.append([k])
+            raise OwnError
+
+    with pytest.raises(OwnError):
+        fail_after_three_shards()
+    assert names_in(tmp_path) == []
+
+
+def test_an_encoder_that_fails_leaves_the_writer_usable(tmp_path):
+    with penstock.Writer(tmp_path, vocab_size=100, metadata=str.encode) as writer:
+        with pytest.raises(TypeError):
+            writer.append([1], 5)
+        with pytest.raises(UsageError, match="has shape"):
+            writer.append([[1]], "x")
+        writer.append([2], "x")
+    assert tokens_of(tmp_path)[0][0] == 2
+    assert verify(penstock.open(tmp_path)) == []
+
+
+def test_foreign_files_in_the_directory_stay(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "model.index").write_text("mine")
+    (tmp_path / "00000-00000.stream").write_text("a part's")
+    with contextlib.suppress(RuntimeError), penstock.Writer(tmp_path, vocab_size=9) as writer:
+        writer.append([1])
+        raise RuntimeError
+    assert names_in(tmp_path) == ["00000-00000.stream", "model.index", "notes.txt"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 256 KiB; only root may make one."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", "size=256k", "penstock-test", str(path)]
+    if os.geteuid() != 0 or not mount:
+        pytest.skip("mounting a small disk needs root")
+    mounted = subprocess.run([mount, *options], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_full_disk_is_an_error_and_harms_nothing_that_was_finished(small_disk):
+    write(small_disk / "old", range(100))
+    writer = penstock.Writer(small_disk / "new", vocab_size=100, shard_bytes=1 << 16)
+    full = pytest.raises(OSError, match="No space left")
+    with full as caught, writer:
+        for _ in range(1000):
+            writer.append([7] * 1000)
+    assert caught.value.errno == errno.ENOSPC
+    assert names_in(small_disk / "new") == []
+    assert tokens_of(small_disk / "old") == list(range(100))
+    assert verify(penstock.open(small_disk / "old")) == []
+    assert tokens_of(write(small_disk / "new", [1, 2])) == [1, 2]
+
+
+def test_a_disk_that_is_full_only_for_the_manifest_leaves_nothing(small_disk):
+    def write_with_a_large_manifest():
+        # The tokens fit; the tokenizer's name, which goes into the manifest, does not.
+        write(small_disk / "new", [1], tokenizer={"name": "x" * 500_000})
+
+    with pytest.raises(OSError, match="No space left"):
+        write_with_a_large_manifest()
+    assert names_in(small_disk / "new") == []
+    write(small_disk / "parts", [1], part=0, tokenizer={"name": "x" * 100_000})
+    (small_disk / "ballast").write_bytes(bytes(100_000))
+    with pytest.raises(OSError, match="No space left"):
+        penstock.finish(small_disk / "parts")
+    (small_disk / "ballast").unlink()
+    penstock.finish(small_disk / "parts")
+    assert tokens_of(small_disk / "parts") == [1]
+
+
+FILL_QUOTA = """
+import errno, resource, signal, sys, penstock
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+try:
+    with penstock.Writer(sys.argv[1], vocab_size=100) as writer:
+        for _ in range(1000):
+            writer.append([7] * 1000)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing(tmp_path):
+    write(tmp_path / "old", [1, 2, 3])
+    result = run_python(FILL_QUOTA, tmp_path / "new")
+    assert (result.stdout, result.stderr) == ("EFBIG\n", "")
+    assert names_in(tmp_path / "new") == []
+    assert verify(penstock.open(tmp_path / "old")) == []
+
+
+RUN_OUT_OF_DESCRIPTORS = """
+import gc, os, resource, sys, penstock
+writer = penstock.Writer(sys.argv[1], vocab_size=100)
+highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, 1024))
+try:
+    writer.append([1])
+except OSError as error:
+    print(type(error).__name__, os.listdir(sys.argv[1]) if gc.collect() is None else "", end="")
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+print(sorted(os.listdir(sys.argv[1])))
+"""
+
+
+def test_a_writer_that_cannot_open_all_its_files_leaves_none(tmp_path):
+    result = run_python(RUN_OUT_OF_DESCRIPTORS, tmp_path / "new")
+    assert result.stderr == ""
+    assert result.stdout.strip().endswith("[]")
+
+
+# Misuse
+
+
+def test_a_finished_dataset_is_not_written_again(tmp_path):
+    write(tmp_path, [1])
+    for options in ({}, {"part": 0}):
+        with pytest.raises(DatasetExistsError, match=r"penstock.json: a finished dataset is here"):
+            penstock.Writer(tmp_path, vocab_size=100, **options)
+    assert tokens_of(tmp_path) == [1]
+
+
+def test_a_finished_part_is_not_written_again(tmp_path):
+    write(tmp_path, [1], part=0)
+    with pytest.raises(DatasetExistsError, match=r"00000.part.json: part 0 is finished"):
+        penstock.Writer(tmp_path, vocab_size=100, part=0)
+    with pytest.raises(DatasetExistsError, match="this directory is written in parts"):
+        penstock.Writer(tmp_path, vocab_size=100)
+    penstock.finish(tmp_path)
+    assert tokens_of(tmp_path) == [1]
+
+
+def test_a_path_that_is_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(penstock.PenstockError, match="file"):
+        penstock.Writer(tmp_path / "file", vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([3, -1], r"document 0: token -1 is outside of \[0, 100\)"),
+        ([100], r"document 0: token 100 is outside of \[0, 100\)"),
+        ([2**70], "is object, stored as uint16"),
+        ([1.0], "is float64, stored as uint16"),
+        (["a"], "stored as uint16"),
+        ([None], "is object, stored as uint16"),
+        ([[1, 2]], r"has shape \(1, 2\), not \(1,\)"),
+        (5, r"has shape \(\)"),
+        ({"token": [1], "other": [1]}, r"has the fields \['other', 'token'\], not \['token'\]"),
+        ({}, r"has the fields \[\], not \['token'\]"),
+        ([[1], [2, 3]], "document 0"),
+    ],
+)
+def test_a_document_that_cannot_be_stored_is_refused(tmp_path, document, message):
+    with penstock.Writer(tmp_path, vocab_size=100) as writer:
+        with pytest.raises(UsageError, match=message):
+            writer.append(document)
+        writer.append([1])
+    assert tokens_of(tmp_path) == [1]
+
+
+def test_the_refusal_of_a_scalar_does_not_ask_for_a_shape_of_minus_one(tmp_path):
+    with penstock.Writer(tmp_path, vocab_size=100) as writer:
+        with pytest.raises(UsageError) as caught:
+            writer.append(5)
+    assert "-1" not in str(caught.value)
+
+
+def test_without_a_vocabulary_ids_must_fit_the_stored_type(tmp_path):
+    with penstock.Writer(tmp_path, fields="<i1") as writer:
+        writer.append([-128, 127])
+        for value in (-129, 128):
+            with pytest.raises(UsageError, match=rf"{value} is outside of \[-128, 128\)"):
+                writer.append([value])
+    assert tokens_of(tmp_path) == [-128, 127]
+
+
+def test_columns_of_different_lengths_are_refused(tmp_path):
+    with penstock.Writer(tmp_path, fields=TOKEN_AND_CONCEPT) as writer:
+        with pytest.raises(UsageError, match=r"'concept' has shape \(3,\), not \(2,\)"):
+            writer.append({"token": [1, 2], "concept": [1, 2, 3]})
+        with pytest.raises(UsageError, match=r"a bare array; this dataset has the fields"):
+            writer.append([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("stored", "values"),
+    [
+        ("S3", np.array([b"abcdef"])),
+        ("<U2", np.array(["abcdef"])),
+        ("V3", np.array([b"abcdef"], "V6")),
+        ("S3", np.array([12_345])),
+        ("S3", np.array([1.25])),
+        ("<M8[s]", np.array(["2020-01-01T00:00:00.123"], "M8[ms]")),
+        ("<f4", np.array([1e300])),
+        ("<f2", np.array([70_000])),
+        ("?", np.array([2])),
+        ("<i4", np.array([0.5])),
+        ("<f8", np.array([1j])),
+    ],
+)
+def test_a_value_that_would_not_come_back_is_refused(tmp_path, stored, values):
+    with penstock.Writer(tmp_path, fields=[("token", "<u2"), ("extra", stored)]) as writer:
+        with pytest.raises(UsageError, match="extra"):
+            writer.append({"token": [1], "extra": values})
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(0, 2, b""), (1, 3, b"")],
+        [(0, 2, b""), (0, 2, b"")],
+        [(1, 1, b"")],
+        [(2, 1, b"")],
+        [(-1, 2, b"")],
+        [(0, 4, b"")],
+        [(0.5, 2.5, b"")],
+    ],
+)
+def test_spans_that_overlap_are_empty_or_leave_the_document_are_refused(tmp_path, spans):
+    with penstock.Writer(tmp_path, vocab_size=100, metadata=bytes) as writer:
+        with pytest.raises(UsageError, match="document 0: span"):
+            writer.append([1, 2, 3], spans=spans)
+
+
+def test_metadata_needs_an_encoder_and_the_encoder_must_give_bytes(tmp_path):
+    with penstock.Writer(tmp_path / "a", vocab_size=100) as writer:
+        with pytest.raises(UsageError, match="no encoder; pass metadata"):
+            writer.append([1], b"x")
+        with pytest.raises(UsageError, match="no encoder; pass metadata"):
+            writer.append([1], spans=[(0, 1, b"x")])
+    with penstock.Writer(tmp_path / "b", vocab_size=100, metadata=str) as writer:
+        with pytest.raises(UsageError, match="returned str, not bytes"):
+            writer.append([1], "x")
+        with pytest.raises(UsageError, match="not both"):
+            writer.append([1], "x", spans=[(0, 1, "y")])
+
+
+def test_appending_after_finish_is_refused_and_finishing_again_is_harmless(tmp_path):
+    writer = penstock.Writer(tmp_path, vocab_size=100)
+    writer.append([1])
+    writer.finish()
+    writer.finish()
+    writer.abort()
+    with pytest.raises(UsageError, match="this writer is finished"):
+        writer.append([2])
+    assert tokens_of(tmp_path) == [1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (">u2", "big-endian; records are little-endian"),
+        ([("token", "<u2"), ("x", ">f4")], "'x' is big-endian"),
+        ("O", "cannot be stored"),
+        ([("token", "<u2"), ("x", "O")], "'x' of type object cannot be stored"),
+        ([("token", "<u2"), ("x", "S0")], "cannot be stored"),
+        ([("token", "<u2"), ("x", [("y", "u1")])], "cannot be stored"),
+        (np.dtype([("token", "<u2"), ("x", "<u4")], align=True), "padding"),
+        ("<f4", "'token' must be one integer"),
+        ([("token", "<u2", (2,))], "'token' must be one integer"),
+        ([("token", "<u2"), ("metadata_id", "<u4")], "the writer's own"),
+        ("nonsense", "nonsense"),
+        ([("token", "<u2"), ("x", "<u2", (0,))], "x"),
+        ([("token", "<u2"), ("x", "<u2", (1,) * 17)], "x"),
+    ],
+)
+def test_records_that_cannot_be_stored_are_refused(tmp_path, fields, message):
+    with pytest.raises(UsageError, match=message):
+        penstock.Writer(tmp_path / "out", fields=fields)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"offsets": [2, 0]}, {"offsets": [0, 0], "itemsize": 4}, {"offsets": [1, 0]}],
+    ids=["out of order", "on top of each other", "overlapping"],
+)
+def test_fields_at_odd_offsets_are_refused_or_come_back(tmp_path, layout):
+    # The manifest has no offsets: fields follow one another in the order in which they are named.
+    fields = np.dtype({"names": ["token", "x"], "formats": ["<u2", "<u2"], **layout})
+    try:
+        with penstock.Writer(tmp_path, fields=fields) as writer:
+            writer.append({"token": [1, 2], "x": [7, 8]})
+    except UsageError:
+        return
+    records = penstock.open(tmp_path).records(0, 2)
+    assert (records["token"].tolist(), records["x"].tolist()) == ([1, 2], [7, 8])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"vocab_size": 0},
+        {"vocab_size": -5},
+        {"vocab_size": 1 << 63},
+        {"vocab_size": 100.5},
+        {"vocab_size": 70_000, "fields": "<u2"},
+        {"vocab_size": 129, "fields": "<i1"},
+        {"vocab_size": 100, "part": -1},
+        {"vocab_size": 100, "part": 100_000},
+        {"vocab_size": 100, "part": 1.5},
+        {"vocab_size": 100, "shard_bytes": 0},
+        {"vocab_size": 100, "bos_id": -1},
+        {"vocab_size": 100, "eos_id": 2.5},
+        {"vocab_size": 100, "tokenizer": {"name": 1}},
+        {"fields": [("metadata_id", "<u4")], "metadata": bytes},
+        {"fields": [("token", "<u2"), ("metadata_id", "<u2")], "metadata": bytes},
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_work_are_refused_before_anything_is_written(tmp_path, options):
+    # What is only found out by finish, or by open, is found out after hours of writing.
+    with pytest.raises(UsageError):
+        penstock.Writer(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
