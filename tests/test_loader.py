@@ -1,7 +1,9 @@
 import gc
+import itertools
 import json
 import os
 import signal
+import sys
 import threading
 import traceback
 from itertools import islice
@@ -459,32 +461,48 @@ def test_a_dataset_shorter_than_one_row_is_an_error_and_no_hang(tmp_path):
         penstock.Loader(data.windows(SEQ_LEN), 2)
 
 
-def test_an_interrupt_between_taking_a_step_and_counting_it_loses_nothing(data, tokens):
-    """The interrupt is real: a signal handler that raises, many times a second."""
+class InterruptError(Exception):
+    pass
 
-    class Tick(Exception):
-        pass
 
-    def raise_tick(number, frame):
-        raise Tick
+def interrupt_at_line(number, function):
+    """Call `function`, and raise at the n-th line that runs in the loader or its engine."""
+    count = 0
 
-    loader = penstock.Loader(data.windows(SEQ_LEN), 1, shuffle=False, output="numpy", endless=True)
-    got = {}
-    previous = signal.signal(signal.SIGALRM, raise_tick)
+    def trace(frame, event, argument):
+        nonlocal count
+        if not frame.f_code.co_filename.endswith(("/load/loader.py", "/load/prefetch.py")):
+            return None
+        count += event == "line"
+        if count == number:
+            count += 1
+            raise InterruptError
+        return trace
+
+    sys.settrace(trace)
     try:
-        while len(got) < 2000:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0015)
-                for batch in loader:
-                    got[loader.position] = inputs(batch)
-            except Tick:
-                pass
+        function()
+    except InterruptError:
+        return True
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_an_interrupt_at_any_line_neither_repeats_nor_skips_a_step(data, tokens, prefetch):
+    for number in itertools.count(1):
+        loader = penstock.Loader(
+            data.windows(SEQ_LEN), 1, shuffle=False, prefetch=prefetch, endless=True
+        )
+        next(iter(loader))
+        interrupted = interrupt_at_line(number, lambda loader=loader: next(iter(loader)))
+        for batch in islice(loader, 5):
+            assert inputs(batch) == rows_of(tokens, [loader.position - 1])
         loader.close()
-    for position, rows in got.items():
-        assert rows == rows_of(tokens, [(position - 1) % 200])
+        if not interrupted:
+            break
+    assert number > 20
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])
@@ -522,7 +540,7 @@ def test_pinned_batches_are_pinned_and_never_rewritten_while_held(data, tokens):
 
 def test_a_row_of_more_than_two_gibibytes_is_read_in_several_calls(tmp_path):
     size = (1 << 31) + 5000
-    data = write(tmp_path / "d", np.arange(16), fields="u1", vocab_size=None)
+    write(tmp_path / "d", np.arange(16), fields="u1", vocab_size=None)
     with (tmp_path / "d" / "00000.stream").open("r+b") as stream:
         stream.truncate(size)  # sparse
         stream.seek(size - 3)

@@ -297,13 +297,14 @@ class Loader:
         lent = self._pool.lend(memory)
         if self._digest_tokens:
             self._token_sum = self._hash_tokens(lent, step)
-        self._last_step = step
-        self._position = step.end
-        self._num_batches += 1
-        self._num_samples += step.rows
-        return {
+        batch = {
             name: convert(column.of(lent, step.rows)) for name, column, convert in self._columns
         }
+        self._last_step = step
+        self._num_batches += 1
+        self._num_samples += step.rows
+        self._position = step.end  # last, so that an interrupt before it loses nothing
+        return batch
 
     def _get_step(self) -> tuple[Step, Memory]:
         if self._engine is None:

@@ -19,6 +19,7 @@ for a global shuffle, or `BlockShuffle(block_size)` where storage wants longer r
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,8 +49,8 @@ class BlockShuffle:
     inside: bool = False
 
     def __post_init__(self) -> None:
-        if self.block_size < 1:
-            raise UsageError(f"block_size is {self.block_size}; it must be at least 1")
+        if not isinstance(self.block_size, int) or self.block_size < 1:
+            raise UsageError(f"block_size is {self.block_size}; it must be an integer from 1 on")
 
 
 Shuffle = bool | BlockShuffle
@@ -77,6 +78,11 @@ class Order:
         return kernels.new_state(self.kind, self.num_samples, self.seed, self.block_size)
 
     @cached_property
+    def _lock(self) -> Lock:
+        """Kernels write into the state and run outside the GIL: one at a time."""
+        return Lock()
+
+    @cached_property
     def _state(self) -> "OrderState":
         return self.new_state()
 
@@ -84,23 +90,35 @@ class Order:
         """Which sample stands at each of `positions`."""
         from penstock.order import kernels
 
-        wanted = np.ascontiguousarray(positions, np.int64)
+        wanted = _integers(positions)
         if wanted.size and (self.num_samples == 0 or wanted.min() < 0):
-            raise IndexError(f"no such position in an order of {self.num_samples:,} samples")
+            raise IndexError(
+                f"no position {wanted.min():,} in an order of {self.num_samples:,} samples"
+            )
         samples = np.empty_like(wanted)
-        kernels.samples_at(self._state, wanted.reshape(-1), samples.reshape(-1))
+        with self._lock:
+            kernels.samples_at(self._state, wanted.reshape(-1), samples.reshape(-1))
         return samples
 
     def positions_of(self, samples: Sequence[int] | Indices, epoch: int = 0) -> Indices:
         """At which position of the endless order each of `samples` comes in `epoch`."""
         from penstock.order import kernels
 
-        wanted = np.ascontiguousarray(samples, np.int64)
+        wanted = _integers(samples)
+        first = epoch * self.num_samples
+        if not 0 <= first < 1 << 63:
+            raise IndexError(f"epoch {epoch} has no positions from 0 to 2^63 - 1")
         if wanted.size and (wanted.min() < 0 or int(wanted.max()) >= self.num_samples):
-            raise IndexError(f"no such sample: there are {self.num_samples:,}")
+            bad = wanted.min() if wanted.min() < 0 else wanted.max()
+            raise IndexError(f"no sample {bad:,}: there are {self.num_samples:,}")
         indices = np.empty_like(wanted)
-        kernels.indices_of(self._state, np.uint64(epoch), wanted.reshape(-1), indices.reshape(-1))
-        return indices + epoch * self.num_samples
+        with self._lock:
+            kernels.indices_of(
+                self._state, np.uint64(epoch), wanted.reshape(-1), indices.reshape(-1)
+            )
+        if indices.size and first + int(indices.max()) >= 1 << 63:
+            raise IndexError(f"epoch {epoch} reaches beyond position 2^63 - 1")
+        return indices + first
 
     def __getstate__(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("kind", "num_samples", "seed", "block_size")}
@@ -108,11 +126,20 @@ class Order:
 
 def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
     """Make the order that a loader's `shuffle` and `seed` mean for a view of `num_samples`."""
+    if not isinstance(shuffle, bool | BlockShuffle):
+        raise UsageError(f"shuffle is {shuffle!r}; it must be True, False or a BlockShuffle")
     if not 0 <= num_samples <= 1 << 63:
         raise UsageError(f"an order has 0 to 2^63 samples, not {num_samples:,}")
     if not 0 <= seed < 1 << 64:
         raise UsageError(f"seed is {seed}; it must be from 0 to 2^64 - 1")
     if isinstance(shuffle, BlockShuffle):
         kind = _SHUFFLED_BLOCKS if shuffle.inside else _BLOCKS
-        return Order(kind, num_samples, seed, shuffle.block_size)
+        return Order(kind, num_samples, seed, min(shuffle.block_size, max(num_samples, 1)))
     return Order(_SHUFFLED if shuffle else _SEQUENTIAL, num_samples, seed)
+
+
+def _integers(values: Sequence[int] | Indices) -> Indices:
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"positions and samples are integers, not {array.dtype}")
+    return np.ascontiguousarray(array, np.int64)

@@ -6,8 +6,10 @@ is simply put through again: the walk costs next to nothing at any n. Where peer
 patterns, it is the round function that is weak: this one is a keyed 64-bit mixer with 128 fresh
 key bits a round, reduced to the base by its high bits, and there are twelve rounds.
 
-Below 2^16 samples even a perfect network is visibly not a uniform choice among all permutations
-(with odd a it only ever makes even ones), so there the order is a Fisher-Yates table.
+To an odd base every round is an even permutation. One more key bit swaps indices 0 and 1 before
+the first round, or does not, so that the whole is odd as often as even. Below 2^16 samples even so
+a network is visibly not a uniform choice among all permutations: there the order is a
+Fisher-Yates table.
 
 All keys come from Threefry-2x64-20, a keyed hash of (seed, purpose) and (epoch, number):
 no two (seed, epoch) are related.
@@ -27,7 +29,7 @@ SEQUENTIAL, SHUFFLED, BLOCKS, SHUFFLED_BLOCKS = range(4)
 NUM_ROUNDS = 12
 TABLE_BELOW = 1 << 16
 
-_NUM_KEYS = 2 * NUM_ROUNDS
+_NUM_KEYS = 2 * NUM_ROUNDS + 2
 _U = np.uint64
 _PARITY = _U(0x1BD11BDAA9FC1A22)
 _FIRST_ODD, _SECOND_ODD = _U(0x9E3779B97F4A7C15), _U(0xD1B54A32D192ED03)
@@ -51,7 +53,7 @@ class OrderState(NamedTuple):
 
 
 def new_state(kind: int, num_samples: int, seed: int, block_size: int) -> OrderState:
-    """Allocate the state of one thread; at most 256 KiB, whatever the number of samples."""
+    """Allocate the state of one thread: at most 257 KiB, whatever the number of samples."""
     num_permuted = -(-num_samples // block_size)
     table_size = num_permuted if kind != SEQUENTIAL and num_permuted < TABLE_BELOW else 0
     return OrderState(
@@ -124,7 +126,17 @@ def ceil_sqrt(n):
 
 
 @helper
+def swapped(index, n, keys):
+    return index ^ (keys[2 * NUM_ROUNDS] & _U(1)) if index < _U(2) <= n else index
+
+
+@helper
 def network(index, n, keys):
+    return rounds(swapped(index, n, keys), n, keys)
+
+
+@helper
+def rounds(index, n, keys):
     base = ceil_sqrt(n)
     while True:
         right = index // base
@@ -151,12 +163,12 @@ def network_inverse(index, n, keys):
             left = total - base if total >= base else total
         index = right * base + left
         if index < n:
-            return index
+            return swapped(index, n, keys)
 
 
 @helper
 def fill_keys(keys, key0, key1, number):
-    for j in range(NUM_ROUNDS):
+    for j in range(NUM_ROUNDS + 1):
         keys[2 * j], keys[2 * j + 1] = threefry(key0, key1, _U(j), number)
 
 
@@ -277,8 +289,9 @@ def network_all(indices, n, keys):
     """
     base = ceil_sqrt(n)
     for k in range(indices.size):
-        right = indices[k] // base
-        indices[k] = right << _U(32) | (indices[k] - right * base)
+        index = swapped(indices[k], n, keys)
+        right = index // base
+        indices[k] = right << _U(32) | (index - right * base)
     for j in range(NUM_ROUNDS):
         for k in range(indices.size):
             right = indices[k] >> _U(32)
@@ -286,7 +299,7 @@ def network_all(indices, n, keys):
             indices[k] = (total - base if total >= base else total) << _U(32) | right
     for k in range(indices.size):
         index = (indices[k] >> _U(32)) * base + (indices[k] & _LOW_HALF)
-        indices[k] = index if index < n else network(index, n, keys)
+        indices[k] = index if index < n else rounds(index, n, keys)
 
 
 @helper
