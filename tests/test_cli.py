@@ -38,7 +38,7 @@ def test_inspect_prints_what_is_there(path, capsys, tokens):
 
 
 def test_inspect_shows_bytes_as_text(tmp_path, capsys):
-    write(tmp_path / "d", list("from the sluice".encode()), tokenizer={"name": "bytes"})
+    write(tmp_path / "d", list(b"from the sluice"), tokenizer={"name": "bytes"})
     assert main(["inspect", str(tmp_path / "d"), "--seq-len", "14", "--samples", "1"]) == 0
     assert "'from the sluic'" in capsys.readouterr().out
 

@@ -220,7 +220,7 @@ def test_processes_write_their_parts_of_one_dataset_at_once(tmp_path):
         for part in range(4)
     ]
     assert [process.wait(60) for process in processes] == [0] * 4
-    with pytest.raises(MissingDataError, match="finished parts but no penstock.json"):
+    with pytest.raises(MissingDataError, match=r"finished parts but no penstock\.json"):
         penstock.open(tmp_path)
     penstock.finish(tmp_path, parts=4)
     expected = [part * 100 + k for part in range(4) for k in range(30) for _ in range(7)]
@@ -262,7 +262,7 @@ def test_finish_waits_for_no_living_writer_but_refuses(tmp_path):
 def test_finish_of_nothing_says_so(tmp_path):
     with pytest.raises(MissingDataError, match="no such directory"):
         penstock.finish(tmp_path / "absent")
-    with pytest.raises(MissingDataError, match="00000.part.json"):
+    with pytest.raises(MissingDataError, match=r"00000\.part\.json"):
         penstock.finish(tmp_path)
 
 
@@ -334,7 +334,7 @@ def test_finished_parts_survive_the_death_of_another(tmp_path):
     with living_writer(tmp_path, 1) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    with pytest.raises(MissingDataError, match="00001.part.json"):
+    with pytest.raises(MissingDataError, match=r"00001\.part\.json"):
         penstock.finish(tmp_path, parts=2)
     write(tmp_path, [2], part=1)
     penstock.finish(tmp_path, parts=2)
@@ -416,7 +416,9 @@ def run_until(stop_at, path):
 def problem(path):
     try:
         data = penstock.open(path)
-    except MissingDataError:
+    except MissingDataError as error:
+        if (path / "penstock.json").exists():
+            return str(error)
         if job == "write":
             write_whole(path)
         else:
@@ -565,14 +567,14 @@ def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing(tmp_path
 
 
 RUN_OUT_OF_DESCRIPTORS = """
-import gc, os, resource, sys, penstock
+import os, resource, sys, penstock
 writer = penstock.Writer(sys.argv[1], vocab_size=100)
 highest = max(int(name) for name in os.listdir("/proc/self/fd"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, 1024))
 try:
     writer.append([1])
-except OSError as error:
-    print(type(error).__name__, os.listdir(sys.argv[1]) if gc.collect() is None else "", end="")
+except OSError:
+    pass
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 print(sorted(os.listdir(sys.argv[1])))
 """
@@ -581,7 +583,7 @@ print(sorted(os.listdir(sys.argv[1])))
 def test_a_writer_that_cannot_open_all_its_files_leaves_none(tmp_path):
     result = run_python(RUN_OUT_OF_DESCRIPTORS, tmp_path / "new")
     assert result.stderr == ""
-    assert result.stdout.strip().endswith("[]")
+    assert result.stdout == "[]\n"
 
 
 # Misuse
@@ -614,14 +616,14 @@ def test_a_path_that_is_a_file_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([3, -1], r"document 0: token -1 is outside of \[0, 100\)"),
-        ([100], r"document 0: token 100 is outside of \[0, 100\)"),
-        ([2**70], "is object, stored as uint16"),
-        ([1.0], "is float64, stored as uint16"),
-        (["a"], "stored as uint16"),
-        ([None], "is object, stored as uint16"),
+        ([3, -1], r"document 0: field 'token': -1 is outside of the vocabulary, \[0, 100\)"),
+        ([100], r"document 0: field 'token': 100 is outside of the vocabulary, \[0, 100\)"),
+        ([2**70], "object cannot be kept as uint16"),
+        ([1.0], "float64 cannot be kept as uint16"),
+        (["a"], "cannot be kept as uint16"),
+        ([None], "object cannot be kept as uint16"),
         ([[1, 2]], r"has shape \(1, 2\), not \(1,\)"),
-        (5, r"has shape \(\)"),
+        (5, r"is one number"),
         ({"token": [1], "other": [1]}, r"has the fields \['other', 'token'\], not \['token'\]"),
         ({}, r"has the fields \[\], not \['token'\]"),
         ([[1], [2, 3]], "document 0"),
@@ -636,9 +638,9 @@ def test_a_document_that_cannot_be_stored_is_refused(tmp_path, document, message
 
 
 def test_the_refusal_of_a_scalar_does_not_ask_for_a_shape_of_minus_one(tmp_path):
-    with penstock.Writer(tmp_path, vocab_size=100) as writer:
-        with pytest.raises(UsageError) as caught:
-            writer.append(5)
+    writer = penstock.Writer(tmp_path, vocab_size=100)
+    with writer, pytest.raises(UsageError) as caught:
+        writer.append(5)
     assert "-1" not in str(caught.value)
 
 
@@ -646,7 +648,9 @@ def test_without_a_vocabulary_ids_must_fit_the_stored_type(tmp_path):
     with penstock.Writer(tmp_path, fields="<i1") as writer:
         writer.append([-128, 127])
         for value in (-129, 128):
-            with pytest.raises(UsageError, match=rf"{value} is outside of \[-128, 128\)"):
+            with pytest.raises(
+                UsageError, match=rf"{value} is outside of the range of int8, \[-128, 128\)"
+            ):
                 writer.append([value])
     assert tokens_of(tmp_path) == [-128, 127]
 
@@ -676,9 +680,9 @@ def test_columns_of_different_lengths_are_refused(tmp_path):
     ],
 )
 def test_a_value_that_would_not_come_back_is_refused(tmp_path, stored, values):
-    with penstock.Writer(tmp_path, fields=[("token", "<u2"), ("extra", stored)]) as writer:
-        with pytest.raises(UsageError, match="extra"):
-            writer.append({"token": [1], "extra": values})
+    writer = penstock.Writer(tmp_path, fields=[("token", "<u2"), ("extra", stored)])
+    with writer, pytest.raises(UsageError, match="extra"):
+        writer.append({"token": [1], "extra": values})
 
 
 @pytest.mark.parametrize(
@@ -694,9 +698,9 @@ def test_a_value_that_would_not_come_back_is_refused(tmp_path, stored, values):
     ],
 )
 def test_spans_that_overlap_are_empty_or_leave_the_document_are_refused(tmp_path, spans):
-    with penstock.Writer(tmp_path, vocab_size=100, metadata=bytes) as writer:
-        with pytest.raises(UsageError, match="document 0: span"):
-            writer.append([1, 2, 3], spans=spans)
+    writer = penstock.Writer(tmp_path, vocab_size=100, metadata=bytes)
+    with writer, pytest.raises(UsageError, match="document 0: span"):
+        writer.append([1, 2, 3], spans=spans)
 
 
 def test_metadata_needs_an_encoder_and_the_encoder_must_give_bytes(tmp_path):

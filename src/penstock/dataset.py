@@ -102,10 +102,12 @@ class Dataset:
             raise UsageError(f"dtype is {out}; token ids are integers")
         limit = int(np.iinfo(stored).max) + 1 if self.vocab_size is None else self.vocab_size
         lowest = int(np.iinfo(stored).min) if self.vocab_size is None else 0
-        if not np.iinfo(out).min <= lowest < limit - 1 <= np.iinfo(out).max and out != stored:
+        holds_all = np.iinfo(out).min <= lowest <= limit - 1 <= np.iinfo(out).max
+        if not out.isnative or (out != stored and not holds_all):
+            remedy = "None, which keeps it" if limit > 1 << 63 else "int64"
             raise UsageError(
                 f"dtype {out} cannot hold token ids up to {limit - 1:,} (stored as {stored}); use "
-                "int64"
+                f"{remedy}"
             )
         return out
 
@@ -138,13 +140,16 @@ def open(
                 f"{fields_to_json(manifests[0].fields)}; only equal records make one stream"
             )
         for shard in manifest.shards if check_sizes else ():
-            shard.check_sizes((STREAM,))
-    return Dataset(manifests, access)
+            shard.check_sizes()
+    data = Dataset(manifests, access)
+    if data.num_records >= 1 << 63:
+        raise FormatError(f"{paths[0]} and others: {data.num_records:,} records are too many")
+    return data
 
 
 def _expand(source: Source) -> list[Path]:
-    path = Path(source)
-    if path.exists() or not glob.has_magic(str(source)):
+    path = Path(source).absolute()  # reading goes on after the user changes directory
+    if os.path.lexists(path) or not glob.has_magic(str(source)):
         return [path]
     found = sorted(Path(match) for match in glob.glob(str(source), recursive=True))  # noqa: PTH207
     if not found:

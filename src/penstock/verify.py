@@ -18,6 +18,7 @@ from penstock.formats.stream import (
     OFFSET,
     STREAM,
     TOKEN,
+    Manifest,
     Shard,
 )
 
@@ -30,31 +31,34 @@ def verify(data: Dataset, progress: Callable[[int], None] = lambda num_bytes: No
     >>> verify(data)
     []
     """
-    limit = data.vocab_size
     return [
-        problem for shard in data.shards for problem in _verify_shard(shard, data, limit, progress)
+        problem
+        for manifest in data.manifests
+        for shard in manifest.shards
+        for problem in _verify_shard(shard, manifest, progress)
     ]
 
 
 def _verify_shard(
-    shard: Shard, data: Dataset, vocab_size: int | None, progress: Callable[[int], None]
+    shard: Shard, manifest: Manifest, progress: Callable[[int], None]
 ) -> Iterator[str]:
     for suffix, listed in shard.files.items():
         path = shard.path(suffix)
         checksum = xxhash.xxh3_64()
         problems: dict[str, None] = {}
-        end = 0
+        end = -1
         try:
             shard.check_sizes((suffix,))
             with path.open("rb") as file:
-                record = data.fields if suffix == STREAM else OFFSET
+                record = manifest.fields if suffix == STREAM else OFFSET
                 # A multiple of the record's size, so that no record is cut by a chunk's end.
                 chunk_bytes = max(1, _CHUNK_BYTES // record.itemsize) * record.itemsize
                 while chunk := file.read(chunk_bytes):
                     checksum.update(chunk)
                     progress(len(chunk))
                     if suffix == STREAM:
-                        _check_records(np.frombuffer(chunk, record), shard, vocab_size, problems)
+                        records = np.frombuffer(chunk, record)
+                        _check_records(records, shard, manifest.vocab_size, problems)
                     elif suffix in (DOCUMENTS, INDEX):
                         end = _check_offsets(np.frombuffer(chunk, OFFSET), end, problems)
         except (PenstockError, OSError) as error:
@@ -72,7 +76,9 @@ def _verify_shard(
 
 
 def _check_offsets(offsets: NDArray[Any], previous: int, problems: dict[str, None]) -> int:
-    values = np.concatenate([[np.uint64(previous)], offsets])
+    if previous < 0 and offsets[0] != 0:
+        problems[f"the first offset is {offsets[0]:,}, expected 0"] = None
+    values = np.concatenate([np.array([max(previous, 0)], OFFSET), offsets])
     if np.any(values[1:] < values[:-1]):
         problems["offsets go backwards"] = None
     return int(values[-1])
@@ -83,9 +89,9 @@ def _check_records(
 ) -> None:
     names = records.dtype.names or ()
     if TOKEN in names and vocab_size is not None:
-        highest = int(records[TOKEN].max())
-        if highest >= vocab_size or int(records[TOKEN].min()) < 0:
-            problems[f"token id {highest:,} is outside of the vocabulary ({vocab_size:,})"] = None
+        for token in (int(records[TOKEN].min()), int(records[TOKEN].max())):
+            if not 0 <= token < vocab_size:
+                problems[f"token id {token:,} is outside of the vocabulary ({vocab_size:,})"] = None
     if METADATA_ID in names:
         ids = records[METADATA_ID]
         if np.any((ids >= shard.num_spans) & (ids != NO_METADATA)):

@@ -17,13 +17,15 @@ Several processes write parts of one dataset at once, each with a `part` number 
 
 import contextlib
 import fcntl
+import json
+import operator
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import xxhash
@@ -71,29 +73,36 @@ class Writer:
         bos_id: int | None = None,
         eos_id: int | None = None,
     ) -> None:
+        vocab_size = _count("vocab_size", vocab_size, lowest=1)
+        part = _count("part", part, below=100_000)
         self.fields = _record_type(fields, vocab_size, with_metadata=metadata is not None)
-        if part is not None and not 0 <= part < 100_000:
-            raise UsageError(f"part is {part}; parts are numbered from 0 to 99,999")
-        if shard_bytes < 1:
-            raise UsageError(f"shard_bytes is {shard_bytes}; it must be at least 1")
         self.num_documents = 0
         self.num_records = 0
-        self._directory = Path(path)
+        self._directory = Path(path).absolute()
         self._head = Manifest(
-            self.fields, vocab_size, dict(tokenizer or {}), bos_id, eos_id, shards=()
+            self.fields,
+            vocab_size,
+            dict(tokenizer or {}),
+            _count("bos_id", bos_id),
+            _count("eos_id", eos_id),
+            shards=(),
         )
+        _check_that_it_opens(self._head)
         self._encode = metadata
         self._part = part
-        self._shard_bytes = shard_bytes
+        self._shard_bytes = _count("shard_bytes", shard_bytes, lowest=1)
         self._shards: list[Shard] = []
         self._open_shard: _OpenShard | None = None
         self._closed = False
-        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise DatasetExistsError(f"{self._directory}: a file is in the way") from None
         self._lock = contextlib.ExitStack()
-        self._lock.enter_context(_lock(self._directory, self._prefix or "dataset"))
+        somebody_died = self._lock.enter_context(_lock(self._directory, self._lock_name))
         try:
             self._refuse_to_replace()
-            self._remove_leftovers()
+            self._clear_the_way(somebody_died=somebody_died)
         except BaseException:
             self._close()
             raise
@@ -133,12 +142,9 @@ class Writer:
         try:
             self._end_shard()
             manifest = _with_shards(self._head, self._shards)
-            if self._part is None:
-                with _lock(self._directory, "finish"):
-                    self._refuse_to_replace()
-                    _publish(self._directory / stream.MANIFEST_NAME, manifest.to_json())
-            else:
-                _publish(self._part_path, manifest.to_json())
+            with _lock(self._directory, "finish", wait=True):
+                self._refuse_to_replace()
+                _publish(self._listed_in, manifest.to_json())
         except BaseException:
             self.abort()
             raise
@@ -148,11 +154,16 @@ class Writer:
         """Remove what this writer wrote; nothing that was finished before is touched."""
         if self._closed:
             return
-        if self._open_shard is not None:
-            self._open_shard.discard()
-            self._open_shard = None
-        self._remove_leftovers()
-        self._close()
+        try:
+            if self._open_shard is not None:
+                self._open_shard.discard()
+                self._open_shard = None
+            # An interrupt may have come after the manifest was renamed: then all is finished.
+            if not self._listed_in.exists():
+                for path in self._own_files():
+                    path.unlink()
+        finally:
+            self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -173,7 +184,14 @@ class Writer:
         return "" if self._part is None else f"{self._part:05d}-"
 
     @property
-    def _part_path(self) -> Path:
+    def _lock_name(self) -> str:
+        return "dataset" if self._part is None else f"{self._part:05d}"
+
+    @property
+    def _listed_in(self) -> Path:
+        """The manifest whose existence makes this writer's shards finished."""
+        if self._part is None:
+            return self._directory / stream.MANIFEST_NAME
         return self._directory / f"{self._part:05d}{stream.PART_SUFFIX}"
 
     def _close(self) -> None:
@@ -193,21 +211,32 @@ class Writer:
                 f"{parts[0]}: this directory is written in parts; give a part number, or join the "
                 f"parts with penstock.finish({str(self._directory)!r})"
             )
-        if self._part is not None and self._part_path in parts:
+        if self._part is not None and self._listed_in in parts:
             raise DatasetExistsError(
-                f"{self._part_path}: part {self._part} is finished; choose another number, or "
+                f"{self._listed_in}: part {self._part} is finished; choose another number, or "
                 "remove this file to write the part again"
             )
 
-    def _remove_leftovers(self) -> None:
-        """Remove files of this name that no manifest lists; the lock says nobody writes them."""
+    def _clear_the_way(self, *, somebody_died: bool) -> None:
+        """Remove what a killed writer of this name left; refuse to touch anybody else's files."""
+        leftovers = self._own_files()
+        if leftovers and not somebody_died:
+            raise DatasetExistsError(
+                f"{leftovers[0]}: is in the way and belongs to no dataset; remove it, or choose "
+                "another path"
+            )
+        for path in leftovers:
+            path.unlink()
+
+    def _own_files(self) -> list[Path]:
+        """Files under this writer's names, finished or temporary."""
         endings = "|".join(re.escape(suffix) for suffix in _SUFFIXES)
         temporary = r"\.[0-9a-f]{16}\.tmp"
-        manifest = re.escape(stream.MANIFEST_NAME if self._part is None else self._part_path.name)
-        ours = re.compile(rf"{self._prefix}\d{{5}}({endings})({temporary})?|{manifest}{temporary}")
-        for path in self._directory.iterdir():
-            if ours.fullmatch(path.name):
-                path.unlink()
+        listed_in = re.escape(self._listed_in.name)
+        ours = re.compile(
+            rf"{self._prefix}\d{{5,}}({endings})({temporary})?|{listed_in}{temporary}"
+        )
+        return [path for path in self._directory.iterdir() if ours.fullmatch(path.name)]
 
     def _shard_with_room(self, num_spans: int) -> "_OpenShard":
         if self._open_shard is not None and (
@@ -231,45 +260,26 @@ class Writer:
         names = [name for name in self.fields.names or () if name != stream.METADATA_ID]
         if self._encode is None:
             names = list(self.fields.names or ())
-        columns: dict[str, NDArray[Any]]
-        if isinstance(records, Mapping):
-            columns = {name: np.asarray(values) for name, values in records.items()}
-        else:
-            array = np.asarray(records)
-            if array.dtype.names:
-                columns = {name: array[name] for name in array.dtype.names}
-            elif names == [stream.TOKEN]:
-                columns = {stream.TOKEN: array}
-            else:
-                raise UsageError(f"{where}: a bare array; this dataset has the fields {names}")
+        try:
+            columns = _columns(records, names)
+        except ValueError as error:
+            raise UsageError(f"{where}: {error}") from None
         if sorted(columns) != sorted(names):
             raise UsageError(f"{where}: has the fields {sorted(columns)}, not {sorted(names)}")
-        length = len(columns[names[0]]) if columns[names[0]].ndim else -1
-        document = np.empty(max(length, 0), self.fields)
+        first = columns[names[0]]
+        if first.ndim == 0:
+            raise UsageError(f"{where}: {names[0]} is one number, not an array of them")
+        document = np.empty(len(first), self.fields)
         for name, values in columns.items():
-            shape = (length, *self.fields[name].shape)
+            shape = (len(first), *self.fields[name].shape)
             if values.shape != shape:
                 raise UsageError(f"{where}: field {name!r} has shape {values.shape}, not {shape}")
-            self._check_values(name, values, where)
+            limit = self._head.vocab_size if name == stream.TOKEN else None
+            problem = _value_problem(values, self.fields[name].base, limit) if values.size else None
+            if problem:
+                raise UsageError(f"{where}: field {name!r}: {problem}")
             document[name] = values
         return document
-
-    def _check_values(self, name: str, values: NDArray[Any], where: str) -> None:
-        """Refuse what would not come back as it went in."""
-        stored = self.fields[name].base
-        both_integers = stored.kind in "iu" and values.dtype.kind in "iub"
-        if values.size and not both_integers and not np.can_cast(values.dtype, stored, "same_kind"):
-            raise UsageError(f"{where}: field {name!r} is {values.dtype}, stored as {stored}")
-        if values.size and both_integers:
-            lowest, limit = int(np.iinfo(stored).min), int(np.iinfo(stored).max) + 1
-            if name == stream.TOKEN and self._head.vocab_size is not None:
-                lowest, limit = 0, self._head.vocab_size
-            for value in (int(values.min()), int(values.max())):
-                if not lowest <= value < limit:
-                    raise UsageError(
-                        f"{where}: {name} {value:,} is outside of [{lowest:,}, {limit:,}), what "
-                        "the vocabulary or the stored type can hold"
-                    )
 
     def _attach(
         self, document: NDArray[np.void], metadata: Any, spans: Iterable[Span]
@@ -289,6 +299,10 @@ class Writer:
         blobs: list[bytes] = []
         end = 0
         for start, stop, value in wanted:
+            if not isinstance(start, int | np.integer) or not isinstance(stop, int | np.integer):
+                raise UsageError(
+                    f"document {self.num_documents:,}: span [{start}, {stop}) is not of integers"
+                )
             if not end <= start < stop <= len(document):
                 raise UsageError(
                     f"document {self.num_documents:,}: span [{start}, {stop}) is empty, overlaps "
@@ -309,16 +323,17 @@ def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
     With `parts`, exactly the parts 0 to `parts - 1` must be there; without, those that are there
     must be numbered without a gap.
     """
-    directory = Path(path)
+    directory = Path(path).absolute()
     if not directory.is_dir():
         raise MissingDataError(f"{directory}: no such directory")
-    with _lock(directory, "finish"):
+    with _lock(directory, "finish", wait=True):
+        for leftover in directory.glob(f"{stream.MANIFEST_NAME}.*.tmp"):
+            leftover.unlink()
         if (directory / stream.MANIFEST_NAME).exists():
             raise DatasetExistsError(f"{directory / stream.MANIFEST_NAME}: finished already")
         for lock in sorted(directory.glob(".*.lock")):
             if lock.name != _lock_name("finish"):
-                with _lock(directory, lock.name[1:-5]):
-                    pass
+                _refuse_if_held(lock)
         found = sorted(directory.glob(f"*{stream.PART_SUFFIX}"))
         expected = [
             directory / f"{part:05d}{stream.PART_SUFFIX}"
@@ -354,12 +369,15 @@ class _OpenShard:
         self.num_spans = 0
         self._directory, self._name = directory, name
         self._metadata_bytes = 0
-        suffixes = _SUFFIXES if with_metadata else _SUFFIXES[:2]
         self._files: dict[str, _OpenFile] = {}
-        for suffix in suffixes:
-            self._files[suffix] = _OpenFile(directory / f"{name}{suffix}")
-            if suffix in (stream.DOCUMENTS, stream.INDEX):
-                self._files[suffix].write(bytes(8))
+        try:
+            for suffix in _SUFFIXES if with_metadata else _SUFFIXES[:2]:
+                self._files[suffix] = _OpenFile(directory / f"{name}{suffix}")
+                if suffix in (stream.DOCUMENTS, stream.INDEX):
+                    self._files[suffix].write(bytes(8))
+        except BaseException:
+            self.discard()
+            raise
 
     def append(self, document: NDArray[np.void], blobs: list[bytes]) -> None:
         self._files[stream.STREAM].write(document.tobytes())
@@ -417,16 +435,76 @@ class _OpenFile:
         self._temporary.unlink(missing_ok=True)
 
 
+def _columns(
+    records: ArrayLike | Mapping[str, ArrayLike], names: list[str]
+) -> dict[str, NDArray[Any]]:
+    """One array for each field, from any of the forms that `append` takes."""
+    if isinstance(records, Mapping):
+        return {name: np.asarray(values) for name, values in records.items()}
+    array = np.asarray(records)
+    if array.dtype.names:
+        return {name: array[name] for name in array.dtype.names}
+    if names == [stream.TOKEN]:
+        return {stream.TOKEN: array}
+    raise UsageError(f"a bare array; this dataset has the fields {names}")
+
+
+def _value_problem(
+    values: NDArray[Any], stored: np.dtype[Any], vocab_size: int | None
+) -> str | None:
+    """Say why values would not come back as they went in, if so."""
+    if stored.kind in "iu" and values.dtype.kind in "iub":
+        lowest, limit = int(np.iinfo(stored).min), int(np.iinfo(stored).max) + 1
+        if vocab_size is not None:
+            lowest, limit = 0, vocab_size
+        for value in (int(values.min()), int(values.max())):
+            if not lowest <= value < limit:
+                what = "vocabulary" if vocab_size is not None else f"range of {stored}"
+                return f"{value:,} is outside of the {what}, [{lowest:,}, {limit:,})"
+        return None
+    if stored.kind in "fc" and values.dtype.kind in ("iufbc" if stored.kind == "c" else "iufb"):
+        with np.errstate(over="ignore"):
+            lost = np.isfinite(values) & ~np.isfinite(values.astype(stored))
+        return f"{values[lost][0]} is too large for {stored}" if lost.any() else None
+    if stored.kind == values.dtype.kind and np.can_cast(values.dtype, stored, "safe"):
+        return None
+    return f"{values.dtype} cannot be kept as {stored}"
+
+
+def _count(name: str, value: int | None, *, lowest: int = 0, below: int = 1 << 63) -> Any:
+    """Take any integer, NumPy's too, and refuse what no manifest can say."""
+    if value is None:
+        return None
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} is {value!r}; it must be an integer") from None
+    if not lowest <= count < below:
+        raise UsageError(f"{name} is {count}; it must be from {lowest} to {below - 1:,}")
+    return count
+
+
+def _check_that_it_opens(head: Manifest) -> None:
+    """Refuse settings that would make a manifest that no reader accepts."""
+    try:
+        accepted = stream.parse_manifest(json.loads(head.to_json()), Path())
+    except (FormatError, TypeError) as error:
+        raise UsageError(str(error)) from None
+    if accepted != head:
+        raise UsageError(f"{head} would be read back as {accepted}")
+
+
 def _record_type(
     fields: DTypeLike | None, vocab_size: int | None, *, with_metadata: bool
 ) -> np.dtype[Any]:
-    if vocab_size is not None and not 0 < vocab_size <= 1 << 63:
-        raise UsageError(f"vocab_size is {vocab_size}; it must be at least 1")
     if fields is None:
         if vocab_size is None:
             raise UsageError("give vocab_size, or the record's fields, to choose a token width")
         fields = "<u2" if vocab_size <= 1 << 16 else "<u4" if vocab_size <= 1 << 32 else "<u8"
-    record: np.dtype[Any] = np.dtype(fields)
+    try:
+        record: np.dtype[Any] = np.dtype(fields)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise UsageError(f"fields: {fields!r} is no NumPy record ({error})") from None
     if not record.names:
         record = np.dtype([(stream.TOKEN, record)])
     if with_metadata and stream.METADATA_ID not in (record.names or ()):
@@ -435,6 +513,8 @@ def _record_type(
     problem = stream.fields_problem(record)
     if problem is None and with_metadata and record[stream.METADATA_ID] != np.dtype("<u4"):
         problem = f"field {stream.METADATA_ID!r} must be uint32"
+    if problem is None and record.names == (stream.METADATA_ID,):
+        problem = f"there is nothing beside {stream.METADATA_ID!r}"
     if problem is None and not with_metadata and stream.METADATA_ID in (record.names or ()):
         problem = f"field {stream.METADATA_ID!r} is the writer's own; pass metadata=… instead"
     if problem is None and vocab_size is not None and stream.TOKEN in (record.names or ()):
@@ -476,24 +556,38 @@ def _lock_name(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _lock(directory: Path, name: str) -> Iterator[None]:
-    """Hold the lock of one name in `directory`, or say who has it."""
+def _lock(directory: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of one name, and say whether somebody died while holding it."""
     path = directory / _lock_name(name)
     while True:
+        was_there = path.exists()
         with path.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DatasetExistsError(
-                    f"{path}: another writer is at work under this name; wait for it to end, or "
-                    "give every process a part number of its own"
-                ) from None
+            if wait:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            else:
+                _take(file, path)
             if _is_still(path, file.fileno()):
                 try:
-                    yield
+                    yield was_there
                 finally:
                     path.unlink(missing_ok=True)
                 return
+
+
+def _take(file: IO[bytes], path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DatasetExistsError(
+            f"{path}: another writer is at work under this name; wait for it to end, or give "
+            "every process a part number of its own"
+        ) from None
+
+
+def _refuse_if_held(path: Path) -> None:
+    """Leave the file of a writer that died where it is: the next one of that name needs it."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        _take(file, path)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

@@ -10,7 +10,7 @@ far, our own stream (`formats.stream`).
 
 from pathlib import Path
 
-from penstock.errors import FormatError, MissingDataError
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
 from penstock.formats import stream
 from penstock.formats.stream import Manifest, Shard
 
@@ -19,6 +19,15 @@ __all__ = ["Manifest", "Shard", "describe"]
 
 def describe(path: Path) -> Manifest:
     """Read the manifest of the dataset at `path`."""
+    try:
+        return _describe(path)
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+
+
+def _describe(path: Path) -> Manifest:
     if path.name == stream.MANIFEST_NAME:
         path = path.parent
     if (path / stream.MANIFEST_NAME).is_file():

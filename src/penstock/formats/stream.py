@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import FormatError, MissingDataError
+from penstock.errors import FormatError, MissingDataError, ReadError
 
 MANIFEST_NAME = "penstock.json"
 PART_SUFFIX = ".part.json"
@@ -32,6 +32,11 @@ NO_METADATA = 0xFFFF_FFFF
 _SHARD_NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
 _CHECKSUM = re.compile(r"[0-9a-f]{16}")
 _MOST = (1 << 63) - 1
+_MAX_MANIFEST_BYTES = 1 << 30
+
+# NumPy's parser takes much more than this, and a zero in a unit of time makes it divide by it.
+_TIME_UNIT = r"\[([1-9]\d{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]"
+_SCALAR_TYPE = re.compile(rf"[<>|=]?([biufcSUV]\d{{1,9}}|[mM]8({_TIME_UNIT})?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,8 @@ class Shard:
                 raise MissingDataError(
                     f"{path}: missing; the manifest lists it with {expected:,} bytes"
                 ) from None
+            except OSError as error:
+                raise ReadError(error.errno, f"{path}: {error.strerror}") from None
             if found != expected:
                 relation = "short" if found < expected else "long"
                 raise FormatError(
@@ -107,44 +114,53 @@ def read_manifest(directory: Path, name: str = MANIFEST_NAME) -> Manifest:
     """Read and check the manifest of `directory`."""
     path = directory / name
     try:
-        document = json.loads(path.read_bytes())
+        size_bytes = path.stat().st_size
+        text = path.read_bytes() if size_bytes <= _MAX_MANIFEST_BYTES else b""
+    except OSError as error:
+        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+    if size_bytes > _MAX_MANIFEST_BYTES:
+        raise FormatError(
+            f"{path}: {size_bytes:,} bytes, more than the {_MAX_MANIFEST_BYTES:,} of any manifest"
+        )
+    try:
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not valid JSON ({error})") from None
     try:
-        return _parse(document, directory)
-    except _MistakeError as mistake:
+        return parse_manifest(document, directory)
+    except FormatError as mistake:
         raise FormatError(f"{path}: {mistake}") from None
 
 
 def fields_from_json(value: Any) -> np.dtype[Any]:
     """Read a record type from its JSON form, `[["token", "<u2"], ["frame", "|u1", [8, 8]]]`."""
     if not isinstance(value, list) or not value:
-        raise _MistakeError(
+        raise FormatError(
             f"fields: {value!r} is not a list of [name, dtype] or [name, dtype, shape]"
         )
     members: list[tuple[Any, ...]] = []
     for member in value:
         if not isinstance(member, list) or len(member) not in (2, 3):
-            raise _MistakeError(f"fields: {member!r} is not [name, dtype] or [name, dtype, shape]")
+            raise FormatError(f"fields: {member!r} is not [name, dtype] or [name, dtype, shape]")
         name, kind, *shape = member
-        if not isinstance(name, str) or not name or not isinstance(kind, str):
-            raise _MistakeError(f"fields: {member!r}: name and dtype must be strings")
+        if not isinstance(name, str) or not name:
+            raise FormatError(f"fields: {member!r}: the name must be a string")
+        if not isinstance(kind, str) or not _SCALAR_TYPE.fullmatch(kind):
+            raise FormatError(f"fields: {member!r}: the dtype must be one like '<u2' or '|S8'")
         if shape and not (
             isinstance(shape[0], list)
             and len(shape[0]) <= 16
             and all(type(n) is int and 0 < n < 1 << 31 for n in shape[0])
         ):
-            raise _MistakeError(
-                f"fields: {member!r}: the shape must be a list of positive integers"
-            )
+            raise FormatError(f"fields: {member!r}: the shape must be a list of positive integers")
         members.append((name, kind, *(tuple(s) for s in shape)))
     try:
         fields = np.dtype(members)
     except (TypeError, ValueError, SyntaxError) as error:
-        raise _MistakeError(f"fields: {value!r} is no NumPy record ({error})") from None
+        raise FormatError(f"fields: {value!r} is no NumPy record ({error})") from None
     problem = fields_problem(fields)
     if problem:
-        raise _MistakeError(f"fields: {problem}")
+        raise FormatError(f"fields: {problem}")
     return fields
 
 
@@ -161,8 +177,13 @@ def fields_problem(fields: np.dtype[Any]) -> str | None:
     """Say why a record type cannot be stored, if it cannot."""
     if not fields.names:
         return f"{fields} has no named fields"
-    if fields.itemsize != sum(fields[name].itemsize for name in fields.names):
-        return f"{fields} has padding between its fields; leave out align=True"
+    end = 0
+    for name in fields.names:
+        if fields.fields is not None and fields.fields[name][1] != end:
+            return f"{fields} has padding or an overlap at {name!r}; leave out align and offsets"
+        end += fields[name].itemsize
+    if fields.itemsize != end:
+        return f"{fields} has padding at its end; leave out align and itemsize"
     if fields.itemsize >= 1 << 31:
         return f"a record of {fields.itemsize:,} bytes is too large"
     for name in fields.names:
@@ -171,31 +192,30 @@ def fields_problem(fields: np.dtype[Any]) -> str | None:
             return f"field {name!r} of type {base} cannot be stored; use numbers or fixed bytes"
         if base.newbyteorder("<") != base:
             return f"field {name!r} is big-endian; records are little-endian, use {base.str[1:]!r}"
+    if TOKEN in fields.names and {"input_ids", "labels"} & set(fields.names):
+        return "'input_ids' and 'labels' are the tokens' names in a batch; call the field another"
     if TOKEN in fields.names and (fields[TOKEN].kind not in "iu" or fields[TOKEN].shape):
         return f"field {TOKEN!r} must be one integer, not {fields[TOKEN]}"
     return None
 
 
-class _MistakeError(Exception):
-    """A mistake in a manifest; `read_manifest` adds the file's name."""
-
-
-def _parse(document: Any, directory: Path) -> Manifest:
+def parse_manifest(document: Any, directory: Path) -> Manifest:
+    """Check a manifest that was read from JSON; the shards lie in `directory`."""
     if not isinstance(document, dict):
-        raise _MistakeError(f"{document!r:.60} is not an object")
+        raise FormatError(f"{document!r:.60} is not an object")
     if document.get("format") != FORMAT:
-        raise _MistakeError(f"format is {document.get('format')!r}, not {FORMAT!r}")
-    if document.get("version") != VERSION:
-        raise _MistakeError(
+        raise FormatError(f"format is {document.get('format')!r}, not {FORMAT!r}")
+    if type(document.get("version")) is not int or document["version"] != VERSION:
+        raise FormatError(
             f"version is {document.get('version')!r}; this Penstock reads version {VERSION}"
         )
     fields = fields_from_json(document.get("fields"))
     shards = document.get("shards")
     if not isinstance(shards, list):
-        raise _MistakeError("shards: not a list")
+        raise FormatError("shards: not a list")
     tokenizer = document.get("tokenizer")
     if not isinstance(tokenizer, dict) or not all(isinstance(v, str) for v in tokenizer.values()):
-        raise _MistakeError(f"tokenizer: {tokenizer!r:.60} is not an object of strings")
+        raise FormatError(f"tokenizer: {tokenizer!r:.60} is not an object of strings")
     manifest = Manifest(
         fields=fields,
         vocab_size=_optional_count(document, "vocab_size"),
@@ -205,31 +225,31 @@ def _parse(document: Any, directory: Path) -> Manifest:
         shards=tuple(_parse_shard(shard, i, fields, directory) for i, shard in enumerate(shards)),
     )
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
-        raise _MistakeError("shards: one name is listed twice")
+        raise FormatError("shards: one name is listed twice")
     if sum(shard.num_records for shard in manifest.shards) > _MOST:
-        raise _MistakeError("shards: more than 2^63 - 1 records in all")
+        raise FormatError("shards: more than 2^63 - 1 records in all")
     return manifest
 
 
 def _parse_shard(value: Any, number: int, fields: np.dtype[Any], directory: Path) -> Shard:
     where = f"shards[{number}]"
     if not isinstance(value, dict):
-        raise _MistakeError(f"{where}: {value!r:.60} is not an object")
+        raise FormatError(f"{where}: {value!r:.60} is not an object")
     name = value.get("name")
     if not isinstance(name, str) or not _SHARD_NAME.fullmatch(name):
-        raise _MistakeError(f"{where}: name {name!r:.60} is not a plain file name")
+        raise FormatError(f"{where}: name {name!r:.60} is not a plain file name")
     where = f"{where} ({name})"
     counts = [_count(value, key, where) for key in ("records", "documents", "spans")]
     listed = value.get("files")
     if not isinstance(listed, dict):
-        raise _MistakeError(f"{where}: files is not an object")
+        raise FormatError(f"{where}: files is not an object")
     files: dict[str, StoredFile] = {}
     for suffix, entry in listed.items():
         if not isinstance(entry, dict):
-            raise _MistakeError(f"{where}: files[{suffix!r}] is not an object")
+            raise FormatError(f"{where}: files[{suffix!r}] is not an object")
         checksum = entry.get("xxh3")
         if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
-            raise _MistakeError(
+            raise FormatError(
                 f"{where}: files[{suffix!r}]: xxh3 {checksum!r:.60} is not 16 hex digits"
             )
         files[suffix] = StoredFile(_count(entry, "bytes", f"{where}: files[{suffix!r}]"), checksum)
@@ -239,10 +259,10 @@ def _parse_shard(value: Any, number: int, fields: np.dtype[Any], directory: Path
         expected[INDEX] = 8 * (num_spans + 1)
         expected[METADATA] = files[METADATA].size_bytes if METADATA in files else 0
     if set(files) != set(expected):
-        raise _MistakeError(f"{where}: lists {sorted(files)}, expected {sorted(expected)}")
+        raise FormatError(f"{where}: lists {sorted(files)}, expected {sorted(expected)}")
     for suffix, size in expected.items():
         if files[suffix].size_bytes != size:
-            raise _MistakeError(
+            raise FormatError(
                 f"{where}: {suffix} has {files[suffix].size_bytes:,} bytes, but "
                 f"{num_records:,} records of {fields.itemsize} bytes, {num_documents:,} documents "
                 f"and {num_spans:,} spans need {size:,}"
@@ -266,7 +286,7 @@ def _shard_to_json(shard: Shard) -> dict[str, Any]:
 def _count(value: dict[str, Any], key: str, where: str) -> int:
     count = value.get(key)
     if type(count) is not int or not 0 <= count <= _MOST:
-        raise _MistakeError(f"{where}: {key} is {count!r:.60}, not a count")
+        raise FormatError(f"{where}: {key} is {count!r:.60}, not a count")
     return count
 
 

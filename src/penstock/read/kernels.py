@@ -29,7 +29,7 @@ _SEEK_END, _WILL_NEED, _FADVISE_RANDOM, _NO_WAIT = (
     np.int32(1),
     np.int32(8),
 )
-_READ_ONLY_CLOSE_ON_EXEC = np.int32(0o2000000)
+_OPEN_FLAGS = np.int32(0o2004000)  # close on exec; and never wait, should it be a pipe by now
 _PROTECT_READ, _MAP_SHARED = np.int32(1), np.int32(1)
 
 
@@ -182,7 +182,7 @@ def open_place(files, shard, fault):
         return place
     close_place(files, place)
     name = pointer(files.names + files.name_start[shard])
-    descriptor = _open(name, _READ_ONLY_CLOSE_ON_EXEC)
+    descriptor = _open(name, _OPEN_FLAGS)
     if descriptor < 0:
         set_fault(fault, CANNOT_OPEN, shard, 0, errno())
         return np.int64(-1)

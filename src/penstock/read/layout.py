@@ -27,6 +27,8 @@ class Column:
     def of(self, memory: NDArray[np.uint8], rows: int) -> NDArray[Any]:
         """Look at the first `rows` rows of these columns in `memory`."""
         shape = (rows, *self.shape)
+        if rows == 0:
+            return np.empty(shape, self.dtype)
         return np.ndarray(shape, self.dtype, memory, self.offset, self.strides)
 
 

@@ -5,6 +5,7 @@ turns a failing disk or a truncated file into SIGBUS, which ends the process wit
 counts every page ever touched as the process's own memory.
 """
 
+import errno
 import os
 import resource
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ class LocalReader:
         """Read segments into `memory`, with files opened for this call alone."""
         from penstock.read import kernels
 
+        if not len(segments):
+            return
         files = self.new_files()
         fault = np.zeros(kernels.NUM_FAULT_WORDS, np.int64)
         scratch = np.empty(layout.scratch_bytes, np.uint8)
@@ -98,7 +101,7 @@ class LocalReader:
             )
         reason = os.strerror(detail)
         if code == kernels.CANNOT_OPEN:
-            if not path.exists():
+            if detail in (errno.ENOENT, errno.ENOTDIR):
                 return MissingDataError(f"{path}: missing; expected a file of {expected:,} bytes")
             return ReadError(detail, f"{path}: cannot be opened: {reason}")
         verb = "mapped" if code == kernels.CANNOT_MAP else "read"

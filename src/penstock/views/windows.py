@@ -50,8 +50,8 @@ class Windows(Sequence[Batch]):
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.seq_len < 1 << 40:
-            raise UsageError(f"seq_len is {self.seq_len}; it must be at least 1")
+        if not isinstance(self.seq_len, int) or not 1 <= self.seq_len < 1 << 40:
+            raise UsageError(f"seq_len is {self.seq_len}; it must be an integer from 1 on")
 
     @property
     def stride(self) -> int:
@@ -98,7 +98,10 @@ class Windows(Sequence[Batch]):
         """Read the samples `indices` as one NumPy batch; `dtype=None` keeps the stored type."""
         from penstock.views.kernels import window_segments
 
-        samples = np.ascontiguousarray(indices, np.int64).reshape(-1)
+        wanted = np.asarray(indices)
+        if wanted.size and wanted.dtype.kind not in "iu":
+            raise TypeError(f"samples are chosen by integers, not {wanted.dtype}")
+        samples = np.ascontiguousarray(wanted, np.int64).reshape(-1)
         if samples.size and not 0 <= samples.min() <= samples.max() < len(self):
             raise IndexError(f"samples go from 0 to {len(self) - 1:,}")
         segments = np.empty((samples.size, 4), np.int64)

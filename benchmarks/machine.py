@@ -1,0 +1,72 @@
+"""The machine that a result comes from, and how much of it this process holds."""
+
+import os
+import platform
+import re
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+
+def describe() -> dict[str, str]:
+    """What a reader needs to judge the numbers."""
+    memory = _first(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    libraries = ("numpy", "numba", "torch", "penstock")
+    return {
+        "CPU": cpu_model(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{int(memory) / 2**20:.0f} GiB",
+        "kernel": platform.release(),
+        "load before": f"{os.getloadavg()[0]:.1f}",
+        "Python": platform.python_version(),
+        **{library: version(library) for library in libraries},
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel has it."""
+    return _first(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) or "unknown CPU"
+
+
+def short_name() -> str:
+    """Name result files after the processor and its number of cores."""
+    words = re.sub(r"\(.*?\)|@.*|\d+-Core|Processor|CPU", " ", cpu_model()).split()
+    return "-".join([*(word.lower() for word in words), f"{os.cpu_count()}cores"])
+
+
+class Bystanders:
+    """How many cores others kept busy since this was made: what makes a result doubtful.
+
+    Kernel threads count as others, and so does what the hypervisor took ("stolen").
+    """
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._busy, self._ours = _busy_seconds(), _our_seconds()
+
+    def cores(self) -> float:
+        """Cores that were not idle and not ours, on average."""
+        others = _busy_seconds() - self._busy - (_our_seconds() - self._ours)
+        return max(0.0, others / (time.perf_counter() - self._start))
+
+
+def resident_bytes() -> int:
+    """How much of this process lies in memory."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(_first(r"VmRSS:\s+(\d+) kB", status))
+
+
+def _busy_seconds() -> float:
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    user, nice, system, _idle, _waiting, interrupts, soft, stolen = (int(n) for n in fields)
+    ticks = user + nice + system + interrupts + soft + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _our_seconds() -> float:
+    return sum(os.times()[:4])  # ours and that of children that have ended
+
+
+def _first(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1] if match else ""

@@ -1,0 +1,66 @@
+"""How fast an order answers: which sample stands at a position, and where a sample comes.
+
+A shuffle of 10^9 samples is evaluated, never stored. There is no target but the loader's need: at
+a billion tokens a second and 2,048 tokens a row, half a million samples a second. A permutation
+in memory (NumPy, 10^8 samples, made once, before anything can be read) stands for the alternative.
+
+Positions are consecutive and new in every call, as a loader asks for them; samples whose place is
+wanted are random, as a search asks. Random matters for blocks: keys are kept for one at a time.
+"""
+
+import itertools
+import time
+
+import numpy as np
+
+import penstock
+from benchmarks.report import Section, Table, with_range
+from benchmarks.rounds import Contender, Spread, rates
+
+_NUM_SAMPLES = 10**9
+_CHUNK = 1 << 18
+
+
+def measure(quick: bool) -> Section:
+    """Time the order both ways, and a stored permutation."""
+    num_rounds = 5 if quick else 11
+    chunks = np.arange(64 * _CHUNK).reshape(64, _CHUNK) + 123_456_789
+    next_positions = itertools.cycle(chunks)
+    samples = np.random.default_rng(0).integers(0, _NUM_SAMPLES, _CHUNK)
+    orders = {
+        "shuffle": penstock.make_order(True, _NUM_SAMPLES, seed=0),
+        "block shuffle": penstock.make_order(
+            penstock.BlockShuffle(1024, inside=True), _NUM_SAMPLES, seed=0
+        ),
+    }
+    contenders = {}
+    for name, order in orders.items():
+        order.samples_at(chunks[0, :1])  # takes the compiled kernels from the cache
+        contenders[f"{name}: samples_at"] = Contender(
+            lambda order=order: order.samples_at(next(next_positions)),  # type: ignore[misc]
+            _CHUNK,
+        )
+        contenders[f"{name}: positions_of"] = Contender(
+            lambda order=order: order.positions_of(samples),  # type: ignore[misc]
+            _CHUNK,
+        )
+    measured = rates(contenders, num_rounds)
+    rows = [
+        [name, with_range(Spread.of(rounds), 1e6, 1), "0", "0"] for name, rounds in measured.items()
+    ]
+    num_stored = 10**7 if quick else 10**8
+    start = time.perf_counter()
+    stored = np.random.default_rng(0).permutation(num_stored)
+    seconds = time.perf_counter() - start
+    name = f"numpy permutation({num_stored:,})"
+    memory = f"{stored.nbytes / 2**20:,.0f}"
+    rows.append([name, f"{num_stored / seconds / 1e6:.1f}", f"{seconds:.1f}", memory])
+    return Section(
+        topic="order",
+        text=(
+            f"10^9 samples, one thread, {_CHUNK:,} per call: consecutive positions, new ones each "
+            "time, and random samples."
+        ),
+        tables=[Table("Orders", ["", "M indices/s", "seconds before the first", "MiB held"], rows)],
+        raw={**measured, name: seconds},
+    )

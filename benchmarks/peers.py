@@ -1,0 +1,66 @@
+"""Other ways to get the same batches: torch's DataLoader twice, and nanoGPT's `get_batch`.
+
+All read the same memory-mapped file of 2-byte tokens and give int64 inputs and labels.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+Batch = dict[str, torch.Tensor]
+
+
+class ItemDataset(Dataset[Batch]):
+    """The ordinary way: one sample per call, widened, collated by torch."""
+
+    def __init__(self, path: Path, seq_len: int) -> None:
+        self._tokens = np.memmap(path, np.uint16, "r")
+        self._seq_len = seq_len
+
+    def __len__(self) -> int:
+        return (self._tokens.size - 1) // self._seq_len
+
+    def __getitem__(self, index: int) -> Batch:
+        start = index * self._seq_len
+        row = torch.from_numpy(self._tokens[start : start + self._seq_len + 1].astype(np.int64))
+        return {"input_ids": row[:-1], "labels": row[1:]}
+
+
+class BatchDataset(ItemDataset):
+    """The best that torch's interface allows: all samples of a batch into one array."""
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        width = self._seq_len + 1
+        rows = np.empty((len(indices), width), np.int64)
+        for k, index in enumerate(indices):
+            start = index * self._seq_len
+            rows[k] = self._tokens[start : start + width]
+        batch = torch.from_numpy(rows)
+        return {"input_ids": batch[:, :-1], "labels": batch[:, 1:]}
+
+
+def endless_batches(dataset: Dataset[Batch], batch_size: int) -> Iterator[Batch]:
+    """Shuffled epochs of a DataLoader without workers, one after the other."""
+    # What `__getitems__` made is a batch already; None means torch's own collate.
+    collate: Any = _as_it_is if isinstance(dataset, BatchDataset) else None
+    loader = DataLoader(dataset, batch_size, shuffle=True, drop_last=True, collate_fn=collate)
+    while True:
+        yield from loader
+
+
+def nanogpt_batches(path: Path, seq_len: int, batch_size: int) -> Iterator[Batch]:
+    """Draw starts with replacement and stack slices, as nanoGPT's train.py does."""
+    while True:
+        data = np.memmap(path, np.uint16, "r")  # anew for each batch, against a leak in memmap
+        starts = torch.randint(len(data) - seq_len, (batch_size,)).tolist()
+        inputs = [torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in starts]
+        labels = [torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in starts]
+        yield {"input_ids": torch.stack(inputs), "labels": torch.stack(labels)}
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

@@ -1,0 +1,56 @@
+"""Interleaved timing: every contender once per round, so that noise hits all alike.
+
+Within a round they come in random order: in a fixed one, who always follows the contender that
+leaves the caches in the worst state would pay for it in every round.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of several rounds, and how far they lie apart."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Self:
+        """Sum up the values of all rounds."""
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Work that can be repeated: `run` does it once, `amount` says how much that is."""
+
+    run: Callable[[], object]
+    amount: float
+    """tokens, steps or indices per run: the rate is amount / seconds"""
+    prepare: Callable[[], object] = lambda: None
+    """done before each run, not timed"""
+
+
+def rates(contenders: Mapping[str, Contender], num_rounds: int) -> dict[str, list[float]]:
+    """Time all contenders in turn; answers amount per second, round by round."""
+    measured: dict[str, list[float]] = {name: [] for name in contenders}
+    shuffler = random.Random(0)
+    for _ in range(num_rounds):
+        for name in shuffler.sample(list(contenders), len(contenders)):
+            contender = contenders[name]
+            contender.prepare()
+            start = time.perf_counter()
+            contender.run()
+            measured[name].append(contender.amount / (time.perf_counter() - start))
+    return measured
+
+
+def ratio(ours: list[float], theirs: list[float]) -> Spread:
+    """Divide round by round: neighbours in time share the machine's mood."""
+    return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])

@@ -1,0 +1,182 @@
+"""How fast batches come, from the page cache, against C and against what people use today.
+
+2^27 uint16 tokens, rows of 2,048 + 1, batches of 32, globally shuffled, int64 torch batches. The
+loader runs with its defaults unless the row says otherwise; C loops run on one thread. Targets:
+no slower than a C loop that preads and widens the same rows into one buffer; 2x a DataLoader
+whose dataset fills whole batches; 5x a DataLoader as it is mostly used; and with the stored dtype
+1.8x the rate of int64.
+
+2^27 tokens are 65,535 samples, one too few for the shuffle to be computed: it is a table there. A
+corpus that is 32 samples longer, which takes the computed shuffle of every larger corpus, runs
+beside it, so that the headline does not rest on the cheaper order.
+"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import penstock
+from benchmarks import corpora
+from benchmarks.c_loop import CLoop, compile_reference
+from benchmarks.peers import BatchDataset, ItemDataset, endless_batches, nanogpt_batches
+from benchmarks.report import Section, Table, Target, with_range
+from benchmarks.rounds import Contender, Spread, rates, ratio
+
+SEQ_LEN, BATCH_SIZE = 2048, 32
+NUM_TOKENS = 1 << 27
+_NUM_TOKENS_COMPUTED = NUM_TOKENS + 32 * SEQ_LEN
+_TOKENS_PER_BATCH = SEQ_LEN * BATCH_SIZE
+
+PREAD, MMAP = "Loader, pread", "Loader, mmap"
+_NARROW_PREAD, _NARROW_MMAP = "Loader, pread, stored dtype", "Loader, mmap, stored dtype"
+_ONE_THREAD, _NO_PREFETCH = "Loader, pread, threads=1", "Loader, pread, prefetch=0"
+_AGAIN = "Loader, pread, once more (what noise alone does)"
+_COMPUTED = "Loader, pread, computed shuffle (65,567 samples)"
+_C_PREAD, _C_MMAP = "C, pread and widen", "C, populated mmap and widen"
+_C_PREAD_KEEP, _C_MMAP_KEEP = "C, pread, uint16 kept", "C, populated mmap, uint16 kept"
+_TORCH_BATCH = "DataLoader, __getitems__, 0 workers"
+_TORCH_ITEM = "DataLoader, ordinary, 0 workers"
+_NANOGPT = "nanoGPT get_batch"
+
+
+def measure(quick: bool) -> Section:
+    """Time all contenders in interleaved rounds."""
+    num_rounds, num_batches = (5, 512) if quick else (15, 2000)
+    directory = corpora.dense(NUM_TOKENS)
+    contenders = {
+        PREAD: loader_contender(directory, num_batches),
+        MMAP: loader_contender(directory, num_batches, access="mmap"),
+        _COMPUTED: loader_contender(corpora.dense(_NUM_TOKENS_COMPUTED), num_batches),
+        _AGAIN: loader_contender(directory, num_batches),
+        _ONE_THREAD: loader_contender(directory, num_batches, threads=1),
+        _NO_PREFETCH: loader_contender(directory, num_batches, prefetch=0),
+        _NARROW_PREAD: loader_contender(directory, num_batches, dtype=None),
+        _NARROW_MMAP: loader_contender(directory, num_batches, access="mmap", dtype=None),
+        **_c_contenders(corpora.stream_file(directory), num_batches),
+        **_peers(corpora.stream_file(directory), 128 if quick else 400),
+    }
+    measured = rates(contenders, num_rounds)
+    return Section(
+        topic="throughput",
+        text=(
+            f"2^27 uint16 tokens in page cache, rows of {SEQ_LEN:,} + 1, batches of {BATCH_SIZE}, "
+            f"globally shuffled, int64 torch batches; {num_rounds} interleaved rounds, medians "
+            "(least to most). Ratios are medians of the ratios within each round."
+        ),
+        tables=[_rate_table(measured), *_bound_of_narrowing(measured)],
+        targets=_targets(measured),
+        raw=measured,
+    )
+
+
+def loader_contender(
+    directory: Path,
+    num_batches: int,
+    *,
+    access: Any = "pread",
+    warm_epochs: int = 2,
+    **options: Any,
+) -> Contender:
+    """A loader that goes on through its epochs, warmed up: pages cached, maps filled."""
+    view = penstock.open(directory, access=access).windows(SEQ_LEN)
+    loader = penstock.Loader(view, BATCH_SIZE, endless=True, **options)
+    batches = iter(loader)
+    # Each thread has a map of its own to fill: one epoch would leave gaps in both.
+    _take(batches, warm_epochs * len(view) // BATCH_SIZE)
+    return _contender(batches, num_batches)
+
+
+def _contender(batches: Iterator[Any], num_batches: int) -> Contender:
+    return Contender(lambda: _take(batches, num_batches), num_batches * _TOKENS_PER_BATCH)
+
+
+def _take(batches: Iterator[Any], count: int) -> None:
+    for _ in itertools.islice(batches, count):
+        pass
+
+
+def _c_contenders(path: Path, num_batches: int) -> dict[str, Contender]:
+    library = compile_reference()
+    if library is None:
+        return {}
+    loop = CLoop(library, path, SEQ_LEN + 1, SEQ_LEN, BATCH_SIZE)
+    num_rows, num_tokens = num_batches * BATCH_SIZE, num_batches * _TOKENS_PER_BATCH
+    loops = {
+        _C_PREAD: loop.pread_widen,
+        _C_MMAP: loop.mmap_widen,
+        _C_PREAD_KEEP: loop.pread_keep,
+        _C_MMAP_KEEP: loop.mmap_keep,
+    }
+    for run in loops.values():
+        run(num_rows)  # maps the file, faults the buffers in
+    return {
+        name: Contender(lambda run=run: run(num_rows), num_tokens)  # type: ignore[misc]
+        for name, run in loops.items()
+    }
+
+
+def _peers(path: Path, num_batches: int) -> dict[str, Contender]:
+    batches = {
+        _TORCH_BATCH: endless_batches(BatchDataset(path, SEQ_LEN), BATCH_SIZE),
+        _TORCH_ITEM: endless_batches(ItemDataset(path, SEQ_LEN), BATCH_SIZE),
+        _NANOGPT: nanogpt_batches(path, SEQ_LEN, BATCH_SIZE),
+    }
+    for each in batches.values():
+        _take(each, 1)
+    return {name: _contender(each, num_batches) for name, each in batches.items()}
+
+
+def _rate_table(measured: dict[str, list[float]]) -> Table:
+    rows = [
+        [
+            name,
+            with_range(Spread.of(rounds), 1e9, 3),
+            f"{ratio(measured[PREAD], rounds).median:.2f}x",
+            f"{ratio(measured[MMAP], rounds).median:.2f}x",
+        ]
+        for name, rounds in measured.items()
+    ]
+    columns = ["", "G tokens/s", "Loader is (pread)", "Loader is (mmap)"]
+    note = "" if _C_PREAD in measured else "There is no gcc here, so the C loops were left out."
+    return Table("Rates", columns, rows, note)
+
+
+def _bound_of_narrowing(measured: dict[str, list[float]]) -> list[Table]:
+    """What leaving out the widening gains, in the loader and in the bare C loops."""
+    pairs = [
+        ("Loader, pread", _NARROW_PREAD, PREAD),
+        ("C, pread", _C_PREAD_KEEP, _C_PREAD),
+        ("Loader, mmap", _NARROW_MMAP, MMAP),
+        ("C, populated mmap", _C_MMAP_KEEP, _C_MMAP),
+    ]
+    rows = [
+        [name, with_range(ratio(measured[narrow], measured[wide])) + "x"]
+        for name, narrow, wide in pairs
+        if wide in measured
+    ]
+    note = (
+        "The kernel's own copy out of the page cache is paid either way, so the C loop's ratio is "
+        "what leaving out the widening can gain."
+    )
+    return [Table("Stored dtype against int64", ["", "gain"], rows, note)]
+
+
+def _targets(measured: dict[str, list[float]]) -> list[Target]:
+    wanted = [
+        ("Loader (pread) / C loop with pread", PREAD, _C_PREAD, 1.0),
+        ("Loader (pread, computed shuffle) / C loop with pread", _COMPUTED, _C_PREAD, 1.0),
+        ("Loader (pread) / DataLoader with __getitems__", PREAD, _TORCH_BATCH, 2.0),
+        ("Loader (pread) / DataLoader, ordinary", PREAD, _TORCH_ITEM, 5.0),
+        ("stored dtype / int64, pread", _NARROW_PREAD, PREAD, 1.8),
+    ]
+    return [
+        Target(
+            what=what,
+            measured=ratio(measured[ours], measured[theirs]).median,
+            limit=limit,
+            relation="at least",
+        )
+        for what, ours, theirs, limit in wanted
+        if theirs in measured
+    ]
