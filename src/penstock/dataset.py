@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats import Manifest, Shard, describe
 from penstock.formats.stream import STREAM, TOKEN, fields_to_json
-from penstock.read.layout import BatchLayout
+from penstock.read.layout import BatchLayout, Output
 from penstock.read.local import Access, LocalReader
 from penstock.views.windows import Windows
 
@@ -83,12 +83,10 @@ class Dataset:
         length = max(0, stop - start)
         # One row of raw bytes: the record as a single opaque field.
         raw = np.dtype([("record", f"V{self.fields.itemsize}")])
-        layout = BatchLayout(raw, 1, length, np.dtype(np.int64))
+        layout = BatchLayout(raw, 1, (Output("", "record", 0, length),), np.dtype(np.int64))
         memory = np.empty(layout.num_bytes, np.uint8)
         self.reader.read(np.array([[0, 0, start, length]]), layout, memory)
-        records: NDArray[Any] = (
-            layout.column("record", 0, length).of(memory, 1)[0].view(self.fields)
-        )
+        records: NDArray[Any] = layout.places()[""].of(memory, 1)[0].view(self.fields)
         tokens: NDArray[Any] = records[TOKEN] if self.fields.names == (TOKEN,) else records
         return tokens
 

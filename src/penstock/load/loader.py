@@ -115,7 +115,10 @@ class Loader:
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
         self._output = output
         self._layout = BatchLayout(
-            view.dataset.fields, batch_size, view.width, view.dataset.token_dtype_out(_plain(dtype))
+            view.dataset.fields,
+            batch_size,
+            view.outputs,
+            view.dataset.token_dtype_out(_plain(dtype)),
         )
         self._pin_memory = pin_memory
         self._prefetch, self._threads, self._announce = prefetch, threads, announce
@@ -131,10 +134,9 @@ class Loader:
         self._pid = os.getpid()
         # Two beside those read ahead: the batch in the user's hand, and the one that comes next.
         self._pool = Pool(self._layout.num_bytes, self._prefetch + 2, pin_memory=self._pin_memory)
-        self._columns = [
-            (out.name, column, _converter(self._output, column.dtype))
-            for out in self.view.outputs
-            for column in [self._layout.column(out.field, out.start, out.stop)]
+        self._places = [
+            (name, place, _converter(self._output, place.dtype))
+            for name, place in self._layout.places().items()
         ]
         self._last_step: Step | None = None
         self._token_sum: int | None = None
@@ -297,9 +299,7 @@ class Loader:
         lent = self._pool.lend(memory)
         if self._digest_tokens:
             self._token_sum = self._hash_tokens(lent, step)
-        batch = {
-            name: convert(column.of(lent, step.rows)) for name, column, convert in self._columns
-        }
+        batch = {name: convert(place.of(lent, step.rows)) for name, place, convert in self._places}
         self._last_step = step
         self._num_batches += 1
         self._num_samples += step.rows
@@ -360,14 +360,15 @@ class Loader:
         from penstock.load.kernels import token_digest
 
         sums = np.zeros(2, np.int64)
-        tokens = self._layout.column(TOKEN, 0, self._layout.width).of(memory, step.rows)
-        wide = np.ascontiguousarray(tokens, np.int64)
-        token_digest(wide, step.position + self.plan.rank, self.plan.ranks, sums)
+        places = self._layout.places()
+        inputs, labels = (places[name].of(memory, step.rows) for name in ("input_ids", "labels"))
+        tokens = np.concatenate([inputs, labels[:, -1:]], axis=1, dtype=np.int64)
+        token_digest(tokens, step.position + self.plan.rank, self.plan.ranks, sums)
         return int(_hex(sums), 16)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
-        left_out = ("_columns", "_engine", "_finalizer", "_pool")
+        left_out = ("_places", "_engine", "_finalizer", "_pool")
         return {key: value for key, value in self.__dict__.items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

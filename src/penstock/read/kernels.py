@@ -82,15 +82,18 @@ class Files(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the fields of a record go in the memory of a batch."""
+    """Where the outputs go in the memory of a batch."""
 
-    width: np.int64
-    """records in a row"""
     is_direct: np.int64
     """1 if the records go into the batch exactly as they are stored"""
-    fields: NDArray[np.int64]
-    """one row per field: offset in the record, bytes in the record, offset in the batch,
-    bytes per element out, bytes per element in, 1 if signed (equal sizes: copied)"""
+    outputs: NDArray[np.int64]
+    """a row each, of the columns below"""
+
+
+# Of Layout.outputs: where the field lies in the record and its bytes there, the bytes of its
+# numbers and whether they are signed; then the bytes of the numbers that go out, where the
+# output's array starts in the batch, and which columns of the row it takes.
+WITHIN, FIELD_BYTES, SIZE_IN, SIGNED, SIZE_OUT, OUT_START, FIRST_COLUMN, END_COLUMN = range(8)
 
 
 FILES_TYPE = types.NamedTuple(
@@ -106,7 +109,7 @@ FILES_TYPE = types.NamedTuple(
     ],
     Files,
 )
-LAYOUT_TYPE = types.NamedTuple([types.int64, types.int64, types.int64[:, ::1]], Layout)
+LAYOUT_TYPE = types.NamedTuple([types.int64, types.int64[:, ::1]], Layout)
 
 
 @intrinsic
@@ -277,19 +280,29 @@ def convert(source, stride, target, count, size_in, signed, size_out):
 
 
 @helper
-def unpack(records, count, record_bytes, layout, batch, first):
-    """Spread stored records over the batch's fields, from element `first` of the fields on."""
-    fields = layout.fields
-    for f in range(fields.shape[0]):
-        source = records + fields[f, 0]
-        width, size_out, size_in, signed = fields[f, 1], fields[f, 3], fields[f, 4], fields[f, 5]
-        target = batch + fields[f, 2] + first * (width // size_in * size_out)
+def unpack(records, record_bytes, layout, batch, row, column, count):
+    """Spread `count` stored records, from `column` of a row on, over the batch's outputs."""
+    outputs = layout.outputs
+    for f in range(outputs.shape[0]):
+        first = max(column, outputs[f, FIRST_COLUMN])
+        num = min(column + count, outputs[f, END_COLUMN]) - first
+        if num <= 0:
+            continue
+        width, size_in, size_out = (
+            outputs[f, FIELD_BYTES],
+            outputs[f, SIZE_IN],
+            outputs[f, SIZE_OUT],
+        )
+        source = records + (first - column) * record_bytes + outputs[f, WITHIN]
+        element = row * (outputs[f, END_COLUMN] - outputs[f, FIRST_COLUMN])
+        element += first - outputs[f, FIRST_COLUMN]
+        target = batch + outputs[f, OUT_START] + element * (width // size_in * size_out)
         if size_in == size_out and width == record_bytes:
-            _memcpy(pointer(target), pointer(source), np.uint64(count * width))
+            _memcpy(pointer(target), pointer(source), np.uint64(num * width))
         elif width == size_in and width in (1, 2, 4, 8):
-            convert(source, record_bytes, target, count, size_in, signed, size_out)
+            convert(source, record_bytes, target, num, size_in, outputs[f, SIGNED], size_out)
         else:
-            for i in range(count):
+            for i in range(num):
                 into, out_of = pointer(target + i * width), pointer(source + i * record_bytes)
                 _memcpy(into, out_of, np.uint64(width))
 
@@ -309,7 +322,7 @@ def find_shard(files, record):
 
 @helper
 def read_segment(files, layout, segments, s, batch, scratch, fault):
-    first = segments[s, ROW] * layout.width + segments[s, COLUMN]
+    row, column = segments[s, ROW], segments[s, COLUMN]
     start, length = segments[s, START], segments[s, LENGTH]
     record_bytes = files.record_bytes
     while length > 0:
@@ -324,13 +337,13 @@ def read_segment(files, layout, segments, s, batch, scratch, fault):
         else:
             records = scratch
             if layout.is_direct:
-                records = batch + layout.fields[0, 2] + first * record_bytes
+                records = batch + (row * layout.outputs[0, END_COLUMN] + column) * record_bytes
             descriptor = files.descriptors[place]
             if not read_exactly(descriptor, records, count * record_bytes, offset, shard, fault):
                 return False
         if files.use_mmap or not layout.is_direct:
-            unpack(records, count, record_bytes, layout, batch, first)
-        first += count
+            unpack(records, record_bytes, layout, batch, row, column, count)
+        column += count
         start += count
         length -= count
     return True

@@ -2,29 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.errors import UsageError
 from penstock.formats.stream import TOKEN
-from penstock.read.layout import BatchLayout
+from penstock.read.layout import BatchLayout, Output
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
     from penstock.views.kernels import WindowState
 
 Batch = dict[str, NDArray[Any]]
-
-
-class Output(NamedTuple):
-    """Columns [start, stop) of a field, under the name that they have in the batch."""
-
-    name: str
-    field: str
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -107,11 +98,10 @@ class Windows(Sequence[Batch]):
         segments = np.empty((samples.size, 4), np.int64)
         window_segments(self.for_kernels(), samples, segments)
         token_dtype = self.dataset.token_dtype_out(dtype)
-        layout = BatchLayout(self.dataset.fields, samples.size, self.width, token_dtype)
+        layout = BatchLayout(self.dataset.fields, samples.size, self.outputs, token_dtype)
         memory = np.empty(layout.num_bytes, np.uint8)
         self.dataset.reader.read(segments, layout, memory)
-        columns = {out.name: layout.column(*out[1:]) for out in self.outputs}
-        return {name: column.of(memory, samples.size) for name, column in columns.items()}
+        return {name: place.of(memory, samples.size) for name, place in layout.places().items()}
 
     def for_kernels(self) -> "WindowState":
         """Describe this to kernels."""
