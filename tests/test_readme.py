@@ -1,0 +1,22 @@
+"""The README is run as a stranger would run it: its Python, then its commands."""
+
+import re
+import shlex
+from pathlib import Path
+
+from penstock.cli import main
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def test_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names = {}
+    exec(compile(program, "README.md", "exec"), names)
+    assert names["inputs"].shape == (8, 128)
+    assert names["checkpoint"]["position"] == 156  # of 156 windows, the last four are dropped
+    commands = [line for line in README.splitlines() if line.startswith("penstock ")]
+    assert len(commands) == 4
+    for command in commands:
+        assert main(shlex.split(command, comments=True)[1:]) == 0, command
