@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", type=int, default=500, help="per round (500)")
     parser.add_argument("--rounds", type=int, default=5, help="(5)")
     parser.add_argument("--prefetch", type=int, default=8, help="batches read ahead (8)")
-    parser.add_argument("--threads", type=int, default=2, help="reading threads (2)")
+    parser.add_argument("--threads", type=int, help="reading threads (up to 4)")
     parser.add_argument("--access", choices=["pread", "mmap"], default="pread", help="(pread)")
     parser.add_argument("--stored", action="store_true", help="keep the stored token type")
     parser.add_argument("--cold", action="store_true", help="drop the page cache before each round")

@@ -92,14 +92,14 @@ def announce(order, view, files, work, position, rows, stride):
 
 
 @helper
-def fill(order, view, files, layout, work, ticket):
+def fill(order, order_ahead, view, files, layout, work, ticket):
     position, rows, stride = ticket[POSITION], ticket[ROWS], ticket[STRIDE]
     ahead, ahead_rows = ticket[AHEAD_POSITION], ticket[AHEAD_ROWS]
     if ahead_rows > 0:
         if ticket[SEQUENCE] == 0 and rows > 0:  # nothing before this one has been announced
             for start in range(position, ahead, rows * stride):
-                announce(order, view, files, work, start, rows, stride)
-        announce(order, view, files, work, ahead, ahead_rows, stride)
+                announce(order_ahead, view, files, work, start, rows, stride)
+        announce(order_ahead, view, files, work, ahead, ahead_rows, stride)
     find_segments(order, view, work, position, rows, stride)
     return fill_segments(
         files, layout, work.segments[:rows], ticket[ADDRESS], work.scratch, work.fault
@@ -107,6 +107,7 @@ def fill(order, view, files, layout, work, ticket):
 
 
 @kernel(
+    STATE_TYPE,
     STATE_TYPE,
     WINDOW_TYPE,
     FILES_TYPE,
@@ -116,8 +117,11 @@ def fill(order, view, files, layout, work, ticket):
     types.int32,
     types.int32,
 )
-def serve(order, view, files, layout, work, ticket, requests, replies):
-    """Serve tickets until told to end; False after a ticket that failed, which is in `ticket`."""
+def serve(order, order_ahead, view, files, layout, work, ticket, requests, replies):
+    """Serve tickets until told to end; False after a ticket that failed, which is in `ticket`.
+
+    What is announced may be an epoch ahead of what is read: each has the state of its own epoch.
+    """
     ticket_bytes = np.uint64(8 * TICKET_WORDS)
     while True:
         got = _read(requests, ticket.ctypes, ticket_bytes)
@@ -125,7 +129,7 @@ def serve(order, view, files, layout, work, ticket, requests, replies):
             continue
         if got <= 0 or ticket[SEQUENCE] == ENDED or work.fault[STOP]:
             return True
-        if not fill(order, view, files, layout, work, ticket):
+        if not fill(order, order_ahead, view, files, layout, work, ticket):
             return False
         _write(replies, ticket.ctypes, np.uint64(8))
 

@@ -58,7 +58,7 @@ class Loader:
         dtype: of token ids, NumPy's or torch's; None keeps the stored one, which moves the least.
         pin_memory: batches in page-locked memory, for copies to the accelerator.
         prefetch: how many batches are read ahead; 0 reads when asked.
-        threads: how many threads read ahead. None of them needs the GIL.
+        threads: how many threads read ahead, without the GIL; up to 4, as there are processors.
         announce: how many batches ahead rows that are not cached are announced to the system.
         digest_tokens: keep a hash of every batch's tokens, for `token_digest()`.
 
@@ -87,7 +87,7 @@ class Loader:
         dtype: Any = np.int64,
         pin_memory: bool = False,
         prefetch: int = 8,
-        threads: int = 2,
+        threads: int | None = None,
         announce: int = 8,
         digest_tokens: bool = False,
     ) -> None:
@@ -102,6 +102,8 @@ class Loader:
             tail=tail,
             endless=endless,
         )
+        if threads is None:
+            threads = min(4, len(os.sched_getaffinity(0)))
         if output not in ("torch", "numpy"):
             raise UsageError(f"output is {output!r}; it must be 'torch' or 'numpy'")
         if not 0 <= prefetch <= 512 or not 1 <= threads <= 64 or not 0 <= announce <= 512:

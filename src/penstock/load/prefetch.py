@@ -74,6 +74,7 @@ class Worker:
         self.ticket = np.zeros(kernels.TICKET_WORDS, np.int64)
         self._arguments = (
             source.order.new_state(),
+            source.order.new_state(),
             source.view.for_kernels(),
             self._files,
             layout.for_kernels(),
