@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ def describe() -> dict[str, str]:
         "memory": f"{int(memory) / 2**20:.0f} GiB",
         "kernel": platform.release(),
         "load before": f"{os.getloadavg()[0]:.1f}",
+        "source": _source(),
         "Python": platform.python_version(),
         **{library: version(library) for library in libraries},
     }
@@ -54,6 +56,16 @@ def resident_bytes() -> int:
     """How much of this process lies in memory."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(_first(r"VmRSS:\s+(\d+) kB", status))
+
+
+def _source() -> str:
+    """Which code was timed: two runs compare only if this is equal."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
 
 
 def _busy_seconds() -> float:
