@@ -278,10 +278,10 @@ def test_a_directory_that_may_no_longer_be_entered_is_named_with_the_reason(publ
 def test_a_file_cut_between_two_reads_is_named_with_the_offset(tmp_path):
     # A loader keeps files open for the whole run; so does this test, with the reader's own tables.
     from penstock.read import kernels
-    from penstock.read.layout import BatchLayout
+    from penstock.read.layout import BatchLayout, Output
 
     data = penstock.open(write(tmp_path, range(1000)))
-    layout = BatchLayout(data.fields, 1, 100, np.dtype(np.int64))
+    layout = BatchLayout(data.fields, 1, (Output("x", "token", 0, 100),), np.dtype(np.int64))
     memory = np.zeros(layout.num_bytes, np.uint8)
     scratch = np.zeros(layout.scratch_bytes, np.uint8)
     fault = np.zeros(kernels.NUM_FAULT_WORDS, np.int64)

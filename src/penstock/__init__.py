@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock import testing
     from penstock.dataset import Dataset, open
     from penstock.errors import PenstockError
-    from penstock.load.loader import Loader, LoaderStats, sum_digests
-    from penstock.order import BlockShuffle, Order, make_order
+    from penstock.load.loader import Loader, LoaderStats
+    from penstock.order import BlockShuffle, Order, make_order, sum_digests
     from penstock.views.windows import Windows
     from penstock.writer import Writer, finish
 
@@ -53,7 +53,7 @@ _HOMES = {
     "finish": "writer",
     "make_order": "order",
     "open": "dataset",
-    "sum_digests": "load.loader",
+    "sum_digests": "order",
 }
 
 

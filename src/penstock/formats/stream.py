@@ -11,6 +11,7 @@ against the sizes of the files in `check_sizes`, before a byte of data is read.
 """
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,9 +66,9 @@ class Shard:
     def check_sizes(self, suffixes: tuple[str, ...] | None = None) -> None:
         """Compare the sizes on disk (of all files, or of those named) with the manifest."""
         for suffix in self.files if suffixes is None else suffixes:
-            path, expected = self.path(suffix), self.files[suffix].size_bytes
+            path, expected = f"{self.directory}/{self.name}{suffix}", self.files[suffix].size_bytes
             try:
-                found = path.stat().st_size
+                found = os.stat(path).st_size  # noqa: PTH116 (20,000 of them at a time)
             except FileNotFoundError:
                 raise MissingDataError(
                     f"{path}: missing; the manifest lists it with {expected:,} bytes"

@@ -16,7 +16,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from penstock.jit import helper, kernel
-from penstock.order.kernels import STATE_TYPE, fill_samples, threefry
+from penstock.order.kernels import DIGEST_KEY, STATE_TYPE, fill_samples, threefry
 from penstock.read.kernels import (
     FILES_TYPE,
     LAYOUT_TYPE,
@@ -35,8 +35,7 @@ ENDED = -1
 _ANNOUNCED_AFTER_MISS = 16
 _EINTR = 4
 _U = np.uint64
-_DIGEST_KEY = _U(0x70656E73746F636B)  # "penstock"
-_SAMPLES, _TOKENS = _U(1), _U(2)
+_FOR_TOKENS = _U(2)
 _GOLDEN, _ODD = _U(0x9E3779B97F4A7C15), _U(0xBF58476D1CE4E5B9)
 
 _read = types.ExternalFunction("read", types.int64(types.int32, types.voidptr, types.uint64))
@@ -134,24 +133,6 @@ def serve(order, order_ahead, view, files, layout, work, ticket, requests, repli
         _write(replies, ticket.ctypes, np.uint64(8))
 
 
-@kernel(STATE_TYPE, types.int64, types.int64, types.int64[::1], types.int64[::1], types.int64[::1])
-def sample_digest(order, position, count, positions, samples, sums):
-    """Add up a hash of (position, sample) over `count` positions, a chunk at a time."""
-    total0, total1 = _U(0), _U(0)
-    done = 0
-    while done < count:
-        size = min(count - done, positions.size)
-        for k in range(size):
-            positions[k] = position + done + k
-        fill_samples(order, positions[:size], samples[:size])
-        for k in range(size):
-            hash0, hash1 = threefry(_DIGEST_KEY, _SAMPLES, _U(positions[k]), _U(samples[k]))
-            total0 += hash0
-            total1 += hash1
-        done += size
-    sums[0], sums[1] = np.int64(total0), np.int64(total1)
-
-
 @kernel(types.int64[:, ::1], types.int64, types.int64, types.int64[::1])
 def token_digest(tokens, position, stride, sums):
     """Add up a hash of (position, tokens) over the rows of a batch."""
@@ -163,7 +144,7 @@ def token_digest(tokens, position, stride, sums):
             x = (_U(row[i]) + _U(i + 1) * _GOLDEN) * _ODD
             x = (x ^ (x >> _U(32))) * _GOLDEN
             content += x ^ (x >> _U(29))
-        hash0, hash1 = threefry(_DIGEST_KEY, _TOKENS, _U(position + k * stride), content)
+        hash0, hash1 = threefry(DIGEST_KEY, _FOR_TOKENS, _U(position + k * stride), content)
         total0 += hash0
         total1 += hash1
     sums[0], sums[1] = np.int64(total0), np.int64(total1)

@@ -1,5 +1,6 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
+import operator
 import os
 import sys
 import weakref
@@ -18,7 +19,7 @@ from penstock.formats.stream import TOKEN
 from penstock.load.buffers import Memory, Pool
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank
-from penstock.order import Indices, Order, Shuffle, make_order
+from penstock.order import Indices, Order, Shuffle, digest_text, make_order
 from penstock.read.layout import BatchLayout
 from penstock.views.windows import Windows
 
@@ -92,6 +93,7 @@ class Loader:
         digest_tokens: bool = False,
     ) -> None:
         rank, ranks = find_rank(rank, ranks)
+        batch_size, seed = operator.index(batch_size), operator.index(seed)
         self.view = view
         self.order: Order = make_order(shuffle, len(view), seed)
         self.plan = Plan(
@@ -141,7 +143,7 @@ class Loader:
             for name, place in self._layout.places().items()
         ]
         self._last_step: Step | None = None
-        self._token_sum: int | None = None
+        self._token_sum: str | None = None
         self._num_batches = self._num_samples = 0
         self._waited_before = 0.0
 
@@ -266,15 +268,8 @@ class Loader:
         Every rank computes it alone, and it is the same for every way of splitting the step. Log
         it, and a resumed run proves itself by equal digests at equal positions.
         """
-        from penstock.load.kernels import sample_digest
-
         step = self._step_handed_out()
-        count = min(self.plan.step_size, step.end - step.position)
-        sums = np.zeros(2, np.int64)
-        chunk = min(count, 1024)
-        positions, samples = np.empty(chunk, np.int64), np.empty(chunk, np.int64)
-        sample_digest(self.order.new_state(), step.position, count, positions, samples, sums)
-        return _hex(sums)
+        return self.order.digest(step.position, min(step.position + self.plan.step_size, step.end))
 
     def token_digest(self) -> str:
         """Hash the tokens of the last batch, as they were handed out on this rank.
@@ -285,7 +280,7 @@ class Loader:
         self._step_handed_out()
         if self._token_sum is None:
             raise UsageError("make the loader with digest_tokens=True to hash its tokens")
-        return f"{self._token_sum:032x}"
+        return self._token_sum
 
     # How it works
 
@@ -358,7 +353,7 @@ class Loader:
             raise UsageError("no batch has been handed out yet")
         return self._last_step
 
-    def _hash_tokens(self, memory: NDArray[np.uint8], step: Step) -> int:
+    def _hash_tokens(self, memory: NDArray[np.uint8], step: Step) -> str:
         from penstock.load.kernels import token_digest
 
         sums = np.zeros(2, np.int64)
@@ -366,7 +361,7 @@ class Loader:
         inputs, labels = (places[name].of(memory, step.rows) for name in ("input_ids", "labels"))
         tokens = np.concatenate([inputs, labels[:, -1:]], axis=1, dtype=np.int64)
         token_digest(tokens, step.position + self.plan.rank, self.plan.ranks, sums)
-        return int(_hex(sums), 16)
+        return digest_text(sums)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
@@ -376,21 +371,6 @@ class Loader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
-
-
-def sum_digests(parts: list[str]) -> str:
-    """Add the `token_digest` of all ranks up to that of the step.
-
-    >>> sum_digests(["0" * 15 + "1" + "2" * 16, "f" * 32])
-    '00000000000000002222222222222221'
-    """
-    high = sum(int(part[:16], 16) for part in parts) % (1 << 64)
-    low = sum(int(part[16:], 16) for part in parts) % (1 << 64)
-    return f"{high:016x}{low:016x}"
-
-
-def _hex(sums: Indices) -> str:
-    return "".join(f"{int(word) % (1 << 64):016x}" for word in sums)
 
 
 def _plain(dtype: Any) -> DTypeLike | None:

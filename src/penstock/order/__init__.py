@@ -120,6 +120,21 @@ class Order:
             raise IndexError(f"epoch {epoch} reaches beyond position 2^63 - 1")
         return indices + first
 
+    def digest(self, start: int, stop: int) -> str:
+        """Hash which samples stand at the positions [start, stop).
+
+        It is a sum over positions: digests of neighbouring ranges add up (`penstock.sum_digests`)
+        to that of the whole.
+        """
+        from penstock.order import kernels
+
+        sums = np.zeros(2, np.int64)
+        chunk = max(1, min(stop - start, 1024))
+        positions, samples = np.empty(chunk, np.int64), np.empty(chunk, np.int64)
+        with self._lock:
+            kernels.digest(self._state, start, stop - start, positions, samples, sums)
+        return digest_text(sums)
+
     def __getstate__(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("kind", "num_samples", "seed", "block_size")}
 
@@ -136,6 +151,22 @@ def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
         kind = _SHUFFLED_BLOCKS if shuffle.inside else _BLOCKS
         return Order(kind, num_samples, seed, min(shuffle.block_size, max(num_samples, 1)))
     return Order(_SHUFFLED if shuffle else _SEQUENTIAL, num_samples, seed)
+
+
+def digest_text(sums: Indices) -> str:
+    """Write two 64-bit sums as 32 hex digits."""
+    return "".join(f"{int(word) % (1 << 64):016x}" for word in sums)
+
+
+def sum_digests(parts: Sequence[str]) -> str:
+    """Add digests up: of the ranks' tokens to that of the step, of steps to that of the run.
+
+    >>> sum_digests(["0" * 15 + "1" + "2" * 16, "f" * 32])
+    '00000000000000002222222222222221'
+    """
+    high = sum(int(part[:16], 16) for part in parts) % (1 << 64)
+    low = sum(int(part[16:], 16) for part in parts) % (1 << 64)
+    return f"{high:016x}{low:016x}"
 
 
 def _integers(values: Sequence[int] | Indices) -> Indices:

@@ -34,6 +34,7 @@ _U = np.uint64
 _PARITY = _U(0x1BD11BDAA9FC1A22)
 _FIRST_ODD, _SECOND_ODD = _U(0x9E3779B97F4A7C15), _U(0xD1B54A32D192ED03)
 _LOW_HALF = _U(0xFFFFFFFF)
+DIGEST_KEY, _FOR_SAMPLES = _U(0x70656E73746F636B), _U(1)  # "penstock"
 _FOR_NETWORK, _FOR_TABLE, _FOR_INSIDE = _U(1), _U(2), _U(3)
 
 
@@ -333,6 +334,24 @@ def samples_at(order, positions, samples):
 def indices_of(order, epoch, samples, indices):
     for k in range(samples.size):
         indices[k] = np.int64(index_of(order, epoch, _U(samples[k])))
+
+
+@kernel(STATE_TYPE, numba.int64, numba.int64, _INTS, _INTS, _INTS)
+def digest(order, position, count, positions, samples, sums):
+    """Add up a hash of (position, sample) over `count` positions, a chunk at a time."""
+    total0, total1 = _U(0), _U(0)
+    done = 0
+    while done < count:
+        size = min(count - done, positions.size)
+        for k in range(size):
+            positions[k] = position + done + k
+        fill_samples(order, positions[:size], samples[:size])
+        for k in range(size):
+            hash0, hash1 = threefry(DIGEST_KEY, _FOR_SAMPLES, _U(positions[k]), _U(samples[k]))
+            total0 += hash0
+            total1 += hash1
+        done += size
+    sums[0], sums[1] = np.int64(total0), np.int64(total1)
 
 
 @kernel(numba.uint64, numba.uint64, numba.uint64, numba.uint64)
