@@ -445,8 +445,8 @@ def test_the_rank_comes_from_torch_distributed_before_the_environment(data, monk
     [
         ({"rank": 1}, "give both, or neither"),
         ({"output": "jax"}, "'jax'"),
-        ({"prefetch": -1}, "prefetch -1"),
-        ({"threads": 0}, "threads 0"),
+        ({"prefetch": -1}, "prefetch is -1"),
+        ({"threads": 0}, "threads is 0"),
         ({"seed": -1}, "seed is -1"),
     ],
 )

@@ -14,7 +14,7 @@ def test_importing_penstock_imports_nothing_else():
     program = (
         "import sys, penstock\n"
         "assert not {'numpy', 'numba', 'torch', 'rich'} & set(sys.modules)\n"
-        "import penstock.load.loader, penstock.dataset, penstock.writer\n"
+        "import penstock.load.loader, penstock.dataset, penstock.write.writer\n"
         "assert not {'numba', 'torch', 'rich'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.load.loader import Loader, LoaderStats
     from penstock.order import BlockShuffle, Order, make_order, sum_digests
     from penstock.views.windows import Windows
-    from penstock.writer import Writer, finish
+    from penstock.write.writer import Writer, finish
 
 __all__ = [
     "BlockShuffle",
@@ -49,8 +49,8 @@ _HOMES = {
     "Order": "order",
     "PenstockError": "errors",
     "Windows": "views.windows",
-    "Writer": "writer",
-    "finish": "writer",
+    "Writer": "write.writer",
+    "finish": "write.writer",
     "make_order": "order",
     "open": "dataset",
     "sum_digests": "order",

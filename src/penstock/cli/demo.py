@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def write_corpus(path: Path, num_parts: int = 2) -> None:
     """Write the standard library as byte tokens, one document per file."""
-    from penstock.writer import finish
+    from penstock.write.writer import finish
 
     processes = [
         multiprocessing.get_context("spawn").Process(
@@ -101,7 +101,7 @@ def write_corpus(path: Path, num_parts: int = 2) -> None:
 def _write_part(path: Path, part: int, num_parts: int) -> None:
     import numpy as np
 
-    from penstock.writer import Writer
+    from penstock.write.writer import Writer
 
     root = Path(sysconfig.get_path("stdlib"))
     files = [f for f in sorted(root.rglob("*.py")) if "site-packages" not in f.parts]

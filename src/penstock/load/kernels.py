@@ -9,6 +9,7 @@ have them: announcing costs a fifth of a cached read. Two rows of the batch in q
 without waiting; a miss announces that batch and the next `_ANNOUNCED_AFTER_MISS`.
 """
 
+import errno
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,9 @@ from penstock.read.kernels import (
     LAYOUT_TYPE,
     STOP,
     announce_segment,
-    errno,
     fill_segments,
     is_cached,
+    last_error,
 )
 from penstock.views.kernels import WINDOW_TYPE, fill_window_segments
 
@@ -33,7 +34,7 @@ SEQUENCE, ADDRESS, POSITION, ROWS, STRIDE, AHEAD_POSITION, AHEAD_ROWS = range(7)
 ENDED = -1
 
 _ANNOUNCED_AFTER_MISS = 16
-_EINTR = 4
+_EINTR = errno.EINTR
 _U = np.uint64
 _FOR_TOKENS = _U(2)
 _GOLDEN, _ODD = _U(0x9E3779B97F4A7C15), _U(0xBF58476D1CE4E5B9)
@@ -124,7 +125,7 @@ def serve(order, order_ahead, view, files, layout, work, ticket, requests, repli
     ticket_bytes = np.uint64(8 * TICKET_WORDS)
     while True:
         got = _read(requests, ticket.ctypes, ticket_bytes)
-        if got < 0 and errno() == _EINTR:
+        if got < 0 and last_error() == _EINTR:
             continue
         if got <= 0 or ticket[SEQUENCE] == ENDED or work.fault[STOP]:
             return True

@@ -108,11 +108,13 @@ class Loader:
             threads = min(4, len(os.sched_getaffinity(0)))
         if output not in ("torch", "numpy"):
             raise UsageError(f"output is {output!r}; it must be 'torch' or 'numpy'")
-        if not 0 <= prefetch <= 512 or not 1 <= threads <= 64 or not 0 <= announce <= 512:
-            raise UsageError(
-                f"prefetch {prefetch} (0 to 512), threads {threads} (1 to 64) or "
-                f"announce {announce} (0 to 512) is out of range"
-            )
+        for name, value, lowest, highest in (
+            ("prefetch", prefetch, 0, 512),
+            ("threads", threads, 1, 64),
+            ("announce", announce, 0, 512),
+        ):
+            if not lowest <= value <= highest:
+                raise UsageError(f"{name} is {value}; it must be from {lowest} to {highest}")
         if pin_memory and not _can_pin_memory():
             raise UsageError("pin_memory needs torch and an accelerator, and there is none here")
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):

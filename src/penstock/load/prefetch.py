@@ -27,7 +27,7 @@ from penstock.views.windows import Windows
 _TICKET = struct.Struct(f"={kernels.TICKET_WORDS}q")
 _LAST_TICKET = _TICKET.pack(*[kernels.ENDED] * kernels.TICKET_WORDS)
 _REPLY = struct.Struct("=q")
-MAX_DEPTH = 512  # tickets and replies must fit into their pipes, or both sides would wait
+MAX_DEPTH = 512  # as many replies fit into the smallest pipe there is, one page
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,10 +191,14 @@ class Prefetcher:
             for worker in self._workers
         ]
         self._closed = False
-        for _ in range(depth):
-            self._request()
         for thread in self._threads:
             thread.start()
+        try:
+            for _ in range(depth):
+                self._request()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def num_ready(self) -> int:

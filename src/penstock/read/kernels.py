@@ -5,6 +5,9 @@ installation. A kernel cannot raise: it leaves what went wrong in `fault`, and t
 `penstock.read.local` for the error with the file's name in it.
 """
 
+import errno
+import mmap
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -22,15 +25,13 @@ FINE, CANNOT_OPEN, WRONG_SIZE, CANNOT_READ, SHORT_READ, CANNOT_MAP = range(6)
 ROW, COLUMN, START, LENGTH = range(4)
 
 MAX_READ_BYTES = 0x7FFFF000  # Linux reads no more than this at once
-_EINTR, _EAGAIN = 4, 11
-_SEEK_END, _WILL_NEED, _FADVISE_RANDOM, _NO_WAIT = (
-    np.int32(2),
-    np.int32(3),
-    np.int32(1),
-    np.int32(8),
-)
-_OPEN_FLAGS = np.int32(0o2004000)  # close on exec; and never wait, should it be a pipe by now
-_PROTECT_READ, _MAP_SHARED = np.int32(1), np.int32(1)
+_EINTR = errno.EINTR
+_SEEK_END = np.int32(os.SEEK_END)
+_WILL_NEED, _RANDOM = np.int32(os.POSIX_FADV_WILLNEED), np.int32(os.POSIX_FADV_RANDOM)
+_NO_WAIT = np.int32(os.RWF_NOWAIT)
+# O_NONBLOCK: should the file have become a pipe by now, opening it must not wait for a writer.
+_OPEN_FLAGS = np.int32(os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+_PROTECT_READ, _MAP_SHARED = np.int32(mmap.PROT_READ), np.int32(mmap.MAP_SHARED)
 
 
 def _libc(name, result, *arguments):
@@ -148,7 +149,7 @@ def store(typing_context, address, index, value):
 
 
 @helper
-def errno():
+def last_error():
     return np.int64(load(_errno_location(), 0, np.int32))
 
 
@@ -187,7 +188,7 @@ def open_place(files, shard, fault):
     name = pointer(files.names + files.name_start[shard])
     descriptor = _open(name, _OPEN_FLAGS)
     if descriptor < 0:
-        set_fault(fault, CANNOT_OPEN, shard, 0, errno())
+        set_fault(fault, CANNOT_OPEN, shard, 0, last_error())
         return np.int64(-1)
     size = _lseek(descriptor, 0, _SEEK_END)
     if size != shard_bytes(files, shard):
@@ -195,11 +196,11 @@ def open_place(files, shard, fault):
         set_fault(fault, WRONG_SIZE, shard, 0, size)
         return np.int64(-1)
     # Rows are far apart: the kernel's own read-ahead would read 32 times what is wanted.
-    _fadvise(descriptor, 0, 0, _FADVISE_RANDOM)
+    _fadvise(descriptor, 0, 0, _RANDOM)
     if files.use_mmap:
         address = _mmap(pointer(0), np.uint64(size), _PROTECT_READ, _MAP_SHARED, descriptor, 0)
         if address == -1:
-            set_fault(fault, CANNOT_MAP, shard, 0, errno())
+            set_fault(fault, CANNOT_MAP, shard, 0, last_error())
             _close(descriptor)
             return np.int64(-1)
         files.mappings[place] = address
@@ -219,8 +220,8 @@ def read_exactly(descriptor, address, num_bytes, offset, shard, fault):
             done += got
         elif got == 0:
             return set_fault(fault, SHORT_READ, shard, offset + done, num_bytes - done)
-        elif errno() != _EINTR:
-            return set_fault(fault, CANNOT_READ, shard, offset + done, errno())
+        elif last_error() != _EINTR:
+            return set_fault(fault, CANNOT_READ, shard, offset + done, last_error())
     return True
 
 

@@ -1,0 +1,116 @@
+"""Files that appear whole or not at all, and locks that die with their holder."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import xxhash
+
+from penstock.errors import DatasetExistsError
+from penstock.formats.stream import StoredFile
+
+TEMPORARY = r"\.[0-9a-f]{16}\.tmp"
+
+
+class OpenFile:
+    """A file under a temporary name, hashed as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        self._file = self._temporary.open("xb", buffering=1 << 20)
+        self._hash = xxhash.xxh3_64()
+        self._size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append to the file."""
+        self._file.write(data)
+        self._hash.update(data)
+        self._size_bytes += len(data)
+
+    def finish(self) -> StoredFile:
+        """Sync the file and give it its name."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.rename(self._path)
+        return StoredFile(self._size_bytes, self._hash.hexdigest())
+
+    def discard(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):  # a full disk refuses the flush; the data go anyway
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def publish(path: Path, text: str) -> None:
+    """Write a whole file, so that it lasts once it can be seen."""
+    file = OpenFile(path)
+    try:
+        file.write(text.encode())
+        file.finish()
+    except BaseException:
+        file.discard()
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory last."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock_name(name: str) -> str:
+    """The file that a lock is held on."""
+    return f".{name}.lock"
+
+
+@contextlib.contextmanager
+def hold_lock(directory: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of one name, and say whether somebody died while holding it."""
+    path = directory / lock_name(name)
+    while True:
+        was_there = path.exists()
+        with path.open("ab") as file:
+            if wait:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            else:
+                _take(file, path)
+            if _is_still(path, file.fileno()):
+                try:
+                    yield was_there
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+
+
+def _take(file: IO[bytes], path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DatasetExistsError(
+            f"{path}: another writer is at work under this name; wait for it to end, or give "
+            "every process a part number of its own"
+        ) from None
+
+
+def refuse_if_held(path: Path) -> None:
+    """Leave the file of a writer that died where it is: the next one of that name needs it."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        _take(file, path)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether `path` names the open file: who held its lock before may have removed it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

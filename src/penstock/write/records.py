@@ -1,0 +1,105 @@
+"""Records: which types can be stored, and which values come back as they went in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from penstock.errors import UsageError
+from penstock.formats import stream
+
+Records = ArrayLike | Mapping[str, ArrayLike]
+
+
+def record_type(
+    fields: DTypeLike | None, vocab_size: int | None, *, with_metadata: bool
+) -> np.dtype[Any]:
+    """The record that a writer's arguments mean."""
+    if fields is None:
+        if vocab_size is None:
+            raise UsageError("give vocab_size, or the record's fields, to choose a token width")
+        fields = "<u2" if vocab_size <= 1 << 16 else "<u4" if vocab_size <= 1 << 32 else "<u8"
+    try:
+        record: np.dtype[Any] = np.dtype(fields)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise UsageError(f"fields: {fields!r} is no NumPy record ({error})") from None
+    if not record.names:
+        record = np.dtype([(stream.TOKEN, record)])
+    if with_metadata and stream.METADATA_ID not in (record.names or ()):
+        members = [(name, record[name]) for name in record.names or ()]
+        record = np.dtype([*members, (stream.METADATA_ID, "<u4")])
+    problem = stream.fields_problem(record)
+    if problem is None and with_metadata and record[stream.METADATA_ID] != np.dtype("<u4"):
+        problem = f"field {stream.METADATA_ID!r} must be uint32"
+    if problem is None and record.names == (stream.METADATA_ID,):
+        problem = f"there is nothing beside {stream.METADATA_ID!r}"
+    if problem is None and not with_metadata and stream.METADATA_ID in (record.names or ()):
+        problem = f"field {stream.METADATA_ID!r} is the writer's own; pass metadata=… instead"
+    if problem is None and vocab_size is not None and stream.TOKEN in (record.names or ()):
+        limit = int(np.iinfo(record[stream.TOKEN]).max) + 1
+        if vocab_size > limit:
+            problem = f"{record[stream.TOKEN]} holds {limit:,} ids, vocab_size is {vocab_size:,}"
+    if problem:
+        raise UsageError(f"fields: {problem}")
+    return record
+
+
+def as_records(
+    records: Records, stored: np.dtype[Any], names: list[str], vocab_size: int | None
+) -> NDArray[np.void]:
+    """Check one document, which has the fields `names`, and bring it into the stored type."""
+    try:
+        columns = _columns(records, names)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if sorted(columns) != sorted(names):
+        raise UsageError(f"has the fields {sorted(columns)}, not {sorted(names)}")
+    first = columns[names[0]]
+    if first.ndim == 0:
+        raise UsageError(f"{names[0]} is one number, not an array of them")
+    document = np.empty(len(first), stored)
+    for name, values in columns.items():
+        shape = (len(first), *stored[name].shape)
+        if values.shape != shape:
+            raise UsageError(f"field {name!r} has shape {values.shape}, not {shape}")
+        limit = vocab_size if name == stream.TOKEN else None
+        problem = _value_problem(values, stored[name].base, limit) if values.size else None
+        if problem:
+            raise UsageError(f"field {name!r}: {problem}")
+        document[name] = values
+    return document
+
+
+def _columns(records: Records, names: list[str]) -> dict[str, NDArray[Any]]:
+    """One array for each field, from any of the forms that `append` takes."""
+    if isinstance(records, Mapping):
+        return {name: np.asarray(values) for name, values in records.items()}
+    array = np.asarray(records)
+    if array.dtype.names:
+        return {name: array[name] for name in array.dtype.names}
+    if names == [stream.TOKEN]:
+        return {stream.TOKEN: array}
+    raise UsageError(f"a bare array; this dataset has the fields {names}")
+
+
+def _value_problem(
+    values: NDArray[Any], stored: np.dtype[Any], vocab_size: int | None
+) -> str | None:
+    """Say why values would not come back as they went in, if so."""
+    if stored.kind in "iu" and values.dtype.kind in "iub":
+        lowest, limit = int(np.iinfo(stored).min), int(np.iinfo(stored).max) + 1
+        if vocab_size is not None:
+            lowest, limit = 0, vocab_size
+        for value in (int(values.min()), int(values.max())):
+            if not lowest <= value < limit:
+                what = "vocabulary" if vocab_size is not None else f"range of {stored}"
+                return f"{value:,} is outside of the {what}, [{lowest:,}, {limit:,})"
+        return None
+    if stored.kind in "fc" and values.dtype.kind in ("iufbc" if stored.kind == "c" else "iufb"):
+        with np.errstate(over="ignore"):
+            lost = np.isfinite(values) & ~np.isfinite(values.astype(stored))
+        return f"{values[lost][0]} is too large for {stored}" if lost.any() else None
+    if stored.kind == values.dtype.kind and np.can_cast(values.dtype, stored, "safe"):
+        return None
+    return f"{values.dtype} cannot be kept as {stored}"

@@ -1,0 +1,62 @@
+"""The shard that is being written."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.formats import stream
+from penstock.formats.stream import Shard
+from penstock.write.files import OpenFile, sync_directory
+
+SUFFIXES = (stream.STREAM, stream.DOCUMENTS, stream.INDEX, stream.METADATA)
+
+
+class OpenShard:
+    """Its files, under temporary names, and what is in them so far."""
+
+    def __init__(self, directory: Path, name: str, with_metadata: bool) -> None:
+        self.num_records = 0
+        self.num_documents = 0
+        self.num_spans = 0
+        self._directory, self._name = directory, name
+        self._metadata_bytes = 0
+        self._files: dict[str, OpenFile] = {}
+        try:
+            for suffix in SUFFIXES if with_metadata else SUFFIXES[:2]:
+                self._files[suffix] = OpenFile(directory / f"{name}{suffix}")
+                if suffix in (stream.DOCUMENTS, stream.INDEX):
+                    self._files[suffix].write(bytes(8))
+        except BaseException:
+            self.discard()
+            raise
+
+    def append(self, document: NDArray[np.void], blobs: list[bytes]) -> None:
+        """Write one document and the metadata of its spans."""
+        self._files[stream.STREAM].write(document.tobytes())
+        self.num_records += len(document)
+        self.num_documents += 1
+        self._files[stream.DOCUMENTS].write(self.num_records.to_bytes(8, "little"))
+        for blob in blobs:
+            self._files[stream.METADATA].write(blob)
+            self._metadata_bytes += len(blob)
+            self._files[stream.INDEX].write(self._metadata_bytes.to_bytes(8, "little"))
+        self.num_spans += len(blobs)
+
+    def finish(self) -> Shard:
+        """Sync the files and give them their names."""
+        files = {suffix: file.finish() for suffix, file in self._files.items()}
+        sync_directory(self._directory)
+        return Shard(
+            self._directory,
+            self._name,
+            self.num_records,
+            self.num_documents,
+            self.num_spans,
+            files,
+        )
+
+    def discard(self) -> None:
+        """Remove the files."""
+        for file in self._files.values():
+            file.discard()

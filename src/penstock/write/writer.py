@@ -1,0 +1,348 @@
+"""`Writer` and `finish`: from documents to a dataset."""
+
+import contextlib
+import json
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
+from penstock.formats import stream
+from penstock.formats.stream import Manifest, Shard
+from penstock.write.files import TEMPORARY, hold_lock, lock_name, publish, refuse_if_held
+from penstock.write.records import Records, as_records, record_type
+from penstock.write.shard import SUFFIXES, OpenShard
+
+Encoder = Callable[[Any], bytes]
+Span = tuple[int, int, Any]
+
+
+class Writer:
+    """Append documents; the end of the `with` block finishes the dataset.
+
+    Arguments:
+        path: the directory, made if it is missing.
+        fields: the record, as for `numpy.dtype`: `[("token", "<u4"), ("concept", "<u2")]`, or one
+            integer type for bare tokens. Left out, tokens get the width that `vocab_size` needs.
+        vocab_size: token ids must be below it.
+        metadata: turns a metadata object into bytes; with it, `append` takes metadata.
+        part: this process's part of the dataset, see the module's text.
+        shard_bytes: a shard ends with the document that makes it this large.
+        tokenizer, bos_id, eos_id: noted in the manifest, for readers.
+
+    >>> with Writer(tmp / "out", vocab_size=50_257) as writer:
+    ...     writer.append([15496, 11, 995])
+    >>> penstock.open(tmp / "out").num_records
+    3
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fields: DTypeLike | None = None,
+        vocab_size: int | None = None,
+        metadata: Encoder | None = None,
+        part: int | None = None,
+        shard_bytes: int = 1 << 30,
+        tokenizer: Mapping[str, str] | None = None,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+    ) -> None:
+        vocab_size = _count("vocab_size", vocab_size, lowest=1)
+        part = _count("part", part, below=100_000)
+        self.fields = record_type(fields, vocab_size, with_metadata=metadata is not None)
+        self.num_documents = 0
+        self.num_records = 0
+        self._directory = Path(path).absolute()
+        self._head = Manifest(
+            self.fields,
+            vocab_size,
+            dict(tokenizer or {}),
+            _count("bos_id", bos_id),
+            _count("eos_id", eos_id),
+            shards=(),
+        )
+        _check_that_it_opens(self._head)
+        self._encode = metadata
+        self._part = part
+        self._shard_bytes = _count("shard_bytes", shard_bytes, lowest=1)
+        self._shards: list[Shard] = []
+        self._open_shard: OpenShard | None = None
+        self._closed = False
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise DatasetExistsError(f"{self._directory}: a file is in the way") from None
+        self._lock = contextlib.ExitStack()
+        somebody_died = self._lock.enter_context(hold_lock(self._directory, self._lock_name))
+        try:
+            self._refuse_to_replace()
+            self._clear_the_way(somebody_died=somebody_died)
+        except BaseException:
+            self._close()
+            raise
+
+    def append(
+        self,
+        records: Records,
+        metadata: Any = None,
+        *,
+        spans: Iterable[Span] = (),
+    ) -> None:
+        """Append one document: token ids, an array of records, or one array for each field.
+
+        `metadata` belongs to the whole document; `spans` gives `(start, stop, metadata)` for runs
+        of its records instead.
+        """
+        if self._closed:
+            raise UsageError("this writer is finished; make another one, for another path or part")
+        document = self._as_records(records)
+        blobs = self._attach(document, metadata, spans)
+        try:
+            shard = self._shard_with_room(len(blobs))
+            if blobs:
+                ids = document[stream.METADATA_ID]
+                ids[ids != stream.NO_METADATA] += np.uint32(shard.num_spans)
+            shard.append(document, blobs)
+        except BaseException:
+            self.abort()
+            raise
+        self.num_documents += 1
+        self.num_records += len(document)
+
+    def finish(self) -> None:
+        """Make what was appended a dataset, or a finished part of one."""
+        if self._closed:
+            return
+        try:
+            self._end_shard()
+            manifest = replace(self._head, shards=tuple(self._shards))
+            with hold_lock(self._directory, "finish", wait=True):
+                self._refuse_to_replace()
+                publish(self._listed_in, manifest.to_json())
+        except BaseException:
+            self.abort()
+            raise
+        self._close()
+
+    def abort(self) -> None:
+        """Remove what this writer wrote; nothing that was finished before is touched."""
+        if self._closed:
+            return
+        try:
+            if self._open_shard is not None:
+                self._open_shard.discard()
+                self._open_shard = None
+            # An interrupt may have come after the manifest was renamed: then all is finished.
+            if not self._listed_in.exists():
+                for path in self._own_files():
+                    path.unlink()
+        finally:
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abort()
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self._part is None else f"{self._part:05d}-"
+
+    @property
+    def _lock_name(self) -> str:
+        return "dataset" if self._part is None else f"{self._part:05d}"
+
+    @property
+    def _listed_in(self) -> Path:
+        """The manifest whose existence makes this writer's shards finished."""
+        if self._part is None:
+            return self._directory / stream.MANIFEST_NAME
+        return self._directory / f"{self._part:05d}{stream.PART_SUFFIX}"
+
+    def _close(self) -> None:
+        self._closed = True
+        self._lock.close()
+
+    def _refuse_to_replace(self) -> None:
+        manifest = self._directory / stream.MANIFEST_NAME
+        if manifest.exists():
+            raise DatasetExistsError(
+                f"{manifest}: a finished dataset is here; choose another path, and open both with "
+                "penstock.open([a, b])"
+            )
+        parts = sorted(self._directory.glob(f"*{stream.PART_SUFFIX}"))
+        if self._part is None and parts:
+            raise DatasetExistsError(
+                f"{parts[0]}: this directory is written in parts; give a part number, or join the "
+                f"parts with penstock.finish({str(self._directory)!r})"
+            )
+        if self._part is not None and self._listed_in in parts:
+            raise DatasetExistsError(
+                f"{self._listed_in}: part {self._part} is finished; choose another number, or "
+                "remove this file to write the part again"
+            )
+
+    def _clear_the_way(self, *, somebody_died: bool) -> None:
+        """Remove what a killed writer of this name left; refuse to touch anybody else's files."""
+        leftovers = self._own_files()
+        if leftovers and not somebody_died:
+            raise DatasetExistsError(
+                f"{leftovers[0]}: is in the way and belongs to no dataset; remove it, or choose "
+                "another path"
+            )
+        for path in leftovers:
+            path.unlink()
+
+    def _own_files(self) -> list[Path]:
+        """Files under this writer's names, finished or temporary."""
+        endings = "|".join(re.escape(suffix) for suffix in SUFFIXES)
+        listed_in = re.escape(self._listed_in.name)
+        ours = re.compile(
+            rf"{self._prefix}\d{{5,}}({endings})({TEMPORARY})?|{listed_in}{TEMPORARY}"
+        )
+        return [path for path in self._directory.iterdir() if ours.fullmatch(path.name)]
+
+    def _shard_with_room(self, num_spans: int) -> OpenShard:
+        if self._open_shard is not None and (
+            self._open_shard.num_records * self.fields.itemsize >= self._shard_bytes
+            or self._open_shard.num_spans + num_spans > stream.NO_METADATA
+        ):
+            self._end_shard()
+        if self._open_shard is None:
+            name = f"{self._prefix}{len(self._shards):05d}"
+            self._open_shard = OpenShard(self._directory, name, self._encode is not None)
+        return self._open_shard
+
+    def _end_shard(self) -> None:
+        if self._open_shard is not None:
+            self._shards.append(self._open_shard.finish())
+            self._open_shard = None
+
+    def _as_records(self, records: Records) -> NDArray[np.void]:
+        names = list(self.fields.names or ())
+        if self._encode is not None:
+            names.remove(stream.METADATA_ID)
+        try:
+            return as_records(records, self.fields, names, self._head.vocab_size)
+        except UsageError as error:
+            raise UsageError(f"document {self.num_documents:,}: {error}") from None
+
+    def _attach(
+        self, document: NDArray[np.void], metadata: Any, spans: Iterable[Span]
+    ) -> list[bytes]:
+        """Number the document's spans from 0 and encode their metadata."""
+        wanted = sorted(spans, key=lambda span: span[0])
+        if metadata is not None:
+            if wanted:
+                raise UsageError("give metadata for the whole document or spans, not both")
+            wanted = [(0, len(document), metadata)]
+        if self._encode is None:
+            if wanted:
+                raise UsageError("this writer has no encoder; pass metadata=… to Writer")
+            return []
+        ids = document[stream.METADATA_ID]
+        ids[:] = stream.NO_METADATA
+        blobs: list[bytes] = []
+        end = 0
+        for start, stop, value in wanted:
+            if not isinstance(start, int | np.integer) or not isinstance(stop, int | np.integer):
+                raise UsageError(
+                    f"document {self.num_documents:,}: span [{start}, {stop}) is not of integers"
+                )
+            if not end <= start < stop <= len(document):
+                raise UsageError(
+                    f"document {self.num_documents:,}: span [{start}, {stop}) is empty, overlaps "
+                    f"the one before, or leaves the document's {len(document):,} records"
+                )
+            ids[start:stop] = len(blobs)
+            blob = self._encode(value)
+            if not isinstance(blob, bytes | bytearray | memoryview):
+                raise UsageError(f"the metadata encoder returned {type(blob).__name__}, not bytes")
+            blobs.append(bytes(blob))
+            end = stop
+        return blobs
+
+
+def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
+    """Join the finished parts of a dataset, in the order of their numbers.
+
+    With `parts`, exactly the parts 0 to `parts - 1` must be there; without, those that are there
+    must be numbered without a gap.
+    """
+    directory = Path(path).absolute()
+    if not directory.is_dir():
+        raise MissingDataError(f"{directory}: no such directory")
+    with hold_lock(directory, "finish", wait=True):
+        for leftover in directory.glob(f"{stream.MANIFEST_NAME}.*.tmp"):
+            leftover.unlink()
+        if (directory / stream.MANIFEST_NAME).exists():
+            raise DatasetExistsError(f"{directory / stream.MANIFEST_NAME}: finished already")
+        for lock in sorted(directory.glob(".*.lock")):
+            if lock.name != lock_name("finish"):
+                refuse_if_held(lock)
+        found = sorted(directory.glob(f"*{stream.PART_SUFFIX}"))
+        expected = [
+            directory / f"{part:05d}{stream.PART_SUFFIX}"
+            for part in range(len(found) if parts is None else parts)
+        ]
+        if found != expected or not found:
+            missing = [path.name for path in expected if path not in found] or ["00000.part.json"]
+            surplus = [path.name for path in found if path not in expected]
+            raise MissingDataError(
+                f"{directory}: the parts are not complete: missing {missing[:5]}, "
+                f"not expected {surplus[:5]}; write the missing parts, then finish again"
+            )
+        manifests = [stream.read_manifest(directory, part.name) for part in found]
+        head = replace(manifests[0], shards=())
+        for part, manifest in zip(found, manifests, strict=True):
+            if replace(manifest, shards=()) != head:
+                raise FormatError(
+                    f"{part}: fields, vocab_size, tokenizer, bos_id or eos_id differ from those of "
+                    f"{found[0].name}; all parts of a dataset share them"
+                )
+        shards = tuple(shard for manifest in manifests for shard in manifest.shards)
+        publish(directory / stream.MANIFEST_NAME, replace(head, shards=shards).to_json())
+        for part in found:
+            part.unlink()
+
+
+def _count(name: str, value: int | None, *, lowest: int = 0, below: int = 1 << 63) -> Any:
+    """Take any integer, NumPy's too, and refuse what no manifest can say."""
+    if value is None:
+        return None
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} is {value!r}; it must be an integer") from None
+    if not lowest <= count < below:
+        raise UsageError(f"{name} is {count}; it must be from {lowest} to {below - 1:,}")
+    return count
+
+
+def _check_that_it_opens(head: Manifest) -> None:
+    """Refuse settings that would make a manifest that no reader accepts."""
+    try:
+        accepted = stream.parse_manifest(json.loads(head.to_json()), Path())
+    except (FormatError, TypeError) as error:
+        raise UsageError(str(error)) from None
+    if accepted != head:
+        raise UsageError(f"{head} would be read back as {accepted}")
