@@ -276,31 +276,33 @@ def test_a_directory_that_may_no_longer_be_entered_is_named_with_the_reason(publ
 
 
 def test_a_file_cut_between_two_reads_is_named_with_the_offset(tmp_path):
-    # A loader keeps files open for the whole run; so does this test, with the reader's own tables.
-    from penstock.read import kernels
-    from penstock.read.layout import BatchLayout, Output
+    view = penstock.open(write(tmp_path, range(1000))).windows(100)
+    batches = iter(penstock.Loader(view, 1, shuffle=False, prefetch=0, output="numpy"))
+    next(batches)
+    os.truncate(tmp_path / "00000.stream", 350)
+    message = "00000.stream: ends at byte 350, where 52 more were expected"
+    with pytest.raises(FormatError, match=message):
+        next(batches)
 
-    data = penstock.open(write(tmp_path, range(1000)))
-    layout = BatchLayout(data.fields, 1, (Output("x", "token", 0, 100),), np.dtype(np.int64))
-    memory = np.zeros(layout.num_bytes, np.uint8)
-    scratch = np.zeros(layout.scratch_bytes, np.uint8)
-    fault = np.zeros(kernels.NUM_FAULT_WORDS, np.int64)
-    files = data.reader.new_files()
 
-    def read(start):
-        segments = np.array([[0, 0, start, 100]])
-        addresses = memory.ctypes.data, scratch.ctypes.data
-        kernels.read_segments(files, layout.for_kernels(), segments, *addresses, fault)
+def test_a_read_that_the_system_refuses_is_named_with_file_and_offset(tmp_path):
+    view = penstock.open(write(tmp_path, range(1000))).windows(100)
+    batches = iter(penstock.Loader(view, 1, shuffle=False, prefetch=0, output="numpy"))
+    next(batches)
+    stream = tmp_path / "00000.stream"
+    descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    (held,) = [fd for fd in descriptors if os.path.samestat(fstat(fd), stream.stat())]
+    with stream.open("ab") as for_writing_only:
+        os.dup2(for_writing_only.fileno(), held)
+    with pytest.raises(ReadError, match=r"00000.stream: cannot be read at byte 200: Bad file"):
+        next(batches)
 
-    read(900)
-    assert fault[kernels.FAULT_CODE] == kernels.FINE
-    os.truncate(tmp_path / "00000.stream", 1900)
-    read(900)
-    error = data.reader.error(fault)
-    kernels.close_files(files)
-    assert isinstance(error, FormatError)
-    message = "00000.stream: ends at byte 1,900, where 100 more were expected"
-    assert message in str(error)
+
+def fstat(descriptor):
+    try:
+        return os.fstat(descriptor)
+    except OSError:  # the one with which the directory was listed
+        return Path("/").stat()
 
 
 def test_a_relative_path_survives_a_change_of_directory(tmp_path, monkeypatch):
