@@ -26,7 +26,7 @@ format: $(SETUP)
 clean:
 	rm -rf .venv demo-data bench-data .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
-# torch comes first and by its exact version: that is the CPU build, where a range would fetch CUDA.
+# torch comes first and by its exact version, so that nothing else chooses a build of it.
 $(SETUP): pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"

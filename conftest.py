@@ -1,4 +1,4 @@
-"""What doctests may use: `data` (0 to 99, in shards of 30), `tmp` and `penstock`."""
+"""What doctests may use: `data` (0 to 99, in shards of 30), `tmp`, `np` and `penstock`."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ import pytest
 @pytest.fixture(autouse=True)
 def _doctest_world(doctest_namespace: dict[str, Any], request: pytest.FixtureRequest) -> None:
     if isinstance(request.node, pytest.DoctestItem):
+        import numpy as np
+
         import penstock
 
         tmp: Path = request.getfixturevalue("tmp_path")
@@ -16,4 +18,6 @@ def _doctest_world(doctest_namespace: dict[str, Any], request: pytest.FixtureReq
             for start in range(0, 100, 10):
                 writer.append(range(start, start + 10))
         request.getfixturevalue("monkeypatch").chdir(tmp)
-        doctest_namespace.update(data=penstock.open(tmp / "data"), tmp=tmp, penstock=penstock)
+        doctest_namespace.update(
+            data=penstock.open(tmp / "data"), tmp=tmp, penstock=penstock, np=np
+        )

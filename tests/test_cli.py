@@ -73,10 +73,32 @@ def test_audit_takes_every_order(path, capsys, shuffle):
     assert "200 of 200" in capsys.readouterr().out
 
 
+def test_audit_says_which_changes_were_not_reached(path, capsys):
+    assert main(["audit", path, "--seq-len", "5", "--change", "900:ranks=4"]) == 0
+    assert "from step   900: 4 ranks x 32 rows  (the run ended before)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["audit", "--ranks", "0"], ["audit", "--epochs", "-1"], ["bench", "--rounds", "0"]],
+)
+def test_numbers_that_make_no_sense_are_refused_by_the_parser(path, capsys, arguments):
+    with pytest.raises(SystemExit):
+        main([arguments[0], path, *arguments[1:]])
+    assert "is not 1 or more" in capsys.readouterr().err
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are(tmp_path, capsys):
+    write(tmp_path / "d", range(10), tokenizer={"name": "gpt[/2]"})
+    assert main(["inspect", str(tmp_path / "d"), "--seq-len", "4"]) == 0
+    assert "gpt[/2]" in capsys.readouterr().out
+
+
 def test_bench_measures(path, capsys):
     arguments = ["bench", path, "--seq-len", "5", "--batches", "5", "--rounds", "1", "--cold"]
     assert main(arguments) == 0
-    assert "Loader" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert all(re.search(rf"{name} +│ +[\d,]+ │", printed) for name in ("Loader", "NumPy memmap"))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +109,13 @@ def test_bench_measures(path, capsys):
         (["audit", "{path}", "--shuffle", "much"], "use global, none, blocks:256"),
         (["audit", "{path}", "--seq-len", "4000"], "no samples"),
         (["verify", "nothing-*"], "the pattern matches nothing"),
+        (["audit", "{path}", "--seq-len", "5", "--change", "0:ranks=2"], "after the first"),
+        (["audit", "{path}", "--seq-len", "5", "--change", "3:ranks=2,ranks=4"], "write it as"),
+        (["audit", "{path}", "--seq-len", "5", "--change", "3:ranks=0"], "ranks is 0"),
+        (["inspect", "{path}", "--seq-len", "5", "--sample", "-1"], "there are 200 samples"),
+        (["inspect", "{path}", "--seq-len", "5", "--sample", "999"], "there are 200 samples"),
         (["demo", "--dir", "{path}"], "not an earlier demo's"),
+        (["demo", "--dir", "/proc/nowhere"], "/proc/nowhere"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_no_traceback(path, capsys, arguments, words):

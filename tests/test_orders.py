@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.order import BlockShuffle, kernels, make_order
+from penstock.order import BlockShuffle, kernels, make_order, sum_digests
 
 MAX_POSITION = (1 << 63) - 1
 TABLE_EDGE = 1 << 16
@@ -242,13 +242,15 @@ def test_threads_may_share_an_order(n):
 
 
 def test_impossible_lengths_seeds_and_blocks_are_refused():
-    with pytest.raises(UsageError, match=r"0 to 2\^63 samples, not -1"):
-        make_order(True, -1)
-    with pytest.raises(UsageError, match=r"not 9,223,372,036,854,775,809"):
-        make_order(True, (1 << 63) + 1)
-    for seed in (-1, 1 << 64):
-        with pytest.raises(UsageError, match=rf"seed is {seed}; it must be from 0 to 2\^64 - 1"):
+    for num_samples in (-1, (1 << 63) + 1, 10.0):
+        with pytest.raises(UsageError, match=f"num_samples is {num_samples}; "):
+            make_order(True, num_samples)
+    for seed in (-1, 1 << 64, 1.5):
+        with pytest.raises(UsageError, match=f"seed is {seed}; it must be an integer from 0"):
             make_order(True, 10, seed)
+    for shuffle in ("blocks", 1024, None):
+        with pytest.raises(UsageError, match="True, False or a BlockShuffle"):
+            make_order(shuffle, 10)
     for block_size in (0, -4):
         with pytest.raises(UsageError, match=f"block_size is {block_size}; .* from 1 on"):
             BlockShuffle(block_size)
@@ -277,6 +279,22 @@ def test_an_epoch_before_the_first_is_refused():
 def test_a_block_larger_than_any_dataset_is_the_dataset():
     order = make_order(BlockShuffle((1 << 63) + 1), 1 << 63)
     assert order.samples_at([0, 1, 2]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, 1 << 63)])
+def test_a_digest_of_positions_that_do_not_exist_is_refused(start, stop):
+    with pytest.raises(IndexError, match="no positions"):
+        make_order(True, 10).digest(start, stop)
+    with pytest.raises(IndexError, match="no positions"):
+        make_order(True, 0).digest(0, 5)
+
+
+def test_digests_of_neighbouring_ranges_add_up():
+    order = make_order(True, 100_000, seed=3)
+    parts = [order.digest(start, start + 500) for start in range(0, 5000, 500)]
+    assert sum_digests(parts) == order.digest(0, 5000)
+    assert len(set(parts)) == len(parts)
+    assert order.digest(7, 7) == "0" * 32
 
 
 def test_what_a_checkpoint_says_of_its_order():

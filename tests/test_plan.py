@@ -89,7 +89,7 @@ def test_wrap_takes_the_missing_rows_from_the_next_epoch_and_goes_on_after_them(
     ("settings", "words"),
     [
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"rank": 2, "ranks": 2}, "rank 2 of 2"),
+        ({"rank": 2, "ranks": 2}, "rank is 2; it must be an integer from 0 to 1"),
         ({"tail": "pad"}, "'pad'"),
         ({"num_samples": 0}, "no samples"),
         ({"batch_size": 6, "ranks": 2}, "every epoch would be dropped; use tail='keep' or 'wrap'"),

@@ -14,6 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import penstock
+from penstock.errors import UsageError
 
 
 def inputs(batches):
@@ -124,6 +125,44 @@ def test_torch_data_loader_gives_the_same_batches_in_the_same_order(data, worker
     assert len(wrapped) == len(expected)
 
 
+@pytest.mark.parametrize("tail", ["drop", "wrap"])
+def test_set_epoch_goes_where_iterating_would_have_gone(data, tail):
+    loader = penstock.Loader(data.windows(5), 7, tail=tail)
+    third = [inputs(loader), inputs(loader), inputs(loader)][2]
+    loader.set_epoch(2)
+    assert inputs(loader) == third
+
+
+def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_silently(data):
+    wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2, persistent_workers=True)
+    inputs(islice(wrapped, 5))
+    with pytest.raises(UsageError, match="left its last epoch early"):
+        inputs(wrapped)
+
+
+def test_numpy_batches_pass_through_torch_data_loader(data):
+    loader = penstock.Loader(data.windows(5), 4, seed=3, output="numpy")
+    assert inputs(DataLoader(loader, batch_size=None)) == inputs(make_loader(data))
+
+
+def test_a_forked_child_does_not_keep_the_parents_files_open(data):
+    loader = make_loader(data)
+    batches = iter(loader)
+    next(batches)
+    before = len(os.listdir("/proc/self/fd"))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            next(batches)
+            loader.close()
+            status = int(len(os.listdir("/proc/self/fd")) >= before)
+        finally:
+            os._exit(status)
+    loader.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_persistent_workers_go_on_with_the_next_epoch(data):
     loader = penstock.Loader(data.windows(5), 7, tail="wrap")
     own = [inputs(loader), inputs(loader), inputs(loader)]
@@ -134,20 +173,19 @@ def test_persistent_workers_go_on_with_the_next_epoch(data):
 
 
 WAITING = """
-import signal, sys, threading, time
+import sys
 import penstock
 data = penstock.open(sys.argv[1])
 loader = penstock.Loader(data.windows(5), 4, endless=True)
-print("ready", flush=True)
-for batch in loader:
-    pass
+for number, batch in enumerate(loader):
+    if number == 3:
+        print("ready", flush=True)
 """
 
 
 def test_ctrl_c_ends_a_process_that_is_loading(data):
     process = start(WAITING, data.shards[0].directory)
     assert process.stdout.readline() == "ready\n"
-    time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGINT

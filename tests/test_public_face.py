@@ -20,6 +20,20 @@ def test_importing_penstock_imports_nothing_else():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_torch_batches_without_torch_name_what_to_install(data, tmp_path):
+    program = (
+        "import importlib.util, sys, penstock\n"
+        "find_spec = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name: None if name == 'torch' else find_spec(name)\n"
+        "penstock.Loader(penstock.open(sys.argv[1]).windows(5), 4)\n"
+    )
+    directory = str(data.shards[0].directory)
+    result = subprocess.run(
+        [sys.executable, "-c", program, directory], capture_output=True, text=True, check=False
+    )
+    assert "pip install 'penstock[torch]', or pass output='numpy'" in result.stderr
+
+
 def test_numpy_batches_need_no_torch(data):
     program = (
         "import sys, penstock\n"

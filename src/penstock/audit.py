@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.arguments import integer
 from penstock.errors import UsageError, VerificationError
 from penstock.load.plan import Plan, Tail
 from penstock.order import Indices, Order
@@ -64,6 +65,7 @@ def audit(
     >>> audit(order, resumed, tail="wrap").epochs
     [EpochReport(epoch=0, served=1000, dropped=0)]
     """
+    integer("epochs", epochs, 1)
     if not changes or [change.step for change in changes] != sorted(
         {change.step for change in changes} | {0}
     ):
@@ -106,6 +108,7 @@ def audit(
 
 def _plans(num_samples: int, change: Change, tail: Tail) -> list[Plan]:
     """The plans of all ranks."""
+    integer("ranks", change.ranks, 1)
     return [
         Plan(
             num_samples=num_samples,

@@ -22,12 +22,15 @@ from penstock.views.windows import Windows
 Source = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Records of all shards, end to end; made by `penstock.open`."""
 
     manifests: tuple[Manifest, ...]
     access: Access = "pread"
+
+    def __repr__(self) -> str:
+        return f"<Dataset of {self.num_records:,} records in {len(self.shards):,} shards>"
 
     @property
     def fields(self) -> np.dtype[Any]:
@@ -95,7 +98,10 @@ class Dataset:
         if TOKEN not in (self.fields.names or ()):
             return np.dtype(np.int64)
         stored = self.fields[TOKEN]
-        out = stored if wanted is None else np.dtype(wanted)
+        try:
+            out = stored if wanted is None else np.dtype(wanted)
+        except TypeError:
+            raise UsageError(f"dtype is {wanted!r}, which NumPy does not know") from None
         if out.kind not in "iu":
             raise UsageError(f"dtype is {out}; token ids are integers")
         limit = int(np.iinfo(stored).max) + 1 if self.vocab_size is None else self.vocab_size
@@ -146,10 +152,11 @@ def open(
 
 
 def _expand(source: Source) -> list[Path]:
+    source = os.path.expanduser(source)  # noqa: PTH111 (a pattern is no path)
     path = Path(source).absolute()  # reading goes on after the user changes directory
     if os.path.lexists(path) or not glob.has_magic(str(source)):
         return [path]
-    found = sorted(Path(match) for match in glob.glob(str(source), recursive=True))  # noqa: PTH207
+    found = sorted(Path(match).absolute() for match in glob.glob(str(source), recursive=True))  # noqa: PTH207
     if not found:
         raise MissingDataError(f"{source}: the pattern matches nothing")
     return found

@@ -51,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         status: int = _COMMANDS[options.command].run(options)
-    except PenstockError as error:
-        print(f"penstock {options.command}: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:  # the reader of our output, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (PenstockError, OSError) as error:
+        print(f"penstock {options.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_dataset(parser)
     options.add_view(parser)
     options.add_order(parser)
-    parser.add_argument("--batch-size", type=int, default=32, help="rows per rank (32)")
-    parser.add_argument("--ranks", type=int, default=1, help="(1)")
-    parser.add_argument("--epochs", type=int, default=1, help="(1)")
+    options.add_batch_size(parser)
+    parser.add_argument("--ranks", type=options.positive, default=1, help="(1)")
+    parser.add_argument("--epochs", type=options.positive, default=1, help="(1)")
     parser.add_argument("--tail", choices=["drop", "keep", "wrap"], default="drop", help="(drop)")
     parser.add_argument(
         "--change",
@@ -55,7 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
             return 1
     print(f"order       {order.fingerprint}, seed {order.seed}")
     for change in changes:
-        print(f"from step   {change.step:,}: {change.ranks} ranks x {change.batch_size} rows")
+        reached = "" if change.step < report.num_steps else "  (the run ended before)"
+        print(
+            f"from step   {change.step:,}: {change.ranks} ranks x {change.batch_size} rows{reached}"
+        )
     print(f"steps       {report.num_steps:,} on every rank")
     for epoch in report.epochs:
         dropped = f", {epoch.dropped:,} dropped at the end" if epoch.dropped else ""
@@ -72,8 +75,10 @@ def _changes(arguments: argparse.Namespace) -> "list[Change]":
     ranks, batch_size = arguments.ranks, arguments.batch_size
     changes = [Change(step=0, ranks=ranks, batch_size=batch_size)]
     for text in arguments.change:
-        if not re.fullmatch(r"\d+:(ranks|batch)=\d+(,(ranks|batch)=\d+)?", text):
-            raise UsageError(f"--change {text}: write it as 1000:ranks=4,batch=64")
+        if not re.fullmatch(r"[1-9]\d*:(ranks=\d+|batch=\d+|ranks=\d+,batch=\d+)", text):
+            raise UsageError(
+                f"--change {text}: write it as 1000:ranks=4,batch=64, for a step after the first"
+            )
         step, _, settings = text.partition(":")
         for setting in settings.split(","):
             name, _, value = setting.partition("=")

@@ -14,7 +14,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import options
-from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
@@ -27,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_dataset(parser)
     options.add_view(parser)
     options.add_order(parser)
-    parser.add_argument("--batch-size", type=int, default=32, help="rows (32)")
-    parser.add_argument("--batches", type=int, default=500, help="per round (500)")
-    parser.add_argument("--rounds", type=int, default=5, help="(5)")
+    options.add_batch_size(parser)
+    parser.add_argument("--batches", type=options.positive, default=500, help="per round (500)")
+    parser.add_argument("--rounds", type=options.positive, default=5, help="(5)")
     parser.add_argument("--prefetch", type=int, default=8, help="batches read ahead (8)")
-    parser.add_argument("--threads", type=int, help="reading threads (up to 4)")
+    parser.add_argument("--threads", type=options.positive, help="reading threads (up to 4)")
     parser.add_argument("--access", choices=["pread", "mmap"], default="pread", help="(pread)")
     parser.add_argument("--stored", action="store_true", help="keep the stored token type")
     parser.add_argument("--cold", action="store_true", help="drop the page cache before each round")
@@ -74,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
                 seconds[name].append(measure())
             bar.advance(1)
     loader.close()
-    tokens = arguments.batches * arguments.batch_size * view.width
-    table = Table(title=f"{arguments.batches} batches of {arguments.batch_size} x {view.width}")
+    tokens = arguments.batches * arguments.batch_size * view.seq_len
+    table = Table(title=f"{arguments.batches} batches of {arguments.batch_size} x {view.seq_len}")
     for heading in ("", "M tokens/s", "slowest", "fastest", "MB/s read", "us a batch"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, times in seconds.items():
@@ -120,8 +119,10 @@ def _time_numpy(view: "Windows", loader: "Loader", num_batches: int) -> float:
             begin = sample * view.stride
             shard = int(np.searchsorted(firsts, begin, "right")) - 1
             piece = maps[shard][begin - firsts[shard] :][: view.width][name]
-            out.append(piece.astype(np.int64))  # a row that crosses shards is cut here
-        np.stack([row for row in out if len(row) == view.width])
+            if len(piece) == view.width:  # a row that crosses shards is left out
+                out.append(piece.astype(np.int64))
+        if out:
+            np.stack(out)
     return time.perf_counter() - start
 
 
@@ -129,10 +130,8 @@ def _time_copy(view: "Windows", arguments: argparse.Namespace) -> float:
     import numpy as np
 
     shape = (arguments.batch_size, view.width)
-    source = np.zeros(shape, view.dataset.fields)
-    target = np.zeros(shape, view.dataset.fields if arguments.stored else np.int64)
-    if not arguments.stored:
-        source = source[(view.dataset.fields.names or ("",))[0]]
+    source = np.zeros(shape, view.dataset.fields)[(view.dataset.fields.names or ("",))[0]]
+    target = np.zeros(source.shape, source.dtype if arguments.stored else np.int64)
     start = time.perf_counter()
     for _ in range(arguments.batches):
         np.copyto(target, source)
@@ -142,8 +141,6 @@ def _time_copy(view: "Windows", arguments: argparse.Namespace) -> float:
 def _drop_from_cache(data: "Dataset") -> None:
     from penstock.formats.stream import STREAM
 
-    if not hasattr(os, "posix_fadvise"):
-        raise UsageError("--cold: this system cannot drop files from its cache")
     for shard in data.shards:
         descriptor = os.open(shard.path(STREAM), os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import options
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The dataset, the view, and which samples to show."""
     options.add_dataset(parser)
     options.add_view(parser)
-    parser.add_argument("--samples", type=int, default=3, help="how many to show (3)")
+    parser.add_argument("--samples", type=options.positive, default=3, help="how many to show (3)")
     parser.add_argument("--sample", type=int, action="append", help="show this one (repeatable)")
 
 
@@ -40,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         count = min(arguments.samples, len(view))
         shown = [len(view) * i // count for i in range(count)]
     for index in shown:
+        if not 0 <= index < len(view):
+            raise UsageError(f"--sample {index:,}: there are {len(view):,} samples, from 0 on")
         sample = view[index]
         console.print(f"[bold]sample {index:,}[/bold] (records from {index * view.stride:,})")
         for name, values in sample.items():
@@ -51,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _summary(data: "Dataset") -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     manifest = data.manifests[0]
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -72,7 +76,7 @@ def _summary(data: "Dataset") -> Any:
     }
     for name, value in rows.items():
         if value:
-            table.add_row(f"[bold]{name}[/bold]", value)
+            table.add_row(Text(name, "bold"), Text(value))
     return table
 
 

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from penstock.views.windows import Windows
 
 
+def positive(text: str) -> int:
+    """An argparse type: an integer from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
 def add_dataset(parser: argparse.ArgumentParser) -> None:
     """The dataset: one or more directories or patterns."""
     parser.add_argument("data", nargs="+", help="directories, or patterns of them in quotes")
@@ -22,12 +30,17 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
 
 def add_view(parser: argparse.ArgumentParser) -> None:
     """The view: windows of a length."""
-    parser.add_argument("--seq-len", type=int, default=2048, help="tokens in a row (2048)")
+    parser.add_argument("--seq-len", type=positive, default=2048, help="tokens in a row (2048)")
     parser.add_argument(
         "--no-overlap",
         action="store_true",
         help="cut every seq-len + 1 tokens, as datatrove does, not every seq-len",
     )
+
+
+def add_batch_size(parser: argparse.ArgumentParser) -> None:
+    """The rows of a batch."""
+    parser.add_argument("--batch-size", type=positive, default=32, help="rows per rank (32)")
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:

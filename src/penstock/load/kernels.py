@@ -50,7 +50,7 @@ class Work(NamedTuple):
     samples: NDArray[np.int64]
     segments: NDArray[np.int64]
     scratch: np.int64
-    """the address of memory for a row as it is stored"""
+    """the address of memory for records as they are stored"""
     fault: NDArray[np.int64]
     announcing: NDArray[np.int64]
     """[how many more batches are announced without trying whether they are cached]"""
@@ -92,7 +92,7 @@ def announce(order, view, files, work, position, rows, stride):
 
 
 @helper
-def fill(order, order_ahead, view, files, layout, work, ticket):
+def read_step(order, order_ahead, view, files, layout, work, ticket):
     position, rows, stride = ticket[POSITION], ticket[ROWS], ticket[STRIDE]
     ahead, ahead_rows = ticket[AHEAD_POSITION], ticket[AHEAD_ROWS]
     if ahead_rows > 0:
@@ -129,7 +129,7 @@ def serve(order, order_ahead, view, files, layout, work, ticket, requests, repli
             continue
         if got <= 0 or ticket[SEQUENCE] == ENDED or work.fault[STOP]:
             return True
-        if not fill(order, order_ahead, view, files, layout, work, ticket):
+        if not read_step(order, order_ahead, view, files, layout, work, ticket):
             return False
         _write(replies, ticket.ctypes, np.uint64(8))
 

@@ -1,6 +1,6 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
-import operator
+import contextlib
 import os
 import sys
 import weakref
@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.stream import TOKEN
 from penstock.load.buffers import Memory, Pool
@@ -25,7 +26,7 @@ from penstock.views.windows import Windows
 
 STATE_VERSION = 1
 _MAX_POSITION = 1 << 62
-_TORCH_KINDS = "biufc"
+MAX_DEPTH = 512  # as many replies fit into the smallest pipe there is, one page
 
 Batch = dict[str, Any]
 
@@ -41,7 +42,7 @@ class LoaderStats:
     waited_seconds: float
     """how long the consumer stood waiting for batches"""
     ready: int
-    """batches that lay ready when the last one was taken"""
+    """batches that are read and wait to be taken"""
 
 
 class Loader:
@@ -93,30 +94,32 @@ class Loader:
         digest_tokens: bool = False,
     ) -> None:
         rank, ranks = find_rank(rank, ranks)
-        batch_size, seed = operator.index(batch_size), operator.index(seed)
+        if not isinstance(view, Windows):
+            raise UsageError(f"a Loader takes a view, such as data.windows(2048), not {view!r:.60}")
+        if not len(view):
+            raise UsageError(
+                f"the view has no samples: the dataset has {view.dataset.num_records:,} records, "
+                f"and a row takes {view.width:,}"
+            )
         self.view = view
         self.order: Order = make_order(shuffle, len(view), seed)
         self.plan = Plan(
             num_samples=len(view),
-            batch_size=batch_size,
-            rank=rank,
-            ranks=ranks,
+            batch_size=integer("batch_size", batch_size, 1),
+            rank=integer("rank", rank),
+            ranks=integer("ranks", ranks, 1),
             tail=tail,
             endless=endless,
         )
-        if threads is None:
-            threads = min(4, len(os.sched_getaffinity(0)))
         if output not in ("torch", "numpy"):
             raise UsageError(f"output is {output!r}; it must be 'torch' or 'numpy'")
-        for name, value, lowest, highest in (
-            ("prefetch", prefetch, 0, 512),
-            ("threads", threads, 1, 64),
-            ("announce", announce, 0, 512),
-        ):
-            if not lowest <= value <= highest:
-                raise UsageError(f"{name} is {value}; it must be from {lowest} to {highest}")
-        if pin_memory and not _can_pin_memory():
-            raise UsageError("pin_memory needs torch and an accelerator, and there is none here")
+        if (output == "torch" or pin_memory) and find_spec("torch") is None:
+            raise UsageError(
+                "batches of torch tensors need torch: pip install 'penstock[torch]', or pass "
+                "output='numpy'"
+            )
+        if pin_memory and not _has_accelerator():
+            raise UsageError("pin_memory needs an accelerator, and torch finds none here")
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
         self._output = output
@@ -127,9 +130,14 @@ class Loader:
             view.dataset.token_dtype_out(_plain(dtype)),
         )
         self._pin_memory = pin_memory
-        self._prefetch, self._threads, self._announce = prefetch, threads, announce
+        self._prefetch = integer("prefetch", prefetch, 0, MAX_DEPTH)
+        if threads is None:
+            threads = min(4, len(os.sched_getaffinity(0)))
+        self._threads = integer("threads", threads, 1, 64)
+        self._announce = integer("announce", announce, 0, MAX_DEPTH)
         self._digest_tokens = digest_tokens
         self._worker = (0, 1)
+        self._share_is_open = False
         self._position = 0
         self._reset()
 
@@ -144,12 +152,11 @@ class Loader:
             (name, place, _converter(self._output, place.dtype))
             for name, place in self._layout.places().items()
         ]
+        _tell_torch()
         self._last_step: Step | None = None
         self._token_sum: str | None = None
         self._num_batches = self._num_samples = 0
         self._waited_before = 0.0
-
-    # What a training loop needs
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""
@@ -162,10 +169,17 @@ class Loader:
             while self._position < end:
                 yield self._next()
         else:
+            if self._share_is_open:
+                raise UsageError(
+                    "a DataLoader with persistent workers left its last epoch early, and its "
+                    "workers have read on: make a new DataLoader, and go on with load_state_dict"
+                )
+            self._share_is_open = True
             for _ in range(number, self.plan.num_steps(self._position), count):
                 yield self._next()
             self._stop_engine()
             self._position = end
+            self._share_is_open = False
 
     def __len__(self) -> int:
         """How many batches the next `iter` gives: on every rank the same."""
@@ -186,6 +200,10 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken, or say why that cannot be."""
         expected = self.state_dict()
+        if isinstance(state, dict) and state.get("version", STATE_VERSION) != STATE_VERSION:
+            raise StateError(
+                f"the state has version {state['version']!r}; this Penstock reads {STATE_VERSION}"
+            )
         if not isinstance(state, dict) or set(state) != set(expected):
             raise StateError(
                 f"not a state of a Loader: expected the keys {sorted(expected)}, found "
@@ -193,7 +211,7 @@ class Loader:
             )
         differences = [
             f"{key}: saved {state[key]!r}, here {expected[key]!r}"
-            for key in ("version", "seed", "order", "view")
+            for key in ("seed", "order", "view")
             if state[key] != expected[key]
         ]
         if differences:
@@ -208,14 +226,13 @@ class Loader:
         self._position = self.plan.settle(position)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch.
+        """Go to where iterating from the start would begin this epoch.
 
         Iterating does this by itself. It is for a `torch.utils.data.DataLoader` with workers,
         where the loader that moves on is a copy in another process.
         """
-        if epoch < 0:
-            raise UsageError(f"epoch is {epoch}; epochs count from 0")
-        self.load_state_dict({**self.state_dict(), "position": epoch * self.plan.num_samples})
+        start = self.plan.start_of_epoch(integer("epoch", epoch))
+        self.load_state_dict({**self.state_dict(), "position": start})
 
     def close(self) -> None:
         """End the reading threads; iterating again starts them again."""
@@ -232,8 +249,6 @@ class Loader:
     ) -> None:
         self.close()
 
-    # Where it stands
-
     @property
     def position(self) -> int:
         """How many samples of the global order all ranks together have been handed."""
@@ -247,15 +262,13 @@ class Loader:
     @property
     def stats(self) -> LoaderStats:
         """Counts since this loader was made."""
-        ready = waited = 0.0
-        if self._engine is not None:
-            ready, waited = self._engine.num_ready, self._engine.waited_seconds
+        engine = self._engine
         return LoaderStats(
             batches=self._num_batches,
             samples=self._num_samples,
-            tokens=self._num_samples * (self.view.width - 1),
-            waited_seconds=self._waited_before + waited,
-            ready=int(ready),
+            tokens=self._num_samples * self.view.seq_len,
+            waited_seconds=self._waited_before + (engine.waited_seconds if engine else 0.0),
+            ready=engine.num_ready if engine else 0,
         )
 
     def samples(self) -> Indices:
@@ -283,8 +296,6 @@ class Loader:
         if self._token_sum is None:
             raise UsageError("make the loader with digest_tokens=True to hash its tokens")
         return self._token_sum
-
-    # How it works
 
     def _next(self) -> Batch:
         if self._pid != os.getpid():  # a forked child has the pipes but none of the threads
@@ -383,17 +394,23 @@ def _plain(dtype: Any) -> DTypeLike | None:
 
 def _converter(output: str, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
     """How an array is handed out; what torch has no type for stays NumPy."""
-    if output == "numpy" or dtype.kind not in _TORCH_KINDS:
-        return lambda array: array
-    import torch
+    if output == "torch":
+        import torch
 
-    torch.utils.data.IterableDataset.register(Loader)  # so that DataLoader iterates over it
-    return torch.from_numpy
+        with contextlib.suppress(TypeError):
+            torch.from_numpy(np.empty(0, dtype))
+            return torch.from_numpy
+    return lambda array: array
 
 
-def _can_pin_memory() -> bool:
-    if find_spec("torch") is None:
-        return False
+def _tell_torch() -> None:
+    """Where torch is imported, make its DataLoader iterate over a Loader."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.utils.data.IterableDataset.register(Loader)
+
+
+def _has_accelerator() -> bool:
     import torch
 
     return bool(torch.accelerator.is_available())

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from penstock.arguments import integer
 from penstock.errors import UsageError
 
 Tail = Literal["drop", "keep", "wrap"]
@@ -49,10 +50,9 @@ class Plan:
     endless: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size is {self.batch_size}; it must be at least 1")
-        if not 0 <= self.rank < self.ranks:
-            raise UsageError(f"rank {self.rank} of {self.ranks} ranks; ranks count from 0")
+        integer("batch_size", self.batch_size, 1)
+        integer("ranks", self.ranks, 1)
+        integer("rank", self.rank, 0, self.ranks - 1)
         if self.tail not in ("drop", "keep", "wrap"):
             raise UsageError(f"tail is {self.tail!r}; it must be 'drop', 'keep' or 'wrap'")
         if self.num_samples < 1:
@@ -101,6 +101,11 @@ class Plan:
         if self.tail == "drop":
             return left // self.step_size
         return -(-left // self.step_size)
+
+    def start_of_epoch(self, epoch: int) -> int:
+        """Where the epoch's first step starts, if the first epoch started at 0."""
+        start = epoch * self.num_samples
+        return -(-start // self.step_size) * self.step_size if self.tail == "wrap" else start
 
     def end_of_epoch(self, position: int) -> int:
         """The position after the last step of the epoch."""

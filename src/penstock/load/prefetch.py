@@ -4,11 +4,14 @@ A thread spends its life in `kernels.serve`, outside the GIL; only a failed read
 to Python, to raise the error where it happened. With depth 0 the consumer reads for itself.
 """
 
+import fcntl
 import os
 import signal
 import struct
+import termios
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +30,7 @@ from penstock.views.windows import Windows
 _TICKET = struct.Struct(f"={kernels.TICKET_WORDS}q")
 _LAST_TICKET = _TICKET.pack(*[kernels.ENDED] * kernels.TICKET_WORDS)
 _REPLY = struct.Struct("=q")
-MAX_DEPTH = 512  # as many replies fit into the smallest pipe there is, one page
+_MAX_REPLIES = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +149,7 @@ class Tickets:
 
 
 class Synchronous:
-    """Reads each step when it is asked for."""
+    """Reads each step when it is asked for, by the same kernel: a second would double compiling."""
 
     waited_seconds = 0.0
     num_ready = 0
@@ -202,8 +205,10 @@ class Prefetcher:
 
     @property
     def num_ready(self) -> int:
-        """Steps that are read and wait for the consumer, as far as it has looked."""
-        return len(self._ready)
+        """Steps that are read and wait for the consumer."""
+        unread = array("i", [0])
+        fcntl.ioctl(self._pipes.receive, termios.FIONREAD, unread)
+        return len(self._ready) + unread[0] // _REPLY.size
 
     def get(self) -> tuple[Step, Memory]:
         """Wait for the next step; steps come in order whatever thread is first."""
@@ -211,7 +216,7 @@ class Prefetcher:
         if number not in self._ready:
             start = time.perf_counter()
             while number not in self._ready:
-                replies = os.read(self._pipes.receive, _REPLY.size * MAX_DEPTH)
+                replies = os.read(self._pipes.receive, _REPLY.size * _MAX_REPLIES)
                 self._ready.update(reply for (reply,) in _REPLY.iter_unpack(replies))
             self.waited_seconds += time.perf_counter() - start
         if number in self._failures:
@@ -227,8 +232,7 @@ class Prefetcher:
         if self._closed:
             return
         self._closed = True
-        in_this_process = self._pid == os.getpid()
-        if in_this_process:
+        if self._pid == os.getpid():  # a forked child has none of the threads
             for worker in self._workers:
                 worker.stop()
             # Closing our end of the pipe would not do: a forked child may hold it open too.
@@ -236,8 +240,8 @@ class Prefetcher:
                 os.write(self._pipes.send, _LAST_TICKET)
             for thread in self._threads:
                 thread.join()
-            for worker in self._workers:
-                worker.close()
+        for worker in self._workers:
+            worker.close()
         self._pipes.close()
 
     def _request(self) -> None:

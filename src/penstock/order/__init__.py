@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.arguments import integer
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ class BlockShuffle:
     inside: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.block_size, int) or self.block_size < 1:
-            raise UsageError(f"block_size is {self.block_size}; it must be an integer from 1 on")
+        object.__setattr__(self, "block_size", integer("block_size", self.block_size, 1, 1 << 64))
 
 
 Shuffle = bool | BlockShuffle
@@ -128,6 +128,8 @@ class Order:
         """
         from penstock.order import kernels
 
+        if not 0 <= start <= stop < 1 << 63 or (self.num_samples == 0 and start < stop):
+            raise IndexError(f"no positions [{start:,}, {stop:,}) in this order")
         sums = np.zeros(2, np.int64)
         chunk = max(1, min(stop - start, 1024))
         positions, samples = np.empty(chunk, np.int64), np.empty(chunk, np.int64)
@@ -143,10 +145,8 @@ def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
     """Make the order that a loader's `shuffle` and `seed` mean for a view of `num_samples`."""
     if not isinstance(shuffle, bool | BlockShuffle):
         raise UsageError(f"shuffle is {shuffle!r}; it must be True, False or a BlockShuffle")
-    if not 0 <= num_samples <= 1 << 63:
-        raise UsageError(f"an order has 0 to 2^63 samples, not {num_samples:,}")
-    if not 0 <= seed < 1 << 64:
-        raise UsageError(f"seed is {seed}; it must be from 0 to 2^64 - 1")
+    num_samples = integer("num_samples", num_samples, 0, 1 << 63)
+    seed = integer("seed", seed, 0, (1 << 64) - 1)
     if isinstance(shuffle, BlockShuffle):
         kind = _SHUFFLED_BLOCKS if shuffle.inside else _BLOCKS
         return Order(kind, num_samples, seed, min(shuffle.block_size, max(num_samples, 1)))

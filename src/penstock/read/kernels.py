@@ -24,7 +24,6 @@ FINE, CANNOT_OPEN, WRONG_SIZE, CANNOT_READ, SHORT_READ, CANNOT_MAP = range(6)
 
 ROW, COLUMN, START, LENGTH = range(4)
 
-MAX_READ_BYTES = 0x7FFFF000  # Linux reads no more than this at once
 _EINTR = errno.EINTR
 _SEEK_END = np.int32(os.SEEK_END)
 _WILL_NEED, _RANDOM = np.int32(os.POSIX_FADV_WILLNEED), np.int32(os.POSIX_FADV_RANDOM)
@@ -82,18 +81,18 @@ class Files(NamedTuple):
     """addresses; only with use_mmap"""
 
 
-class Layout(NamedTuple):
+class LayoutTable(NamedTuple):
     """Where the outputs go in the memory of a batch."""
 
-    is_direct: np.int64
-    """1 if the records go into the batch exactly as they are stored"""
+    scratch_records: np.int64
+    """how many stored records the scratch memory holds"""
     outputs: NDArray[np.int64]
-    """a row each, of the columns below"""
+    """for each output the numbers below"""
 
 
-# Of Layout.outputs: where the field lies in the record and its bytes there, the bytes of its
-# numbers and whether they are signed; then the bytes of the numbers that go out, where the
-# output's array starts in the batch, and which columns of the row it takes.
+# Where the field lies in the record and its bytes there, the bytes of its numbers and whether they
+# are signed; then the bytes of the numbers that go out, where the output's array starts in the
+# batch, and which columns of the row it takes.
 WITHIN, FIELD_BYTES, SIZE_IN, SIGNED, SIZE_OUT, OUT_START, FIRST_COLUMN, END_COLUMN = range(8)
 
 
@@ -110,7 +109,7 @@ FILES_TYPE = types.NamedTuple(
     ],
     Files,
 )
-LAYOUT_TYPE = types.NamedTuple([types.int64, types.int64[:, ::1]], Layout)
+LAYOUT_TYPE = types.NamedTuple([types.int64, types.int64[:, ::1]], LayoutTable)
 
 
 @intrinsic
@@ -170,12 +169,13 @@ def shard_bytes(files, shard):
 
 @helper
 def close_place(files, place):
-    if files.open_shards[place] >= 0:
-        if files.use_mmap:
-            size = np.uint64(shard_bytes(files, files.open_shards[place]))
-            _munmap(pointer(files.mappings[place]), size)
-        _close(np.int32(files.descriptors[place]))
+    shard = files.open_shards[place]
+    if shard >= 0:
+        # First, so that a fork at any moment gives the child no closed descriptor to close again.
         files.open_shards[place] = -1
+        if files.use_mmap:
+            _munmap(pointer(files.mappings[place]), np.uint64(shard_bytes(files, shard)))
+        _close(np.int32(files.descriptors[place]))
 
 
 @helper
@@ -211,10 +211,13 @@ def open_place(files, shard, fault):
 
 @helper
 def read_exactly(descriptor, address, num_bytes, offset, shard, fault):
-    """Read `num_bytes` at `offset`, however many calls the system wants for it."""
+    """Read `num_bytes` at `offset`, however many calls the system wants for it.
+
+    It may stop short after a signal, on network file systems, and at 2 GiB.
+    """
     done = 0
     while done < num_bytes:
-        want = np.uint64(min(num_bytes - done, MAX_READ_BYTES))
+        want = np.uint64(num_bytes - done)
         got = _pread(np.int32(descriptor), pointer(address + done), want, offset + done)
         if got > 0:
             done += got
@@ -337,13 +340,11 @@ def read_segment(files, layout, segments, s, batch, scratch, fault):
             records = files.mappings[place] + offset
         else:
             records = scratch
-            if layout.is_direct:
-                records = batch + (row * layout.outputs[0, END_COLUMN] + column) * record_bytes
+            count = min(count, layout.scratch_records)
             descriptor = files.descriptors[place]
-            if not read_exactly(descriptor, records, count * record_bytes, offset, shard, fault):
+            if not read_exactly(descriptor, scratch, count * record_bytes, offset, shard, fault):
                 return False
-        if files.use_mmap or not layout.is_direct:
-            unpack(records, record_bytes, layout, batch, row, column, count)
+        unpack(records, record_bytes, layout, batch, row, column, count)
         column += count
         start += count
         length -= count
@@ -354,7 +355,7 @@ def read_segment(files, layout, segments, s, batch, scratch, fault):
 def fill_segments(files, layout, segments, batch, scratch, fault):
     """Read all segments into the batch; False, with the fault, at the first that fails.
 
-    `batch` and `scratch` (a row as stored) are addresses. Another thread may set
+    `batch` and `scratch` (some records as stored) are addresses. Another thread may set
     fault[STOP] to end the work after the segment at hand.
     """
     fault[FAULT_CODE] = FINE

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from penstock.formats.stream import TOKEN
 
 if TYPE_CHECKING:
-    from penstock.read.kernels import Layout
+    from penstock.read.kernels import LayoutTable
 
 ALIGNMENT_BYTES = 64
+_MAX_SCRATCH_BYTES = 1 << 18
 
 
 class Output(NamedTuple):
@@ -36,6 +37,11 @@ class Place:
     dtype: np.dtype[Any]
     offset: int
     row_shape: tuple[int, ...]
+
+    def num_bytes(self, rows: int) -> int:
+        """The size of its array, up to where the next one may start."""
+        size = rows * math.prod(self.row_shape) * self.dtype.itemsize
+        return size + -size % ALIGNMENT_BYTES
 
     def of(self, memory: NDArray[np.uint8], rows: int) -> NDArray[Any]:
         """Look at the first `rows` rows."""
@@ -62,29 +68,28 @@ class BatchLayout:
             field = self.record[out.field]
             dtype = self.token_dtype if out.field == TOKEN else field.base
             place = Place(dtype, end, (out.stop - out.start, *field.shape))
-            end += self.rows * math.prod(place.row_shape) * dtype.itemsize
-            end += -end % ALIGNMENT_BYTES
+            end += place.num_bytes(self.rows)
             places[out.name] = place
         return places
 
     @property
     def num_bytes(self) -> int:
         """The size of a batch's memory."""
-        return sum(
-            -(-self.rows * math.prod(place.row_shape) * place.dtype.itemsize // ALIGNMENT_BYTES)
-            * ALIGNMENT_BYTES
-            for place in self.places().values()
-        )
+        return sum(place.num_bytes(self.rows) for place in self.places().values())
 
     @property
     def scratch_bytes(self) -> int:
-        """What a kernel needs beside it: a row as it is stored."""
-        width = max(out.stop for out in self.outputs)
-        return max(width * self.record.itemsize, ALIGNMENT_BYTES)
+        """What a kernel needs beside it: a row as stored, or what of it fits the cache."""
+        return max(self._scratch_records * self.record.itemsize, ALIGNMENT_BYTES)
 
-    def for_kernels(self) -> "Layout":
+    @property
+    def _scratch_records(self) -> int:
+        width = max(out.stop for out in self.outputs)
+        return max(1, min(width, _MAX_SCRATCH_BYTES // self.record.itemsize))
+
+    def for_kernels(self) -> "LayoutTable":
         """Describe this to kernels."""
-        from penstock.read.kernels import Layout
+        from penstock.read.kernels import LayoutTable
 
         rows = []
         for out, place in zip(self.outputs, self.places().values(), strict=True):
@@ -93,6 +98,4 @@ class BatchLayout:
             signed = int(field.base.kind == "i")
             sizes = [field.itemsize, field.base.itemsize, signed, place.dtype.itemsize]
             rows.append([within, *sizes, place.offset, out.start, out.stop])
-        alone = len(self.outputs) == 1 and self.record.names == (self.outputs[0].field,)
-        is_direct = alone and self.outputs[0].start == 0 and rows[0][2] == rows[0][4]
-        return Layout(np.int64(is_direct), np.array(rows, np.int64))
+        return LayoutTable(np.int64(self._scratch_records), np.array(rows, np.int64))

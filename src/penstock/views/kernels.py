@@ -7,6 +7,7 @@ import numpy as np
 from numba import types
 
 from penstock.jit import helper, kernel
+from penstock.read.kernels import COLUMN, LENGTH, ROW, START
 
 
 class WindowState(NamedTuple):
@@ -22,10 +23,10 @@ WINDOW_TYPE = numba.typeof(WindowState(np.int64(1), np.int64(1)))
 @helper
 def fill_window_segments(window, samples, segments):
     for k in range(samples.size):
-        segments[k, 0] = k
-        segments[k, 1] = 0
-        segments[k, 2] = samples[k] * window.stride
-        segments[k, 3] = window.width
+        segments[k, ROW] = k
+        segments[k, COLUMN] = 0
+        segments[k, START] = samples[k] * window.stride
+        segments[k, LENGTH] = window.width
 
 
 @kernel(WINDOW_TYPE, types.int64[::1], types.int64[:, ::1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from penstock.errors import UsageError
+from penstock.arguments import integer
 from penstock.formats.stream import TOKEN
 from penstock.read.layout import BatchLayout, Output
 
@@ -41,8 +41,8 @@ class Windows(Sequence[Batch]):
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.seq_len, int) or not 1 <= self.seq_len < 1 << 40:
-            raise UsageError(f"seq_len is {self.seq_len}; it must be an integer from 1 on")
+        seq_len = integer("seq_len", self.seq_len, 1, (1 << 40) - 1)
+        object.__setattr__(self, "seq_len", seq_len)
 
     @property
     def stride(self) -> int:
@@ -79,7 +79,10 @@ class Windows(Sequence[Batch]):
         """One sample, or the samples of a slice as one batch."""
         if isinstance(index, slice):
             return self.read(np.arange(*index.indices(len(self))))
-        position = range(len(self))[index]
+        try:
+            position = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"no sample {index:,}: there are {len(self):,}") from None
         return {name: values[0] for name, values in self.read([position]).items()}
 
     def __iter__(self) -> Iterator[Batch]:
@@ -94,7 +97,8 @@ class Windows(Sequence[Batch]):
             raise TypeError(f"samples are chosen by integers, not {wanted.dtype}")
         samples = np.ascontiguousarray(wanted, np.int64).reshape(-1)
         if samples.size and not 0 <= samples.min() <= samples.max() < len(self):
-            raise IndexError(f"samples go from 0 to {len(self) - 1:,}")
+            bad = samples.min() if samples.min() < 0 else samples.max()
+            raise IndexError(f"no sample {bad:,}: there are {len(self):,}")
         segments = np.empty((samples.size, 4), np.int64)
         window_segments(self.for_kernels(), samples, segments)
         token_dtype = self.dataset.token_dtype_out(dtype)

@@ -75,6 +75,8 @@ def _columns(records: Records, names: list[str]) -> dict[str, NDArray[Any]]:
     """One array for each field, from any of the forms that `append` takes."""
     if isinstance(records, Mapping):
         return {name: np.asarray(values) for name, values in records.items()}
+    if isinstance(records, str | bytes):
+        raise UsageError(f"{records!r:.40} is text; pass its token ids")
     array = np.asarray(records)
     if array.dtype.names:
         return {name: array[name] for name in array.dtype.names}

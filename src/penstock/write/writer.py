@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from penstock.arguments import integer
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.formats import stream
 from penstock.formats.stream import Manifest, Shard
@@ -57,8 +57,8 @@ class Writer:
         bos_id: int | None = None,
         eos_id: int | None = None,
     ) -> None:
-        vocab_size = _count("vocab_size", vocab_size, lowest=1)
-        part = _count("part", part, below=100_000)
+        vocab_size = _optional("vocab_size", vocab_size, 1)
+        part = _optional("part", part, 0, 99_999)
         self.fields = record_type(fields, vocab_size, with_metadata=metadata is not None)
         self.num_documents = 0
         self.num_records = 0
@@ -67,14 +67,14 @@ class Writer:
             self.fields,
             vocab_size,
             dict(tokenizer or {}),
-            _count("bos_id", bos_id),
-            _count("eos_id", eos_id),
+            _optional("bos_id", bos_id),
+            _optional("eos_id", eos_id),
             shards=(),
         )
         _check_that_it_opens(self._head)
         self._encode = metadata
         self._part = part
-        self._shard_bytes = _count("shard_bytes", shard_bytes, lowest=1)
+        self._shard_bytes = integer("shard_bytes", shard_bytes, 1)
         self._shards: list[Shard] = []
         self._open_shard: OpenShard | None = None
         self._closed = False
@@ -325,17 +325,8 @@ def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
             part.unlink()
 
 
-def _count(name: str, value: int | None, *, lowest: int = 0, below: int = 1 << 63) -> Any:
-    """Take any integer, NumPy's too, and refuse what no manifest can say."""
-    if value is None:
-        return None
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise UsageError(f"{name} is {value!r}; it must be an integer") from None
-    if not lowest <= count < below:
-        raise UsageError(f"{name} is {count}; it must be from {lowest} to {below - 1:,}")
-    return count
+def _optional(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) - 1) -> int | None:
+    return None if value is None else integer(name, value, lowest, highest)
 
 
 def _check_that_it_opens(head: Manifest) -> None:
