@@ -18,6 +18,5 @@ def _doctest_world(doctest_namespace: dict[str, Any], request: pytest.FixtureReq
             for start in range(0, 100, 10):
                 writer.append(range(start, start + 10))
         request.getfixturevalue("monkeypatch").chdir(tmp)
-        doctest_namespace.update(
-            data=penstock.open(tmp / "data"), tmp=tmp, penstock=penstock, np=np
-        )
+        data = penstock.open(tmp / "data")
+        doctest_namespace.update(data=data, tmp=tmp, penstock=penstock, np=np)

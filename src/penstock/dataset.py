@@ -30,7 +30,7 @@ class Dataset:
     access: Access = "pread"
 
     def __repr__(self) -> str:
-        return f"<Dataset of {self.num_records:,} records in {len(self.shards):,} shards>"
+        return f"<Dataset: {self.num_records:,} records, shards: {len(self.shards):,}>"
 
     @property
     def fields(self) -> np.dtype[Any]:
