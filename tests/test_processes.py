@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 import penstock
 from penstock.errors import UsageError
+from tests.conftest import write
 
 
 def inputs(batches):
@@ -140,27 +141,36 @@ def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_sile
         inputs(wrapped)
 
 
+def test_an_endless_share_of_persistent_workers_is_not_begun_twice(data):
+    loader = penstock.Loader(data.windows(5), 4, endless=True)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    inputs(islice(wrapped, 5))
+    with pytest.raises(UsageError, match="left its last epoch early"):
+        inputs(islice(wrapped, 5))
+
+
+MANY_LOADERS = """
+import resource, sys
+import penstock
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+view = penstock.open(sys.argv[1]).windows(5)
+loaders = [penstock.Loader(view, 16, seed=k, prefetch=k % 2, output="numpy") for k in range(8)]
+for batches in zip(*loaders, strict=True):
+    pass
+print(len(batches))
+"""
+
+
+def test_loaders_share_few_descriptors_among_many_shards(tmp_path):
+    write(tmp_path / "d", range(2000), cuts=range(5, 2000, 5))
+    process = start(MANY_LOADERS, tmp_path / "d")
+    printed, errors = process.communicate(timeout=100)
+    assert (printed, errors) == ("8\n", "")
+
+
 def test_numpy_batches_pass_through_torch_data_loader(data):
     loader = penstock.Loader(data.windows(5), 4, seed=3, output="numpy")
     assert inputs(DataLoader(loader, batch_size=None)) == inputs(make_loader(data))
-
-
-def test_a_forked_child_does_not_keep_the_parents_files_open(data):
-    loader = make_loader(data)
-    batches = iter(loader)
-    next(batches)
-    before = len(os.listdir("/proc/self/fd"))
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            next(batches)
-            loader.close()
-            status = int(len(os.listdir("/proc/self/fd")) >= before)
-        finally:
-            os._exit(status)
-    loader.close()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_persistent_workers_go_on_with_the_next_epoch(data):

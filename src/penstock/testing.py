@@ -54,7 +54,7 @@ def assert_same(found: Any, expected: Any, where: str = "batch") -> None:
             raise VerificationError(
                 f"{where}: {one.dtype}{one.shape}, expected {other.dtype}{other.shape}"
             )
-        if not np.array_equal(one, other):
+        if not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"):
             first = tuple(np.argwhere(one != other)[0].tolist())
             raise VerificationError(
                 f"{where}: differs first at {first}: {one[first]}, expected {other[first]}"

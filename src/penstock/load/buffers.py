@@ -4,6 +4,9 @@ Fresh memory costs page faults as dear as the copy into it, so a pool keeps a fe
 is handed out behind a `Lease`: NumPy arrays and torch tensors made from it, and every view of
 those, keep the lease alive, and its end returns the block. So a batch that the user keeps is the
 user's, for as long as any row of it is held.
+
+Page-locked memory is torch's: a copy to the accelerator that is still queued reads it after the
+last tensor is gone, and only torch's own allocator knows of such copies.
 """
 
 from collections import deque
@@ -18,10 +21,11 @@ from penstock.read.layout import ALIGNMENT_BYTES
 class Memory:
     """A block of memory, with what is asked of it for every batch."""
 
-    __slots__ = ("address", "array", "interface")
+    __slots__ = ("address", "array", "interface", "tensor")
 
-    def __init__(self, array: NDArray[np.uint8]) -> None:
+    def __init__(self, array: NDArray[np.uint8], tensor: Any = None) -> None:
         self.array = array
+        self.tensor = tensor
         self.address: int = array.ctypes.data
         self.interface: dict[str, Any] = array.__array_interface__
 
@@ -29,10 +33,9 @@ class Memory:
 class Pool:
     """Blocks of equal size; `keep` of them are kept when they come back."""
 
-    def __init__(self, num_bytes: int, keep: int, *, pin_memory: bool) -> None:
+    def __init__(self, num_bytes: int, keep: int) -> None:
         self._num_bytes = num_bytes
         self._keep = keep
-        self._pin_memory = pin_memory
         self._free: deque[Memory] = deque()
 
     def take(self) -> Memory:
@@ -40,7 +43,9 @@ class Pool:
         try:
             return self._free.pop()  # the one that is most likely still in the processor's cache
         except IndexError:
-            return _allocate(self._num_bytes, pin_memory=self._pin_memory)
+            block = np.empty(self._num_bytes + ALIGNMENT_BYTES, np.uint8)
+            start = -block.ctypes.data % ALIGNMENT_BYTES
+            return Memory(block[start : start + self._num_bytes])
 
     def give_back(self, memory: Memory) -> None:
         """Take a block back; any thread may call this."""
@@ -52,24 +57,29 @@ class Pool:
         return np.asarray(Lease(self, memory))
 
 
+class PinnedPool(Pool):
+    """Page-locked blocks, each made anew: torch's allocator uses them again when it is safe."""
+
+    def take(self) -> Memory:
+        """A block that nobody else has."""
+        import torch
+
+        tensor = torch.empty(self._num_bytes, dtype=torch.uint8, pin_memory=True)
+        return Memory(tensor.numpy(), tensor)
+
+    def lend(self, memory: Memory) -> Any:
+        """The block as a tensor, whose views keep it alive."""
+        return memory.tensor
+
+
 class Lease:
     """What arrays on a lent block keep alive."""
 
     __slots__ = ("__array_interface__", "_memory", "_pool")
 
     def __init__(self, pool: Pool, memory: Memory) -> None:
-        self.__array_interface__: dict[str, Any] = memory.interface
         self._pool, self._memory = pool, memory
+        self.__array_interface__: dict[str, Any] = memory.interface
 
     def __del__(self) -> None:
         self._pool.give_back(self._memory)
-
-
-def _allocate(num_bytes: int, *, pin_memory: bool) -> Memory:
-    if pin_memory:
-        import torch
-
-        return Memory(torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy())
-    block = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
-    start = -block.ctypes.data % ALIGNMENT_BYTES
-    return Memory(block[start : start + num_bytes])

@@ -1,15 +1,16 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
-import contextlib
+import math
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,12 +18,15 @@ from numpy.typing import DTypeLike, NDArray
 from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.stream import TOKEN
-from penstock.load.buffers import Memory, Pool
+from penstock.load.buffers import Memory, PinnedPool, Pool
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank
 from penstock.order import Indices, Order, Shuffle, digest_text, make_order
-from penstock.read.layout import BatchLayout
+from penstock.read.layout import BatchLayout, Place
 from penstock.views.windows import Windows
+
+if TYPE_CHECKING:
+    from penstock.load.prefetch import Engine
 
 STATE_VERSION = 1
 _MAX_POSITION = 1 << 62
@@ -118,6 +122,8 @@ class Loader:
                 "batches of torch tensors need torch: pip install 'penstock[torch]', or pass "
                 "output='numpy'"
             )
+        if pin_memory and output != "torch":
+            raise UsageError("pin_memory gives torch tensors; leave out output='numpy'")
         if pin_memory and not _has_accelerator():
             raise UsageError("pin_memory needs an accelerator, and torch finds none here")
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
@@ -139,19 +145,21 @@ class Loader:
         self._worker = (0, 1)
         self._share_is_open = False
         self._position = 0
+        self._num_jumps = 0
         self._reset()
 
     def _reset(self) -> None:
         """Forget what was handed out and started; the position stays."""
-        self._engine: Any = None
-        self._finalizer: Any = None
+        self._engine: Engine | None = None
         self._pid = os.getpid()
+        self._lock = threading.RLock()
         # Two beside those read ahead: the batch in the user's hand, and the one that comes next.
-        self._pool = Pool(self._layout.num_bytes, self._prefetch + 2, pin_memory=self._pin_memory)
-        self._places = [
-            (name, place, _converter(self._output, place.dtype))
+        make_pool = PinnedPool if self._pin_memory else Pool
+        self._pool = make_pool(self._layout.num_bytes, self._prefetch + 2)
+        self._show = {
+            name: _shower(place, self._output, pinned=self._pin_memory)
             for name, place in self._layout.places().items()
-        ]
+        }
         _tell_torch()
         self._last_step: Step | None = None
         self._token_sum: str | None = None
@@ -161,25 +169,31 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""
         number, count = self._use_worker(_torch_worker())
-        if self.plan.endless:
-            while True:
-                yield self._next()
+        if count > 1:
+            yield from self._iterate_as_worker(number, count)
+            return
+        jumps, end = self._num_jumps, self.plan.end_of_epoch(self._position)
+        while self.plan.endless or self._position < end:
+            yield self._next()
+            if jumps != self._num_jumps:  # load_state_dict was called meanwhile
+                jumps, end = self._num_jumps, self.plan.end_of_epoch(self._position)
+
+    def _iterate_as_worker(self, number: int, count: int) -> Iterator[Batch]:
+        """Every `count`-th batch from `number` on, as DataLoader collects from its workers."""
+        if self._share_is_open:
+            raise UsageError(
+                "a DataLoader with persistent workers left its last epoch early, and its workers "
+                "have read on: make a new DataLoader, and go on with load_state_dict"
+            )
+        self._share_is_open = True
+        while self.plan.endless:
+            yield self._next()
         end = self.plan.end_of_epoch(self._position)
-        if count == 1:
-            while self._position < end:
-                yield self._next()
-        else:
-            if self._share_is_open:
-                raise UsageError(
-                    "a DataLoader with persistent workers left its last epoch early, and its "
-                    "workers have read on: make a new DataLoader, and go on with load_state_dict"
-                )
-            self._share_is_open = True
-            for _ in range(number, self.plan.num_steps(self._position), count):
-                yield self._next()
-            self._stop_engine()
-            self._position = end
-            self._share_is_open = False
+        for _ in range(number, self.plan.num_steps(self._position), count):
+            yield self._next()
+        self._stop_engine()
+        self._position = end
+        self._share_is_open = False
 
     def __len__(self) -> int:
         """How many batches the next `iter` gives: on every rank the same."""
@@ -221,9 +235,11 @@ class Loader:
         position = state["position"]
         if type(position) is not int or not 0 <= position < _MAX_POSITION:
             raise StateError(f"position is {position!r}, not a count of samples")
-        self._stop_engine()
-        self._last_step = self._token_sum = None
-        self._position = self.plan.settle(position)
+        with self._lock:
+            self._stop_engine()
+            self._last_step = self._token_sum = None
+            self._position = self.plan.settle(position)
+            self._num_jumps += 1
 
     def set_epoch(self, epoch: int) -> None:
         """Go to where iterating from the start would begin this epoch.
@@ -236,7 +252,8 @@ class Loader:
 
     def close(self) -> None:
         """End the reading threads; iterating again starts them again."""
-        self._stop_engine()
+        with self._lock:
+            self._stop_engine()
 
     def __enter__(self) -> Self:
         return self
@@ -301,15 +318,19 @@ class Loader:
         if self._pid != os.getpid():  # a forked child has the pipes but none of the threads
             self._stop_engine()
             self._reset()
+        with self._lock:
+            return self._next_of_thread()
+
+    def _next_of_thread(self) -> Batch:
         step, memory = self._get_step()
         if step.position != self._position and self._worker == (0, 1):
             # An interrupt fell between taking a step and counting it: the engine is one ahead.
             self._stop_engine()
             step, memory = self._get_step()
-        lent = self._pool.lend(memory)
         if self._digest_tokens:
-            self._token_sum = self._hash_tokens(lent, step)
-        batch = {name: convert(place.of(lent, step.rows)) for name, place, convert in self._places}
+            self._token_sum = self._hash_tokens(memory.array, step)
+        lent = self._pool.lend(memory)
+        batch = {name: show(lent, step.rows) for name, show in self._show.items()}
         self._last_step = step
         self._num_batches += 1
         self._num_samples += step.rows
@@ -317,14 +338,14 @@ class Loader:
         return batch
 
     def _get_step(self) -> tuple[Step, Memory]:
-        if self._engine is None:
-            self._start_engine()
         try:
-            taken: tuple[Step, Memory] = self._engine.get()
+            if self._engine is None:
+                self._engine = self._new_engine()
+                self._engine.start()
+            return self._engine.get()
         except BaseException:
             self._stop_engine()  # the position still is that of the step that failed
             raise
-        return taken
 
     def _use_worker(self, worker: tuple[int, int]) -> tuple[int, int]:
         """Take every `count`-th step from `number` on, as DataLoader collects from its workers."""
@@ -333,7 +354,7 @@ class Loader:
             self._worker = worker
         return worker
 
-    def _start_engine(self) -> None:
+    def _new_engine(self) -> "Engine":
         from penstock.load.prefetch import Prefetcher, Source, Synchronous, Tickets
 
         source = Source(
@@ -348,18 +369,22 @@ class Loader:
         steps = islice(self.plan.steps_from(self._position), number, None, count)
         uses_pread = self.view.dataset.access == "pread"
         tickets = Tickets(source, steps, self._announce if uses_pread else 0)
-        if self._prefetch:
-            self._engine = Prefetcher(source, tickets, self._pool, self._prefetch)
-        else:
-            self._engine = Synchronous(source, tickets, self._pool)
-        # Ends the threads when the loader is garbage, and before the interpreter exits.
-        self._finalizer = weakref.finalize(self, self._engine.close)
+        engine: Engine = (
+            Prefetcher(source, tickets, self._pool, self._prefetch)
+            if self._prefetch
+            else Synchronous(source, tickets, self._pool)
+        )
+        self._finalizer = weakref.finalize(self, engine.abandon)
+        self._finalizer.atexit = False  # then `prefetch` waits for the threads
+        return engine
 
     def _stop_engine(self) -> None:
-        if self._engine is not None:
-            self._waited_before += self._engine.waited_seconds
-            self._finalizer()
-            self._engine = self._finalizer = None
+        # First of all let go of it: interrupted, a half-closed engine must not be used again.
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            self._waited_before += engine.waited_seconds
+            engine.close()
+            self._finalizer.detach()
 
     def _step_handed_out(self) -> Step:
         if self._last_step is None:
@@ -378,7 +403,7 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
-        left_out = ("_places", "_engine", "_finalizer", "_pool")
+        left_out = ("_engine", "_finalizer", "_lock", "_pool", "_show")
         return {key: value for key, value in self.__dict__.items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -392,15 +417,26 @@ def _plain(dtype: Any) -> DTypeLike | None:
     return name.removeprefix("torch.") if name.startswith("torch.") else dtype
 
 
-def _converter(output: str, dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
-    """How an array is handed out; what torch has no type for stays NumPy."""
-    if output == "torch":
-        import torch
+def _shower(place: Place, output: str, *, pinned: bool) -> Callable[[Any, int], Any]:
+    """How an output of a batch's memory is handed out; what torch has no type for stays NumPy."""
+    if output == "numpy":
+        return place.of
+    import torch
 
-        with contextlib.suppress(TypeError):
-            torch.from_numpy(np.empty(0, dtype))
-            return torch.from_numpy
-    return lambda array: array
+    try:
+        dtype = torch.from_numpy(np.empty(0, place.dtype)).dtype
+    except TypeError:
+        # A copy, so that it need not keep page-locked memory from being used again.
+        return (lambda block, rows: place.of(block.numpy(), rows).copy()) if pinned else place.of
+    if not pinned:
+        return lambda memory, rows: torch.from_numpy(place.of(memory, rows))
+
+    def show(block: Any, rows: int) -> Any:
+        num_bytes = rows * math.prod(place.row_shape) * place.dtype.itemsize
+        flat = block[place.offset : place.offset + num_bytes].view(dtype)
+        return flat.view(rows, *place.row_shape)
+
+    return show
 
 
 def _tell_torch() -> None:

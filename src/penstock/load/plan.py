@@ -50,8 +50,8 @@ class Plan:
     endless: bool = False
 
     def __post_init__(self) -> None:
-        integer("batch_size", self.batch_size, 1)
-        integer("ranks", self.ranks, 1)
+        integer("batch_size", self.batch_size, 1, 1 << 31)
+        integer("ranks", self.ranks, 1, 1 << 31)
         integer("rank", self.rank, 0, self.ranks - 1)
         if self.tail not in ("drop", "keep", "wrap"):
             raise UsageError(f"tail is {self.tail!r}; it must be 'drop', 'keep' or 'wrap'")

@@ -4,6 +4,7 @@ A thread spends its life in `kernels.serve`, outside the GIL; only a failed read
 to Python, to raise the error where it happened. With depth 0 the consumer reads for itself.
 """
 
+import atexit
 import fcntl
 import os
 import signal
@@ -11,6 +12,7 @@ import struct
 import termios
 import threading
 import time
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterator
@@ -49,13 +51,24 @@ class Pipes:
     """Tickets travel from `send` to `requests`, their numbers from `replies` to `receive`."""
 
     def __init__(self) -> None:
-        self.requests, self.send = os.pipe()
-        self.receive, self.replies = os.pipe()
+        self._open: list[int] = []
+        weakref.finalize(self, _close_descriptors, self._open).atexit = False
+        self.requests, self.send = self._new_pipe()
+        self.receive, self.replies = self._new_pipe()
+
+    def _new_pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open.extend(ends)
+        return ends
 
     def close(self) -> None:
-        """Close all four ends."""
-        for descriptor in (self.requests, self.send, self.receive, self.replies):
-            os.close(descriptor)
+        """Close all four ends, once."""
+        _close_descriptors(self._open)
+
+
+def _close_descriptors(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 class Worker:
@@ -105,10 +118,19 @@ class Engine(Protocol):
     """What gives a loader its batches, step by step."""
 
     waited_seconds: float
-    num_ready: int
+
+    @property
+    def num_ready(self) -> int:
+        """Steps that are read and wait for the consumer."""
+
+    def start(self) -> None:
+        """Begin to read."""
 
     def get(self) -> tuple[Step, Memory]:
         """The next step, read."""
+
+    def abandon(self) -> None:
+        """Let everything end by itself, without waiting for it."""
 
     def close(self) -> None:
         """End everything that was started, at once."""
@@ -159,6 +181,9 @@ class Synchronous:
         self._worker = Worker(source)
         self._pipes = Pipes()
 
+    def start(self) -> None:
+        """There is nothing to start."""
+
     def get(self) -> tuple[Step, Memory]:
         """Read the next step."""
         start = time.perf_counter()
@@ -175,6 +200,8 @@ class Synchronous:
         self._worker.close()
         self._pipes.close()
 
+    abandon = close
+
 
 class Prefetcher:
     """Keeps `depth` steps read or being read by the source's number of threads."""
@@ -182,6 +209,7 @@ class Prefetcher:
     def __init__(self, source: Source, tickets: Tickets, pool: Pool, depth: int) -> None:
         self.waited_seconds = 0.0
         self._tickets, self._pool = tickets, pool
+        self._depth = depth
         self._pid = os.getpid()
         self._under_way: deque[tuple[Step, Memory]] = deque()
         self._first = 0
@@ -189,19 +217,19 @@ class Prefetcher:
         self._failures: dict[int, BaseException] = {}
         self._pipes = Pipes()
         self._workers = [Worker(source) for _ in range(source.num_threads)]
-        self._threads = [
-            threading.Thread(target=self._run, args=(worker,), name="penstock", daemon=True)
-            for worker in self._workers
-        ]
-        self._closed = False
-        for thread in self._threads:
+        self._threads: list[threading.Thread] = []
+        _LIVING.add(self)
+
+    def start(self) -> None:
+        """Start the threads, and have the first steps read."""
+        for worker in self._workers:
+            thread = threading.Thread(
+                target=self._run, args=(worker,), name="penstock", daemon=True
+            )
+            self._threads.append(thread)  # first, so that an interrupt leaves none unknown
             thread.start()
-        try:
-            for _ in range(depth):
-                self._request()
-        except BaseException:
-            self.close()
-            raise
+        for _ in range(self._depth):
+            self._request()
 
     @property
     def num_ready(self) -> int:
@@ -227,21 +255,27 @@ class Prefetcher:
         self._request()
         return step, memory
 
-    def close(self) -> None:
-        """End the threads at once, and wait until they have."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._pid == os.getpid():  # a forked child has none of the threads
+    def abandon(self) -> None:
+        """Tell the threads to end, without waiting: the garbage collector may call this anywhere.
+
+        In a forked child there are no threads. The files that theirs had open stay open there: the
+        tables that name them may be newer than the child's own descriptors.
+        """
+        if self._pid == os.getpid():
             for worker in self._workers:
                 worker.stop()
             # Closing our end of the pipe would not do: a forked child may hold it open too.
             for _ in self._threads:
                 os.write(self._pipes.send, _LAST_TICKET)
+
+    def close(self) -> None:
+        """End the threads at once, and wait until they have; interrupted, it can be repeated."""
+        self.abandon()
+        if self._pid == os.getpid():
             for thread in self._threads:
-                thread.join()
-        for worker in self._workers:
-            worker.close()
+                if thread.is_alive():
+                    thread.join()
+        self._threads = []
         self._pipes.close()
 
     def _request(self) -> None:
@@ -252,12 +286,29 @@ class Prefetcher:
 
     def _run(self, worker: Worker) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
-        while True:
-            try:
-                worker.serve(self._pipes)
-            except BaseException as error:
-                number = int(worker.ticket[kernels.SEQUENCE])
-                self._failures[number] = error
-                os.write(self._pipes.replies, _REPLY.pack(number))
-            else:
-                return
+        try:
+            while not self._serve(worker):
+                pass
+        finally:
+            worker.close()
+
+    def _serve(self, worker: Worker) -> bool:
+        """Serve until told to end; after a failure, which the consumer will raise, False."""
+        try:
+            worker.serve(self._pipes)
+        except BaseException as error:
+            number = int(worker.ticket[kernels.SEQUENCE])
+            self._failures[number] = error
+            os.write(self._pipes.replies, _REPLY.pack(number))
+            return False
+        return True
+
+
+_LIVING: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End all threads before the interpreter takes the memory that they write into."""
+    for prefetcher in list(_LIVING):
+        prefetcher.close()

@@ -16,11 +16,10 @@ for a global shuffle, or `BlockShuffle(block_size)` where storage wants longer r
 [19, 10]
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,14 +76,17 @@ class Order:
 
         return kernels.new_state(self.kind, self.num_samples, self.seed, self.block_size)
 
-    @cached_property
-    def _lock(self) -> Lock:
-        """Kernels write into the state and run outside the GIL: one at a time."""
-        return Lock()
+    def __post_init__(self) -> None:
+        # Kernels write into a state and run outside the GIL: every thread has its own.
+        object.__setattr__(self, "_of_thread", threading.local())
 
-    @cached_property
+    @property
     def _state(self) -> "OrderState":
-        return self.new_state()
+        of_thread: Any = self._of_thread  # type: ignore[attr-defined]
+        if not hasattr(of_thread, "state"):
+            of_thread.state = self.new_state()
+        state: OrderState = of_thread.state
+        return state
 
     def samples_at(self, positions: Sequence[int] | Indices) -> Indices:
         """Which sample stands at each of `positions`."""
@@ -96,8 +98,7 @@ class Order:
                 f"no position {wanted.min():,} in an order of {self.num_samples:,} samples"
             )
         samples = np.empty_like(wanted)
-        with self._lock:
-            kernels.samples_at(self._state, wanted.reshape(-1), samples.reshape(-1))
+        kernels.samples_at(self._state, wanted.reshape(-1), samples.reshape(-1))
         return samples
 
     def positions_of(self, samples: Sequence[int] | Indices, epoch: int = 0) -> Indices:
@@ -112,10 +113,7 @@ class Order:
             bad = wanted.min() if wanted.min() < 0 else wanted.max()
             raise IndexError(f"no sample {bad:,}: there are {self.num_samples:,}")
         indices = np.empty_like(wanted)
-        with self._lock:
-            kernels.indices_of(
-                self._state, np.uint64(epoch), wanted.reshape(-1), indices.reshape(-1)
-            )
+        kernels.indices_of(self._state, np.uint64(epoch), wanted.reshape(-1), indices.reshape(-1))
         if indices.size and first + int(indices.max()) >= 1 << 63:
             raise IndexError(f"epoch {epoch} reaches beyond position 2^63 - 1")
         return indices + first
@@ -133,12 +131,11 @@ class Order:
         sums = np.zeros(2, np.int64)
         chunk = max(1, min(stop - start, 1024))
         positions, samples = np.empty(chunk, np.int64), np.empty(chunk, np.int64)
-        with self._lock:
-            kernels.digest(self._state, start, stop - start, positions, samples, sums)
+        kernels.digest(self._state, start, stop - start, positions, samples, sums)
         return digest_text(sums)
 
-    def __getstate__(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("kind", "num_samples", "seed", "block_size")}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Order, (self.kind, self.num_samples, self.seed, self.block_size)
 
 
 def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:

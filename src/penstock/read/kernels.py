@@ -24,7 +24,7 @@ FINE, CANNOT_OPEN, WRONG_SIZE, CANNOT_READ, SHORT_READ, CANNOT_MAP = range(6)
 
 ROW, COLUMN, START, LENGTH = range(4)
 
-_EINTR = errno.EINTR
+_EINTR, _NO_DESCRIPTOR_LEFT = errno.EINTR, (errno.EMFILE, errno.ENFILE)
 _SEEK_END = np.int32(os.SEEK_END)
 _WILL_NEED, _RANDOM = np.int32(os.POSIX_FADV_WILLNEED), np.int32(os.POSIX_FADV_RANDOM)
 _NO_WAIT = np.int32(os.RWF_NOWAIT)
@@ -69,8 +69,8 @@ class Files(NamedTuple):
 
     first_record: NDArray[np.int64]
     """first_record[s] of shard s; one more entry at the end"""
-    names: np.int64
-    """the address of all paths, end to end, each with a NUL"""
+    names: NDArray[np.uint8]
+    """all paths, end to end, each with a NUL"""
     name_start: NDArray[np.int64]
     record_bytes: np.int64
     use_mmap: np.int64
@@ -99,7 +99,7 @@ WITHIN, FIELD_BYTES, SIZE_IN, SIGNED, SIZE_OUT, OUT_START, FIRST_COLUMN, END_COL
 FILES_TYPE = types.NamedTuple(
     [
         types.int64[::1],
-        types.int64,
+        types.uint8[::1],
         types.int64[::1],
         types.int64,
         types.int64,
@@ -171,11 +171,20 @@ def shard_bytes(files, shard):
 def close_place(files, place):
     shard = files.open_shards[place]
     if shard >= 0:
-        # First, so that a fork at any moment gives the child no closed descriptor to close again.
         files.open_shards[place] = -1
         if files.use_mmap:
             _munmap(pointer(files.mappings[place]), np.uint64(shard_bytes(files, shard)))
         _close(np.int32(files.descriptors[place]))
+
+
+@helper
+def close_one(files):
+    """Close any open shard; False if there is none."""
+    for place in range(files.open_shards.size):
+        if files.open_shards[place] >= 0:
+            close_place(files, place)
+            return True
+    return False
 
 
 @helper
@@ -185,8 +194,10 @@ def open_place(files, shard, fault):
     if files.open_shards[place] == shard:
         return place
     close_place(files, place)
-    name = pointer(files.names + files.name_start[shard])
+    name = pointer(np.int64(files.names.ctypes.data) + files.name_start[shard])
     descriptor = _open(name, _OPEN_FLAGS)
+    while descriptor < 0 and last_error() in _NO_DESCRIPTOR_LEFT and close_one(files):
+        descriptor = _open(name, _OPEN_FLAGS)
     if descriptor < 0:
         set_fault(fault, CANNOT_OPEN, shard, 0, last_error())
         return np.int64(-1)

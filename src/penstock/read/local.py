@@ -47,11 +47,11 @@ class LocalReader:
         """The tables of one of `num_threads` threads, nothing open yet."""
         from penstock.read.kernels import Files
 
-        places = max(1, min(len(self.shards), _max_open_files() // num_threads))
+        places = max(2, min(len(self.shards), _max_open_files() // num_threads))
         first_record, names, name_start = self._tables
         return Files(
             first_record,
-            np.int64(names.ctypes.data),
+            names,
             name_start,
             np.int64(self.record_bytes),
             np.int64(self.access == "mmap"),
@@ -109,6 +109,6 @@ class LocalReader:
 
 
 def _max_open_files() -> int:
-    """How many shards a reader keeps open: an eighth of what the process may open."""
+    """How many shards a reader keeps open: little enough for a dozen readers in a process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if limit == resource.RLIM_INFINITY else max(8, min(limit // 8, 4096))
+    return 4096 if limit == resource.RLIM_INFINITY else min(limit // 16, 4096)
