@@ -77,7 +77,8 @@ class Worker:
     def __init__(self, source: Source) -> None:
         layout = source.layout
         self._reader = source.view.dataset.reader
-        self._files = self._reader.new_files(source.num_threads)
+        _WORKERS.add(self)
+        self._files = self._reader.new_files(max(len(_WORKERS), source.num_threads))
         self._scratch = np.empty(layout.scratch_bytes, np.uint8)
         self._work = kernels.Work(
             np.empty(layout.rows, np.int64),
@@ -112,6 +113,9 @@ class Worker:
     def close(self) -> None:
         """Close the files."""
         close_files(self._files)
+
+
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 class Engine(Protocol):

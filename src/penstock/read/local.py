@@ -43,11 +43,11 @@ class LocalReader:
         np.cumsum([len(name) for name in names], out=name_start[1:])
         return first_record, np.frombuffer(bytearray(b"".join(names)), np.uint8), name_start
 
-    def new_files(self, num_threads: int = 1) -> "Files":
-        """The tables of one of `num_threads` threads, nothing open yet."""
+    def new_files(self, num_sharers: int = 1) -> "Files":
+        """The tables of one of `num_sharers` threads in this process, nothing open yet."""
         from penstock.read.kernels import Files
 
-        places = max(2, min(len(self.shards), _max_open_files() // num_threads))
+        places = max(2, min(len(self.shards), _max_open_files() // num_sharers))
         first_record, names, name_start = self._tables
         return Files(
             first_record,
@@ -109,6 +109,9 @@ class LocalReader:
 
 
 def _max_open_files() -> int:
-    """How many shards a reader keeps open: little enough for a dozen readers in a process."""
+    """How many shards the first reader of a process keeps open.
+
+    The n-th gets an n-th of it, so that a dozen readers together take two thirds of the limit.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if limit == resource.RLIM_INFINITY else min(limit // 16, 4096)
+    return 8192 if limit == resource.RLIM_INFINITY else min(limit // 5, 8192)
