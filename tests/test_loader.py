@@ -169,6 +169,7 @@ def test_an_endless_loader_runs_through_epochs_without_a_seam(data, tokens):
     assert got == rows_of(tokens, loader.order.samples_at(range(70)), 50)
     with pytest.raises(TypeError, match="no length"):
         len(loader)
+    assert loader
 
 
 def test_a_state_that_is_loaded_in_the_middle_of_an_iteration_decides_where_it_ends(data):

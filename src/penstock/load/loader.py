@@ -201,6 +201,9 @@ class Loader:
             raise TypeError("an endless loader has no length")
         return self.plan.num_steps(self._position)
 
+    def __bool__(self) -> bool:
+        return True  # `if loader` must not ask an endless one for its length
+
     def state_dict(self) -> dict[str, Any]:
         """What to save: a position in the global order, and what it is a position in."""
         return {
