@@ -6,5 +6,5 @@
     lease     a batch's memory while anybody holds the batch or a view of it
 
 `plan` is arithmetic, `prefetch` moves tickets through pipes to threads that live in `kernels`,
-`buffers` lends memory, and `loader` puts them together.
+`buffers` lends memory, `tensors` knows torch, and `loader` puts them together.
 """

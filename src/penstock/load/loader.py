@@ -1,19 +1,16 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
-import math
 import os
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
@@ -21,8 +18,15 @@ from penstock.formats.stream import TOKEN
 from penstock.load.buffers import Memory, PinnedPool, Pool
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank
+from penstock.load.tensors import (
+    check_output,
+    find_worker,
+    plain_dtype,
+    register_as_dataset,
+    shower,
+)
 from penstock.order import Indices, Order, Shuffle, digest_text, make_order
-from penstock.read.layout import BatchLayout, Place
+from penstock.read.layout import BatchLayout
 from penstock.views.windows import Windows
 
 if TYPE_CHECKING:
@@ -115,17 +119,7 @@ class Loader:
             tail=tail,
             endless=endless,
         )
-        if output not in ("torch", "numpy"):
-            raise UsageError(f"output is {output!r}; it must be 'torch' or 'numpy'")
-        if (output == "torch" or pin_memory) and find_spec("torch") is None:
-            raise UsageError(
-                "batches of torch tensors need torch: pip install 'penstock[torch]', or pass "
-                "output='numpy'"
-            )
-        if pin_memory and output != "torch":
-            raise UsageError("pin_memory gives torch tensors; leave out output='numpy'")
-        if pin_memory and not _has_accelerator():
-            raise UsageError("pin_memory needs an accelerator, and torch finds none here")
+        check_output(output, pin_memory=pin_memory)
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
         self._output = output
@@ -133,7 +127,7 @@ class Loader:
             view.dataset.fields,
             batch_size,
             view.outputs,
-            view.dataset.token_dtype_out(_plain(dtype)),
+            view.dataset.token_dtype_out(plain_dtype(dtype)),
         )
         self._pin_memory = pin_memory
         self._prefetch = integer("prefetch", prefetch, 0, MAX_DEPTH)
@@ -157,10 +151,10 @@ class Loader:
         make_pool = PinnedPool if self._pin_memory else Pool
         self._pool = make_pool(self._layout.num_bytes, self._prefetch + 2)
         self._show = {
-            name: _shower(place, self._output, pinned=self._pin_memory)
+            name: shower(place, self._output, pinned=self._pin_memory)
             for name, place in self._layout.places().items()
         }
-        _tell_torch()
+        register_as_dataset(Loader)
         self._last_step: Step | None = None
         self._token_sum: str | None = None
         self._num_batches = self._num_samples = 0
@@ -168,7 +162,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""
-        number, count = self._use_worker(_torch_worker())
+        number, count = self._use_worker(find_worker())
         if count > 1:
             yield from self._iterate_as_worker(number, count)
             return
@@ -412,51 +406,3 @@ class Loader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
-
-
-def _plain(dtype: Any) -> DTypeLike | None:
-    """Take torch's types by their names."""
-    name = str(dtype)
-    return name.removeprefix("torch.") if name.startswith("torch.") else dtype
-
-
-def _shower(place: Place, output: str, *, pinned: bool) -> Callable[[Any, int], Any]:
-    """How an output of a batch's memory is handed out; what torch has no type for stays NumPy."""
-    if output == "numpy":
-        return place.of
-    import torch
-
-    try:
-        dtype = torch.from_numpy(np.empty(0, place.dtype)).dtype
-    except TypeError:
-        # A copy, so that it need not keep page-locked memory from being used again.
-        return (lambda block, rows: place.of(block.numpy(), rows).copy()) if pinned else place.of
-    if not pinned:
-        return lambda memory, rows: torch.from_numpy(place.of(memory, rows))
-
-    def show(block: Any, rows: int) -> Any:
-        num_bytes = rows * math.prod(place.row_shape) * place.dtype.itemsize
-        flat = block[place.offset : place.offset + num_bytes].view(dtype)
-        return flat.view(rows, *place.row_shape)
-
-    return show
-
-
-def _tell_torch() -> None:
-    """Where torch is imported, make its DataLoader iterate over a Loader."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.utils.data.IterableDataset.register(Loader)
-
-
-def _has_accelerator() -> bool:
-    import torch
-
-    return bool(torch.accelerator.is_available())
-
-
-def _torch_worker() -> tuple[int, int]:
-    """Which of how many DataLoader workers this process is."""
-    torch = sys.modules.get("torch")
-    worker = torch.utils.data.get_worker_info() if torch is not None else None
-    return (0, 1) if worker is None else (worker.id, worker.num_workers)
