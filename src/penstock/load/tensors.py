@@ -1,4 +1,4 @@
-"""Where torch is met: tensors, page-locked memory, workers. It is imported only when it is needed."""
+"""Where torch is met: tensors, page-locked memory, workers; imported only when needed."""
 
 import math
 import sys
