@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import islice
 
@@ -184,6 +185,7 @@ def test_persistent_workers_go_on_with_the_next_epoch(data):
 
 WAITING = """
 import sys
+import threading
 import penstock
 data = penstock.open(sys.argv[1])
 loader = penstock.Loader(data.windows(5), 4, endless=True)
@@ -204,6 +206,7 @@ def test_ctrl_c_ends_a_process_that_is_loading(data):
 
 LEAVING = """
 import sys
+import threading
 import penstock
 data = penstock.open(sys.argv[1])
 loader = penstock.Loader(data.windows(5), 4, endless=True, prefetch=64)
@@ -253,3 +256,31 @@ def test_ranks_of_torchrun_share_one_order_without_being_told(data, tmp_path):
         assert batch["input_ids"][0::2].tolist() == one
         assert batch["input_ids"][1::2].tolist() == two
         assert alone.digest() == one_digest == two_digest
+
+
+def test_a_child_that_is_forked_while_a_thread_takes_a_batch_can_close_and_go_on(data):
+    loader = penstock.Loader(data.windows(5), 4, seed=3, endless=True)
+    next(iter(loader))  # no fork may fall into an import: Python's own lock would stay held
+    stop = threading.Event()
+
+    def consume():
+        for _ in loader:
+            if stop.is_set():
+                return
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    children = []
+    for _ in range(20):  # often enough that the lock is held at some of the forks
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            loader.close()
+            next(iter(loader))
+            os._exit(0)
+        children.append(child)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    stop.set()
+    consumer.join()
+    loader.close()
+    assert statuses == [0] * 20

@@ -125,7 +125,7 @@ class Loader:
         self._output = output
         self._layout = BatchLayout(
             view.dataset.fields,
-            batch_size,
+            self.plan.batch_size,
             view.outputs,
             view.dataset.token_dtype_out(plain_dtype(dtype)),
         )
@@ -232,6 +232,7 @@ class Loader:
         position = state["position"]
         if type(position) is not int or not 0 <= position < _MAX_POSITION:
             raise StateError(f"position is {position!r}, not a count of samples")
+        self._notice_fork()
         with self._lock:
             self._stop_engine()
             self._last_step = self._token_sum = None
@@ -249,6 +250,7 @@ class Loader:
 
     def close(self) -> None:
         """End the reading threads; iterating again starts them again."""
+        self._notice_fork()
         with self._lock:
             self._stop_engine()
 
@@ -312,9 +314,7 @@ class Loader:
         return self._token_sum
 
     def _next(self) -> Batch:
-        if self._pid != os.getpid():  # a forked child has the pipes but none of the threads
-            self._stop_engine()
-            self._reset()
+        self._notice_fork()
         with self._lock:
             return self._next_of_thread()
 
@@ -333,6 +333,12 @@ class Loader:
         self._num_samples += step.rows
         self._position = step.end  # last, so that an interrupt before it loses nothing
         return batch
+
+    def _notice_fork(self) -> None:
+        """Start anew in a forked child: it has no threads, and perhaps a lock one of them held."""
+        if self._pid != os.getpid():
+            self._stop_engine()
+            self._reset()
 
     def _get_step(self) -> tuple[Step, Memory]:
         try:
@@ -372,7 +378,7 @@ class Loader:
             else Synchronous(source, tickets, self._pool)
         )
         self._finalizer = weakref.finalize(self, engine.abandon)
-        self._finalizer.atexit = False  # then `prefetch` waits for the threads
+        self._finalizer.atexit = False  # at exit, `prefetch` closes all engines, and waits
         return engine
 
     def _stop_engine(self) -> None:

@@ -5,6 +5,7 @@ to Python, to raise the error where it happened. With depth 0 the consumer reads
 """
 
 import atexit
+import contextlib
 import fcntl
 import os
 import signal
@@ -76,6 +77,7 @@ class Worker:
 
     def __init__(self, source: Source) -> None:
         layout = source.layout
+        self._pid = os.getpid()
         self._reader = source.view.dataset.reader
         _WORKERS.add(self)
         self._files = self._reader.new_files(max(len(_WORKERS), source.num_threads))
@@ -111,8 +113,13 @@ class Worker:
         self._work.fault[STOP] = 1
 
     def close(self) -> None:
-        """Close the files."""
-        close_files(self._files)
+        """Close the files, but not in a forked child.
+
+        Its copy of the table may be newer than its copies of the descriptors, and name files of
+        its own.
+        """
+        if self._pid == os.getpid():
+            close_files(self._files)
 
 
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -260,15 +267,15 @@ class Prefetcher:
         return step, memory
 
     def abandon(self) -> None:
-        """Tell the threads to end, without waiting: the garbage collector may call this anywhere.
-
-        In a forked child there are no threads. The files that theirs had open stay open there: the
-        tables that name them may be newer than the child's own descriptors.
-        """
-        if self._pid == os.getpid():
-            for worker in self._workers:
-                worker.stop()
-            # Closing our end of the pipe would not do: a forked child may hold it open too.
+        """Tell the threads to end, without waiting: the collector may call this anywhere."""
+        if self._pid != os.getpid() or not self._threads:
+            return  # a forked child has none of the threads
+        for worker in self._workers:
+            worker.stop()
+        # Closing our end of the pipe would not do: a forked child may hold it open too. Where the
+        # pipe is full, what is in it wakes the threads as well.
+        os.set_blocking(self._pipes.send, False)
+        with contextlib.suppress(BlockingIOError):
             for _ in self._threads:
                 os.write(self._pipes.send, _LAST_TICKET)
 
