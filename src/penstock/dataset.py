@@ -15,8 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats import Manifest, Shard, describe
 from penstock.formats.stream import STREAM, TOKEN, fields_to_json
+from penstock.metadata.spans import Decoder
 from penstock.read.layout import BatchLayout, Output
 from penstock.read.local import Access, LocalReader
+from penstock.views.view import Extra
 from penstock.views.windows import Windows
 
 Source = str | os.PathLike[str]
@@ -76,9 +78,30 @@ class Dataset:
         """What turns segments of this dataset into arrays."""
         return LocalReader(self.shards, self.fields.itemsize, self.access)
 
-    def windows(self, seq_len: int, *, overlap: bool = True) -> Windows:
-        """View the stream as rows of `seq_len` inputs and labels; see `Windows`."""
-        return Windows(self, seq_len, overlap)
+    def windows(
+        self,
+        seq_len: int,
+        *,
+        overlap: bool = True,
+        extras: Extra | Iterable[Extra] = (),
+        static_shapes: bool = False,
+        mask_ends: bool = False,
+        eos_id: int | None = None,
+        loss_mask: str | None = None,
+        metadata: Decoder | None = None,
+    ) -> Windows:
+        """View the stream as rows of `seq_len` inputs and labels; see `Windows` and `View`."""
+        return Windows(
+            dataset=self,
+            seq_len=seq_len,
+            overlap=overlap,
+            extras=extras,  # type: ignore[arg-type]
+            static_shapes=static_shapes,
+            mask_ends=mask_ends,
+            eos_id=eos_id,
+            loss_mask=loss_mask,
+            metadata=metadata,
+        )
 
     def records(self, start: int, stop: int) -> NDArray[Any]:
         """Read the records [start, stop) as they are stored; bare tokens as integers."""
@@ -86,10 +109,11 @@ class Dataset:
         length = max(0, stop - start)
         # One row of raw bytes: the record as a single opaque field.
         raw = np.dtype([("record", f"V{self.fields.itemsize}")])
-        layout = BatchLayout(raw, 1, (Output("", "record", 0, length),), np.dtype(np.int64))
-        memory = np.empty(layout.num_bytes, np.uint8)
+        layout = BatchLayout(raw, 1, length, (Output("", "record", raw["record"]),))
+        memory = np.zeros(layout.num_bytes, np.uint8)
         self.reader.read(np.array([[0, 0, start, length]]), layout, memory)
-        records: NDArray[Any] = layout.places()[""].of(memory, 1)[0].view(self.fields)
+        place = layout.places()[""]
+        records: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(self.fields)
         tokens: NDArray[Any] = records[TOKEN] if self.fields.names == (TOKEN,) else records
         return tokens
 

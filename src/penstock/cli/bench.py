@@ -118,8 +118,8 @@ def _time_numpy(view: "Windows", loader: "Loader", num_batches: int) -> float:
         for sample in batch.tolist():
             begin = sample * view.stride
             shard = int(np.searchsorted(firsts, begin, "right")) - 1
-            piece = maps[shard][begin - firsts[shard] :][: view.width][name]
-            if len(piece) == view.width:  # a row that crosses shards is left out
+            piece = maps[shard][begin - firsts[shard] :][: view.seq_len + 1][name]
+            if len(piece) == view.seq_len + 1:  # a row that crosses shards is left out
                 out.append(piece.astype(np.int64))
         if out:
             np.stack(out)
@@ -129,7 +129,7 @@ def _time_numpy(view: "Windows", loader: "Loader", num_batches: int) -> float:
 def _time_copy(view: "Windows", arguments: argparse.Namespace) -> float:
     import numpy as np
 
-    shape = (arguments.batch_size, view.width)
+    shape = (arguments.batch_size, view.seq_len + 1)
     source = np.zeros(shape, view.dataset.fields)[(view.dataset.fields.names or ("",))[0]]
     target = np.zeros(source.shape, source.dtype if arguments.stored else np.int64)
     start = time.perf_counter()

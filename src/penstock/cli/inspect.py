@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(_summary(data))
     console.print(
         f"windows of {arguments.seq_len:,}: {len(view):,} samples, "
-        f"{data.num_records - (len(view) * view.stride + view.width - view.stride):,} "
+        f"{data.num_records - (len(view) * view.stride + view.seq_len + 1 - view.stride):,} "
         "records left over at the end\n"
         if len(view)
         else f"windows of {arguments.seq_len:,}: none, the stream is shorter than one\n"

@@ -18,20 +18,19 @@ from numpy.typing import NDArray
 
 from penstock.jit import helper, kernel
 from penstock.order.kernels import DIGEST_KEY, STATE_TYPE, fill_samples, threefry
-from penstock.read.kernels import (
-    FILES_TYPE,
-    LAYOUT_TYPE,
-    STOP,
-    announce_segment,
-    fill_segments,
-    is_cached,
-    last_error,
+from penstock.read.kernels import LAYOUT_TYPE, STOP, last_error
+from penstock.views.kernels import (
+    ROOM_TYPE,
+    VIEW_TYPE,
+    announce_sample,
+    fill_batch,
+    sample_is_cached,
 )
-from penstock.views.kernels import WINDOW_TYPE, fill_window_segments
 
 TICKET_WORDS = 7
 SEQUENCE, ADDRESS, POSITION, ROWS, STRIDE, AHEAD_POSITION, AHEAD_ROWS = range(7)
-ENDED = -1
+LAST_TICKET = -1
+ENDED, FAILED, UNDECODED = range(3)
 
 _ANNOUNCED_AFTER_MISS = 16
 _EINTR = errno.EINTR
@@ -48,103 +47,102 @@ class Work(NamedTuple):
 
     positions: NDArray[np.int64]
     samples: NDArray[np.int64]
-    segments: NDArray[np.int64]
-    scratch: np.int64
-    """the address of memory for records as they are stored"""
-    fault: NDArray[np.int64]
+    counts: NDArray[np.int64]
     announcing: NDArray[np.int64]
     """[how many more batches are announced without trying whether they are cached]"""
 
 
-WORK_TYPE = types.NamedTuple(
-    [
-        types.int64[::1],
-        types.int64[::1],
-        types.int64[:, ::1],
-        types.int64,
-        types.int64[::1],
-        types.int64[::1],
-    ],
-    Work,
-)
+WORK_TYPE = types.NamedUniTuple(types.int64[::1], 4, Work)
 
 
 @helper
-def find_segments(order, view, work, position, rows, stride):
+def find_samples(order, work, position, rows, stride):
     for k in range(rows):
         work.positions[k] = position + k * stride
     fill_samples(order, work.positions[:rows], work.samples[:rows])
-    fill_window_segments(view, work.samples[:rows], work.segments)
 
 
 @helper
-def announce(order, view, files, work, position, rows, stride):
-    find_segments(order, view, work, position, rows, stride)
-    for s in (0, rows // 2):
-        if work.announcing[0] == 0 and not is_cached(
-            files, work.segments, s, work.scratch, work.fault
-        ):
+def announce(order, view, room, work, position, rows, stride):
+    find_samples(order, work, position, rows, stride)
+    for k in (0, rows // 2):
+        if work.announcing[0] == 0 and not sample_is_cached(view, room, work.samples[k]):
             work.announcing[0] = 1 + _ANNOUNCED_AFTER_MISS
     if work.announcing[0] > 0:
         work.announcing[0] -= 1
-        for s in range(rows):
-            announce_segment(files, work.segments, s, work.fault)
+        for k in range(rows):
+            announce_sample(view, room, work.samples[k])
 
 
 @helper
-def read_step(order, order_ahead, view, files, layout, work, ticket):
+def read_step(order, order_ahead, view, layout, room, work, ticket):
     position, rows, stride = ticket[POSITION], ticket[ROWS], ticket[STRIDE]
     ahead, ahead_rows = ticket[AHEAD_POSITION], ticket[AHEAD_ROWS]
     if ahead_rows > 0:
         if ticket[SEQUENCE] == 0 and rows > 0:  # nothing before this one has been announced
             for start in range(position, ahead, rows * stride):
-                announce(order_ahead, view, files, work, start, rows, stride)
-        announce(order_ahead, view, files, work, ahead, ahead_rows, stride)
-    find_segments(order, view, work, position, rows, stride)
-    return fill_segments(
-        files, layout, work.segments[:rows], ticket[ADDRESS], work.scratch, work.fault
-    )
+                announce(order_ahead, view, room, work, start, rows, stride)
+        announce(order_ahead, view, room, work, ahead, ahead_rows, stride)
+    find_samples(order, work, position, rows, stride)
+    return fill_batch(view, layout, room, work.samples[:rows], ticket[ADDRESS], work.counts)
 
 
 @kernel(
     STATE_TYPE,
     STATE_TYPE,
-    WINDOW_TYPE,
-    FILES_TYPE,
+    VIEW_TYPE,
     LAYOUT_TYPE,
+    ROOM_TYPE,
     WORK_TYPE,
     types.int64[::1],
     types.int32,
     types.int32,
+    types.boolean,
 )
-def serve(order, order_ahead, view, files, layout, work, ticket, requests, replies):
-    """Serve tickets until told to end; False after a ticket that failed, which is in `ticket`.
+def serve(order, order_ahead, view, layout, room, work, ticket, requests, replies, decodes):
+    """Serve tickets until told to end; earlier after one that failed, or whose batch has metadata.
 
-    What is announced may be an epoch ahead of what is read: each has the state of its own epoch.
+    That one is then in `ticket`, and it is the caller who replies to it. What is announced may be
+    an epoch ahead of what is read: each has the state of its own epoch.
     """
     ticket_bytes = np.uint64(8 * TICKET_WORDS)
     while True:
         got = _read(requests, ticket.ctypes, ticket_bytes)
         if got < 0 and last_error() == _EINTR:
             continue
-        if got <= 0 or ticket[SEQUENCE] == ENDED or work.fault[STOP]:
-            return True
-        if not read_step(order, order_ahead, view, files, layout, work, ticket):
-            return False
+        if got <= 0 or ticket[SEQUENCE] == LAST_TICKET or room.fault[STOP]:
+            return ENDED
+        if not read_step(order, order_ahead, view, layout, room, work, ticket):
+            return FAILED
+        if decodes:
+            return UNDECODED
         _write(replies, ticket.ctypes, np.uint64(8))
 
 
-@kernel(types.int64[:, ::1], types.int64, types.int64, types.int64[::1])
-def token_digest(tokens, position, stride, sums):
-    """Add up a hash of (position, tokens) over the rows of a batch."""
+@helper
+def mixed(value, place):
+    x = (_U(value) + _U(place) * _GOLDEN) * _ODD
+    x = (x ^ (x >> _U(32))) * _GOLDEN
+    return x ^ (x >> _U(29))
+
+
+_ROWS = types.int64[:, ::1]
+
+
+@kernel(_ROWS, _ROWS, types.int64[::1], types.int64, types.int64, types.int64[::1])
+def token_digest(inputs, labels, lengths, position, stride, sums):
+    """Add up a hash of (position, tokens) over the rows of a batch, without their padding.
+
+    A label counts where it is not the next input.
+    """
     total0, total1 = _U(0), _U(0)
-    for k in range(tokens.shape[0]):
-        row = tokens[k]
+    for k in range(inputs.shape[0]):
+        row, next_of, length = inputs[k], labels[k], lengths[k]
         content = _U(0)
-        for i in range(row.size):
-            x = (_U(row[i]) + _U(i + 1) * _GOLDEN) * _ODD
-            x = (x ^ (x >> _U(32))) * _GOLDEN
-            content += x ^ (x >> _U(29))
+        for i in range(length):
+            content += mixed(row[i], i + 1)
+            if i + 1 == length or next_of[i] != row[i + 1]:
+                content += mixed(next_of[i], i + 2 if i + 1 == length else -i - 1)
         hash0, hash1 = threefry(DIGEST_KEY, _FOR_TOKENS, _U(position + k * stride), content)
         total0 += hash0
         total1 += hash1

@@ -19,6 +19,7 @@ from penstock.load.buffers import Memory, PinnedPool, Pool
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import (
+    as_tensors,
     check_output,
     find_worker,
     plain_dtype,
@@ -26,11 +27,11 @@ from penstock.load.tensors import (
     shower,
 )
 from penstock.order import Indices, Order, Shuffle, digest_text, make_order
-from penstock.read.layout import BatchLayout
-from penstock.views.windows import Windows
+from penstock.read.layout import MAX_SEQLEN, NUM_TOKENS
+from penstock.views.view import View
 
 if TYPE_CHECKING:
-    from penstock.load.prefetch import Engine
+    from penstock.load.prefetch import Decoded, Engine
 
 STATE_VERSION = 1
 _MAX_POSITION = 1 << 62
@@ -46,7 +47,7 @@ class LoaderStats:
     batches: int
     samples: int
     tokens: int
-    """records of the samples that were handed out as inputs"""
+    """records that were handed out as inputs; padding does not count"""
     waited_seconds: float
     """how long the consumer stood waiting for batches"""
     ready: int
@@ -84,7 +85,7 @@ class Loader:
 
     def __init__(
         self,
-        view: Windows,
+        view: View,
         batch_size: int,
         *,
         seed: int = 0,
@@ -102,12 +103,12 @@ class Loader:
         digest_tokens: bool = False,
     ) -> None:
         rank, ranks = find_rank(rank, ranks)
-        if not isinstance(view, Windows):
+        if not isinstance(view, View):
             raise UsageError(f"a Loader takes a view, such as data.windows(2048), not {view!r:.60}")
         if not len(view):
             raise UsageError(
                 f"the view has no samples: the dataset has {view.dataset.num_records:,} records, "
-                f"and a row takes {view.width:,}"
+                f"and a row takes {view.seq_len:,} and a label"
             )
         self.view = view
         self.order: Order = make_order(shuffle, len(view), seed)
@@ -123,12 +124,7 @@ class Loader:
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
         self._output = output
-        self._layout = BatchLayout(
-            view.dataset.fields,
-            self.plan.batch_size,
-            view.outputs,
-            view.dataset.token_dtype_out(plain_dtype(dtype)),
-        )
+        self._layout = view.layout(self.plan.batch_size, plain_dtype(dtype))
         self._pin_memory = pin_memory
         self._prefetch = integer("prefetch", prefetch, 0, MAX_DEPTH)
         if threads is None:
@@ -157,7 +153,7 @@ class Loader:
         register_as_dataset(Loader)
         self._last_step: Step | None = None
         self._token_sum: str | None = None
-        self._num_batches = self._num_samples = 0
+        self._num_batches = self._num_samples = self._num_tokens = 0
         self._waited_before = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -282,7 +278,7 @@ class Loader:
         return LoaderStats(
             batches=self._num_batches,
             samples=self._num_samples,
-            tokens=self._num_samples * self.view.seq_len,
+            tokens=self._num_tokens,
             waited_seconds=self._waited_before + (engine.waited_seconds if engine else 0.0),
             ready=engine.num_ready if engine else 0,
         )
@@ -319,18 +315,25 @@ class Loader:
             return self._next_of_thread()
 
     def _next_of_thread(self) -> Batch:
-        step, memory = self._get_step()
+        step, memory, decoded = self._get_step()
         if step.position != self._position and self._worker == (0, 1):
             # An interrupt fell between taking a step and counting it: the engine is one ahead.
             self._stop_engine()
-            step, memory = self._get_step()
+            step, memory, decoded = self._get_step()
         if self._digest_tokens:
             self._token_sum = self._hash_tokens(memory.array, step)
+        counts = self._layout.counts(memory.array)
+        num_tokens = int(counts[NUM_TOKENS])
         lent = self._pool.lend(memory)
-        batch = {name: show(lent, step.rows) for name, show in self._show.items()}
+        batch = {name: show(lent, step.rows, counts) for name, show in self._show.items()}
+        if "cu_seqlens" in batch:
+            batch["max_seqlen"] = int(counts[MAX_SEQLEN])
+        if decoded:
+            batch |= as_tensors(decoded, self._output)
         self._last_step = step
         self._num_batches += 1
         self._num_samples += step.rows
+        self._num_tokens += num_tokens
         self._position = step.end  # last, so that an interrupt before it loses nothing
         return batch
 
@@ -340,7 +343,7 @@ class Loader:
             self._stop_engine()
             self._reset()
 
-    def _get_step(self) -> tuple[Step, Memory]:
+    def _get_step(self) -> "tuple[Step, Memory, Decoded]":
         try:
             if self._engine is None:
                 self._engine = self._new_engine()
@@ -398,10 +401,14 @@ class Loader:
         from penstock.load.kernels import token_digest
 
         sums = np.zeros(2, np.int64)
-        places = self._layout.places()
-        inputs, labels = (places[name].of(memory, step.rows) for name in ("input_ids", "labels"))
-        tokens = np.concatenate([inputs, labels[:, -1:]], axis=1, dtype=np.int64)
-        token_digest(tokens, step.position + self.plan.rank, self.plan.ranks, sums)
+        places, counts = self._layout.places(), self._layout.counts(memory)
+        inputs, labels = (
+            np.ascontiguousarray(places[name].of(memory, step.rows, counts), np.int64)
+            for name in ("input_ids", "labels")
+        )
+        lengths = self._layout.row_lengths(memory, step.rows)
+        first = step.position + self.plan.rank
+        token_digest(inputs, labels, lengths, first, self.plan.ranks, sums)
         return digest_text(sums)
 
     def __getstate__(self) -> dict[str, Any]:

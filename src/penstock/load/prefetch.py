@@ -1,7 +1,8 @@
 """Reading ahead: tickets go to threads through one pipe, their numbers come back through another.
 
-A thread spends its life in `kernels.serve`, outside the GIL; only a failed read brings it back
-to Python, to raise the error where it happened. With depth 0 the consumer reads for itself.
+A thread spends its life in `kernels.serve`, outside the GIL. Only a failed read brings it back to
+Python, to raise the error where it happened, and metadata, to have it decoded. With depth 0 the
+consumer reads for itself.
 """
 
 import atexit
@@ -18,7 +19,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,21 +27,24 @@ from penstock.load import kernels
 from penstock.load.buffers import Memory, Pool
 from penstock.load.plan import Step
 from penstock.order import Order
-from penstock.read.kernels import NUM_FAULT_WORDS, STOP, close_files
+from penstock.read.kernels import STOP
 from penstock.read.layout import BatchLayout
-from penstock.views.windows import Windows
+from penstock.views.reading import SampleReader
+from penstock.views.view import View
 
 _TICKET = struct.Struct(f"={kernels.TICKET_WORDS}q")
-_LAST_TICKET = _TICKET.pack(*[kernels.ENDED] * kernels.TICKET_WORDS)
+_LAST_TICKET = _TICKET.pack(*[kernels.LAST_TICKET] * kernels.TICKET_WORDS)
 _REPLY = struct.Struct("=q")
 _MAX_REPLIES = 512
+
+Decoded = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """What a thread must know to read any step."""
 
-    view: Windows
+    view: View
     order: Order
     layout: BatchLayout
     rank: int
@@ -78,39 +82,42 @@ class Worker:
     def __init__(self, source: Source) -> None:
         layout = source.layout
         self._pid = os.getpid()
-        self._reader = source.view.dataset.reader
         _WORKERS.add(self)
-        self._files = self._reader.new_files(max(len(_WORKERS), source.num_threads))
-        self._scratch = np.empty(layout.scratch_bytes, np.uint8)
-        self._work = kernels.Work(
+        self._reader = SampleReader(source.view, layout, max(len(_WORKERS), source.num_threads))
+        work = kernels.Work(
             np.empty(layout.rows, np.int64),
             np.empty(layout.rows, np.int64),
-            np.empty((layout.rows, 4), np.int64),
-            np.int64(self._scratch.ctypes.data),
-            np.zeros(NUM_FAULT_WORDS, np.int64),
+            self._reader.counts,
             np.zeros(1, np.int64),
         )
         self.ticket = np.zeros(kernels.TICKET_WORDS, np.int64)
-        self._arguments = (
-            source.order.new_state(),
-            source.order.new_state(),
-            source.view.for_kernels(),
-            self._files,
-            layout.for_kernels(),
-            self._work,
-            self.ticket,
-        )
+        states = source.order.new_state(), source.order.new_state()
+        self._arguments = (*states, *self._reader.arguments, work, self.ticket)
 
-    def serve(self, pipes: Pipes) -> None:
-        """Read the steps on all tickets that come; returns when it is told to end."""
-        if not kernels.serve(*self._arguments, np.int32(pipes.requests), np.int32(pipes.replies)):
-            if self._work.fault[STOP]:
+    def serve(self, pipes: Pipes, decoded: dict[int, Decoded]) -> None:
+        """Read the steps on all tickets that come; returns when it is told to end.
+
+        What the user's decoder makes of a step's metadata goes to `decoded`.
+        """
+        ends = np.int32(pipes.requests), np.int32(pipes.replies)
+        while True:
+            outcome = kernels.serve(*self._arguments, *ends, self._reader.has_metadata)
+            if outcome == kernels.ENDED or self.is_stopped:
                 return
-            raise self._reader.error(self._work.fault)
+            if outcome == kernels.FAILED:
+                raise self._reader.error()
+            number = int(self.ticket[kernels.SEQUENCE])
+            decoded[number] = self._reader.read_metadata(int(self.ticket[kernels.ROWS]))
+            os.write(pipes.replies, _REPLY.pack(number))
 
     def stop(self) -> None:
         """Make `serve` return after the row at hand; any thread may call this."""
-        self._work.fault[STOP] = 1
+        self._reader.fault[STOP] = 1
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has called `stop`."""
+        return bool(self._reader.fault[STOP])
 
     def close(self) -> None:
         """Close the files, but not in a forked child.
@@ -119,7 +126,7 @@ class Worker:
         its own.
         """
         if self._pid == os.getpid():
-            close_files(self._files)
+            self._reader.close()
 
 
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -137,8 +144,8 @@ class Engine(Protocol):
     def start(self) -> None:
         """Begin to read."""
 
-    def get(self) -> tuple[Step, Memory]:
-        """The next step, read."""
+    def get(self) -> tuple[Step, Memory, Decoded]:
+        """The next step, read: its memory, and what was decoded of its metadata."""
 
     def abandon(self) -> None:
         """Let everything end by itself, without waiting for it."""
@@ -195,16 +202,17 @@ class Synchronous:
     def start(self) -> None:
         """There is nothing to start."""
 
-    def get(self) -> tuple[Step, Memory]:
+    def get(self) -> tuple[Step, Memory, Decoded]:
         """Read the next step."""
         start = time.perf_counter()
         memory = self._pool.take()
         step, ticket = self._tickets.next(memory)
         os.write(self._pipes.send, ticket + _LAST_TICKET)
-        self._worker.serve(self._pipes)
-        os.read(self._pipes.receive, _REPLY.size)
+        decoded: dict[int, Decoded] = {}
+        self._worker.serve(self._pipes, decoded)
+        (number,) = _REPLY.unpack(os.read(self._pipes.receive, _REPLY.size))
         self.waited_seconds += time.perf_counter() - start
-        return step, memory
+        return step, memory, decoded.get(number, {})
 
     def close(self) -> None:
         """Close the files."""
@@ -226,6 +234,7 @@ class Prefetcher:
         self._first = 0
         self._ready: set[int] = set()
         self._failures: dict[int, BaseException] = {}
+        self._decoded: dict[int, Decoded] = {}
         self._pipes = Pipes()
         self._workers = [Worker(source) for _ in range(source.num_threads)]
         self._threads: list[threading.Thread] = []
@@ -249,7 +258,7 @@ class Prefetcher:
         fcntl.ioctl(self._pipes.receive, termios.FIONREAD, unread)
         return len(self._ready) + unread[0] // _REPLY.size
 
-    def get(self) -> tuple[Step, Memory]:
+    def get(self) -> tuple[Step, Memory, Decoded]:
         """Wait for the next step; steps come in order whatever thread is first."""
         number = self._first
         if number not in self._ready:
@@ -264,7 +273,7 @@ class Prefetcher:
         self._first += 1
         step, memory = self._under_way.popleft()
         self._request()
-        return step, memory
+        return step, memory, self._decoded.pop(number, {})
 
     def abandon(self) -> None:
         """Tell the threads to end, without waiting: the collector may call this anywhere."""
@@ -298,7 +307,7 @@ class Prefetcher:
     def _run(self, worker: Worker) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
         try:
-            while not self._serve(worker):
+            while not self._serve(worker) and not worker.is_stopped:
                 pass
         finally:
             worker.close()
@@ -306,7 +315,7 @@ class Prefetcher:
     def _serve(self, worker: Worker) -> bool:
         """Serve until told to end; after a failure, which the consumer will raise, False."""
         try:
-            worker.serve(self._pipes)
+            worker.serve(self._pipes, self._decoded)
         except BaseException as error:
             number = int(worker.ticket[kernels.SEQUENCE])
             self._failures[number] = error

@@ -1,5 +1,6 @@
 """Where torch is met: tensors, page-locked memory, workers; imported only when needed."""
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def plain_dtype(dtype: Any) -> DTypeLike | None:
     return name.removeprefix("torch.") if name.startswith("torch.") else dtype
 
 
-def shower(place: Place, output: str, *, pinned: bool) -> Callable[[Any, int], Any]:
+def shower(place: Place, output: str, *, pinned: bool) -> Callable[[Any, int, Any], Any]:
     """How an output of a batch's memory is handed out; what torch has no type for stays NumPy."""
     if output == "numpy":
         return place.of
@@ -43,17 +44,33 @@ def shower(place: Place, output: str, *, pinned: bool) -> Callable[[Any, int], A
     try:
         dtype = torch.from_numpy(np.empty(0, place.dtype)).dtype
     except TypeError:
+        if not pinned:
+            return place.of
         # A copy, so that it need not keep page-locked memory from being used again.
-        return (lambda block, rows: place.of(block.numpy(), rows).copy()) if pinned else place.of
+        return lambda block, rows, counts: place.of(block.numpy(), rows, counts).copy()
     if not pinned:
-        return lambda memory, rows: torch.from_numpy(place.of(memory, rows))
+        return lambda memory, rows, counts: torch.from_numpy(place.of(memory, rows, counts))
 
-    def show(block: Any, rows: int) -> Any:
-        num_bytes = rows * math.prod(place.row_shape) * place.dtype.itemsize
-        flat = block[place.offset : place.offset + num_bytes].view(dtype)
-        return flat.view(rows, *place.row_shape)
+    def show(block: Any, rows: int, counts: Any) -> Any:
+        shape = place.shape(rows, counts)
+        num_bytes = math.prod(shape) * place.dtype.itemsize
+        return block[place.offset : place.offset + num_bytes].view(dtype).view(*shape)
 
     return show
+
+
+def as_tensors(decoded: dict[str, Any], output: str) -> dict[str, Any]:
+    """Arrays of decoded metadata as tensors, where torch has their type; objects as they are."""
+    if output == "numpy":
+        return decoded
+    import torch
+
+    shown = dict(decoded)
+    for name, values in decoded.items():
+        if isinstance(values, np.ndarray):
+            with contextlib.suppress(TypeError):
+                shown[name] = torch.from_numpy(values)
+    return shown
 
 
 def register_as_dataset(kind: type) -> None:

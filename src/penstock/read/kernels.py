@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from penstock.jit import helper, kernel
 
-FAULT_CODE, FAULT_SHARD, FAULT_OFFSET, FAULT_DETAIL, STOP = range(5)
-NUM_FAULT_WORDS = 5
-FINE, CANNOT_OPEN, WRONG_SIZE, CANNOT_READ, SHORT_READ, CANNOT_MAP = range(6)
+FAULT_CODE, FAULT_FILE, FAULT_SHARD, FAULT_OFFSET, FAULT_DETAIL, STOP = range(6)
+NUM_FAULT_WORDS = 6
+FINE, CANNOT_OPEN, WRONG_SIZE, CANNOT_READ, SHORT_READ, CANNOT_MAP, WRONG_CONTENT = range(7)
 
 ROW, COLUMN, START, LENGTH = range(4)
+IGNORED = -100  # the label that torch's cross entropy leaves out
 
 _EINTR, _NO_DESCRIPTOR_LEFT = errno.EINTR, (errno.EMFILE, errno.ENFILE)
 _SEEK_END = np.int32(os.SEEK_END)
@@ -54,6 +55,7 @@ _mmap = _libc(
 _munmap = _libc("munmap", types.int32, types.voidptr, types.uint64)
 _errno_location = _libc("__errno_location", types.int64)
 _memcpy = _libc("memcpy", types.int64, types.voidptr, types.voidptr, types.uint64)
+_memset = _libc("memset", types.int64, types.voidptr, types.int32, types.uint64)
 _fadvise = _libc("posix_fadvise", types.int32, types.int32, types.int64, types.int64, types.int32)
 _preadv2 = _libc(
     "preadv2", types.int64, types.int32, types.voidptr, types.int32, types.int64, types.int32
@@ -61,18 +63,20 @@ _preadv2 = _libc(
 
 
 class Files(NamedTuple):
-    """The shards of a dataset, and a bounded table of those that are open.
+    """The files of one kind of all shards, end to end one array, and a table of those open.
 
     Shard s may be open only in place s % len(open_shards) of the table: finding it is one
     comparison, and with more shards than places the newest simply takes the place.
     """
 
-    first_record: NDArray[np.int64]
-    """first_record[s] of shard s; one more entry at the end"""
+    kind: np.int64
+    """which of a shard's files these are, see `read.local`"""
+    first_item: NDArray[np.int64]
+    """the first item of each shard, such as its first record; one more entry at the end"""
     names: NDArray[np.uint8]
     """all paths, end to end, each with a NUL"""
     name_start: NDArray[np.int64]
-    record_bytes: np.int64
+    item_bytes: np.int64
     use_mmap: np.int64
     open_shards: NDArray[np.int64]
     """which shard is open in this place, or -1"""
@@ -87,17 +91,21 @@ class LayoutTable(NamedTuple):
     scratch_records: np.int64
     """how many stored records the scratch memory holds"""
     outputs: NDArray[np.int64]
-    """for each output the numbers below"""
+    """for each output that shows a field the numbers below"""
+    derived: NDArray[np.int64]
+    """for each output that is computed where its array starts, or -1, and its numbers' bytes"""
 
 
 # Where the field lies in the record and its bytes there, the bytes of its numbers and whether they
-# are signed; then the bytes of the numbers that go out, where the output's array starts in the
-# batch, and which columns of the row it takes.
-WITHIN, FIELD_BYTES, SIZE_IN, SIGNED, SIZE_OUT, OUT_START, FIRST_COLUMN, END_COLUMN = range(8)
-
+# are signed; the bytes of the numbers that go out and where their array starts in the batch; the
+# column of the row that comes first in it; what goes where there is no record; and the field, if
+# any, that is zero where the value is to be ignored.
+WITHIN, FIELD_BYTES, SIZE_IN, SIGNED, SIZE_OUT, OUT_START, FIRST_COLUMN, FILL = range(8)
+MASK_WITHIN, MASK_BYTES = 8, 9
 
 FILES_TYPE = types.NamedTuple(
     [
+        types.int64,
         types.int64[::1],
         types.uint8[::1],
         types.int64[::1],
@@ -109,7 +117,7 @@ FILES_TYPE = types.NamedTuple(
     ],
     Files,
 )
-LAYOUT_TYPE = types.NamedTuple([types.int64, types.int64[:, ::1]], LayoutTable)
+LAYOUT_TYPE = types.NamedTuple([types.int64, types.int64[:, ::1], types.int64[:, ::1]], LayoutTable)
 
 
 @intrinsic
@@ -153,8 +161,9 @@ def last_error():
 
 
 @helper
-def set_fault(fault, code, shard, offset, detail):
+def set_fault(fault, code, kind, shard, offset, detail):
     fault[FAULT_CODE] = code
+    fault[FAULT_FILE] = kind
     fault[FAULT_SHARD] = shard
     fault[FAULT_OFFSET] = offset
     fault[FAULT_DETAIL] = detail
@@ -163,8 +172,7 @@ def set_fault(fault, code, shard, offset, detail):
 
 @helper
 def shard_bytes(files, shard):
-    records = files.first_record[shard + 1] - files.first_record[shard]
-    return records * files.record_bytes
+    return (files.first_item[shard + 1] - files.first_item[shard]) * files.item_bytes
 
 
 @helper
@@ -199,19 +207,19 @@ def open_place(files, shard, fault):
     while descriptor < 0 and last_error() in _NO_DESCRIPTOR_LEFT and close_one(files):
         descriptor = _open(name, _OPEN_FLAGS)
     if descriptor < 0:
-        set_fault(fault, CANNOT_OPEN, shard, 0, last_error())
+        set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, last_error())
         return np.int64(-1)
     size = _lseek(descriptor, 0, _SEEK_END)
     if size != shard_bytes(files, shard):
         _close(descriptor)
-        set_fault(fault, WRONG_SIZE, shard, 0, size)
+        set_fault(fault, WRONG_SIZE, files.kind, shard, 0, size)
         return np.int64(-1)
     # Rows are far apart: the kernel's own read-ahead would read 32 times what is wanted.
     _fadvise(descriptor, 0, 0, _RANDOM)
     if files.use_mmap:
         address = _mmap(pointer(0), np.uint64(size), _PROTECT_READ, _MAP_SHARED, descriptor, 0)
         if address == -1:
-            set_fault(fault, CANNOT_MAP, shard, 0, last_error())
+            set_fault(fault, CANNOT_MAP, files.kind, shard, 0, last_error())
             _close(descriptor)
             return np.int64(-1)
         files.mappings[place] = address
@@ -221,22 +229,37 @@ def open_place(files, shard, fault):
 
 
 @helper
-def read_exactly(descriptor, address, num_bytes, offset, shard, fault):
+def read_exactly(files, place, address, num_bytes, offset, fault):
     """Read `num_bytes` at `offset`, however many calls the system wants for it.
 
     It may stop short after a signal, on network file systems, and at 2 GiB.
     """
+    descriptor, shard = np.int32(files.descriptors[place]), files.open_shards[place]
     done = 0
     while done < num_bytes:
         want = np.uint64(num_bytes - done)
-        got = _pread(np.int32(descriptor), pointer(address + done), want, offset + done)
+        got = _pread(descriptor, pointer(address + done), want, offset + done)
         if got > 0:
             done += got
         elif got == 0:
-            return set_fault(fault, SHORT_READ, shard, offset + done, num_bytes - done)
+            left = num_bytes - done
+            return set_fault(fault, SHORT_READ, files.kind, shard, offset + done, left)
         elif last_error() != _EINTR:
-            return set_fault(fault, CANNOT_READ, shard, offset + done, last_error())
+            return set_fault(fault, CANNOT_READ, files.kind, shard, offset + done, last_error())
     return True
+
+
+@helper
+def read_items(files, shard, first, count, address, fault):
+    """Read items of one shard as they are stored."""
+    place = open_place(files, shard, fault)
+    if place < 0:
+        return False
+    offset, num_bytes = first * files.item_bytes, count * files.item_bytes
+    if files.use_mmap:
+        _memcpy(pointer(address), pointer(files.mappings[place] + offset), np.uint64(num_bytes))
+        return True
+    return read_exactly(files, place, address, num_bytes, offset, fault)
 
 
 @helper
@@ -295,40 +318,87 @@ def convert(source, stride, target, count, size_in, signed, size_out):
 
 
 @helper
-def unpack(records, record_bytes, layout, batch, row, column, count):
+def ignore(masks, stride, mask_bytes, target, count, size):
+    """Put the ignored label where the mask, one number for each value, is zero."""
+    for i in range(count):
+        if load_integer(masks + i * stride, mask_bytes, False) == 0:
+            store_integer(target + i * size, size, IGNORED)
+
+
+@helper
+def unpack(records, record_bytes, layout, batch, row, width, column, count):
     """Spread `count` stored records, from `column` of a row on, over the batch's outputs."""
     outputs = layout.outputs
     for f in range(outputs.shape[0]):
         first = max(column, outputs[f, FIRST_COLUMN])
-        num = min(column + count, outputs[f, END_COLUMN]) - first
+        num = min(column + count, outputs[f, FIRST_COLUMN] + width) - first
         if num <= 0:
             continue
-        width, size_in, size_out = (
+        field_bytes, size_in, size_out = (
             outputs[f, FIELD_BYTES],
             outputs[f, SIZE_IN],
             outputs[f, SIZE_OUT],
         )
-        source = records + (first - column) * record_bytes + outputs[f, WITHIN]
-        element = row * (outputs[f, END_COLUMN] - outputs[f, FIRST_COLUMN])
-        element += first - outputs[f, FIRST_COLUMN]
-        target = batch + outputs[f, OUT_START] + element * (width // size_in * size_out)
-        if size_in == size_out and width == record_bytes:
-            _memcpy(pointer(target), pointer(source), np.uint64(num * width))
-        elif width == size_in and width in (1, 2, 4, 8):
+        source = records + (first - column) * record_bytes
+        target = place_of(outputs, f, batch, row, width, first)
+        masks, source = source + outputs[f, MASK_WITHIN], source + outputs[f, WITHIN]
+        if size_in == size_out and field_bytes == record_bytes:
+            _memcpy(pointer(target), pointer(source), np.uint64(num * field_bytes))
+        elif field_bytes == size_in and field_bytes in (1, 2, 4, 8):
             convert(source, record_bytes, target, num, size_in, outputs[f, SIGNED], size_out)
+            if outputs[f, MASK_BYTES]:
+                ignore(masks, record_bytes, outputs[f, MASK_BYTES], target, num, size_out)
         else:
             for i in range(num):
-                into, out_of = pointer(target + i * width), pointer(source + i * record_bytes)
-                _memcpy(into, out_of, np.uint64(width))
+                into = pointer(target + i * field_bytes)
+                _memcpy(into, pointer(source + i * record_bytes), np.uint64(field_bytes))
 
 
 @helper
-def find_shard(files, record):
-    """The last shard that starts at or before `record`, so never an empty one."""
-    low, high = 0, files.first_record.size - 1
+def place_of(outputs, f, batch, row, width, column):
+    """The address of a column of a row in an output."""
+    element_bytes = outputs[f, FIELD_BYTES] // outputs[f, SIZE_IN] * outputs[f, SIZE_OUT]
+    element = row * width + column - outputs[f, FIRST_COLUMN]
+    return batch + outputs[f, OUT_START] + element * element_bytes
+
+
+@helper
+def fill_numbers(target, count, size, value):
+    if size == 8:
+        for i in range(count):
+            store(target, i, value)
+    elif size == 4:
+        for i in range(count):
+            store(target, i, np.int32(value))
+    else:
+        for i in range(count):
+            store_integer(target + i * size, size, value)
+
+
+@helper
+def fill_rest(layout, batch, row, width, column):
+    """Fill the columns from `column` on, where there are no records."""
+    outputs = layout.outputs
+    for f in range(outputs.shape[0]):
+        first = max(column, outputs[f, FIRST_COLUMN])
+        count = outputs[f, FIRST_COLUMN] + width - first
+        if count <= 0:
+            continue
+        target = place_of(outputs, f, batch, row, width, first)
+        if outputs[f, FILL] != 0:
+            fill_numbers(target, count, outputs[f, SIZE_OUT], outputs[f, FILL])
+        else:
+            end = place_of(outputs, f, batch, row, width, first + count)
+            _memset(pointer(target), np.int32(0), np.uint64(end - target))
+
+
+@helper
+def find_shard(files, item):
+    """The last shard that starts at or before `item`, so never an empty one."""
+    low, high = 0, files.first_item.size - 1
     while high - low > 1:
         middle = (low + high) // 2
-        if files.first_record[middle] <= record:
+        if files.first_item[middle] <= item:
             low = middle
         else:
             high = middle
@@ -336,26 +406,23 @@ def find_shard(files, record):
 
 
 @helper
-def read_segment(files, layout, segments, s, batch, scratch, fault):
-    row, column = segments[s, ROW], segments[s, COLUMN]
-    start, length = segments[s, START], segments[s, LENGTH]
-    record_bytes = files.record_bytes
+def read_run(files, layout, row, column, start, length, batch, width, scratch, fault):
+    """Read consecutive records into a row of the batch, from `column` on."""
     while length > 0:
         shard = find_shard(files, start)
         place = open_place(files, shard, fault)
         if place < 0:
             return False
-        count = min(length, files.first_record[shard + 1] - start)
-        offset = (start - files.first_record[shard]) * record_bytes
+        count = min(length, files.first_item[shard + 1] - start)
+        offset = (start - files.first_item[shard]) * files.item_bytes
         if files.use_mmap:
             records = files.mappings[place] + offset
         else:
             records = scratch
             count = min(count, layout.scratch_records)
-            descriptor = files.descriptors[place]
-            if not read_exactly(descriptor, scratch, count * record_bytes, offset, shard, fault):
+            if not read_exactly(files, place, scratch, count * files.item_bytes, offset, fault):
                 return False
-        unpack(records, record_bytes, layout, batch, row, column, count)
+        unpack(records, files.item_bytes, layout, batch, row, width, column, count)
         column += count
         start += count
         length -= count
@@ -363,45 +430,54 @@ def read_segment(files, layout, segments, s, batch, scratch, fault):
 
 
 @helper
-def fill_segments(files, layout, segments, batch, scratch, fault):
-    """Read all segments into the batch; False, with the fault, at the first that fails.
+def fill_segments(files, layout, segments, batch, width, scratch, fault):
+    """Read segments into the batch, those that lie end to end in one go.
 
-    `batch` and `scratch` (some records as stored) are addresses. Another thread may set
-    fault[STOP] to end the work after the segment at hand.
+    `batch` and `scratch` (some records as stored) are addresses. False, with the fault, at the
+    first that fails.
     """
-    fault[FAULT_CODE] = FINE
-    for s in range(segments.shape[0]):
-        if fault[STOP] or not read_segment(files, layout, segments, s, batch, scratch, fault):
+    s = 0
+    while s < segments.shape[0]:
+        row, column = segments[s, ROW], segments[s, COLUMN]
+        start, length = segments[s, START], segments[s, LENGTH]
+        s += 1
+        while (
+            s < segments.shape[0]
+            and segments[s, ROW] == row
+            and segments[s, COLUMN] == column + length
+            and segments[s, START] == start + length
+        ):
+            length += segments[s, LENGTH]
+            s += 1
+        if not read_run(files, layout, row, column, start, length, batch, width, scratch, fault):
             return False
     return True
 
 
 @helper
-def announce_segment(files, segments, s, fault):
-    """Ask the system to fetch a segment that will be read later."""
-    start, length = segments[s, START], segments[s, LENGTH]
+def announce_run(files, start, length, fault):
+    """Ask the system to fetch records that will be read later."""
     while length > 0:
         shard = find_shard(files, start)
         place = open_place(files, shard, fault)
         if place < 0:
             return
-        count = min(length, files.first_record[shard + 1] - start)
-        offset = (start - files.first_record[shard]) * files.record_bytes
+        count = min(length, files.first_item[shard + 1] - start)
+        offset = (start - files.first_item[shard]) * files.item_bytes
         descriptor = np.int32(files.descriptors[place])
-        _fadvise(descriptor, offset, count * files.record_bytes, _WILL_NEED)
+        _fadvise(descriptor, offset, count * files.item_bytes, _WILL_NEED)
         start += count
         length -= count
 
 
 @helper
-def is_cached(files, segments, s, scratch, fault):
-    """Whether the first byte of a segment can be read without waiting for the disk."""
-    start = segments[s, START]
+def is_cached(files, start, scratch, fault):
+    """Whether the first byte of a record can be read without waiting for the disk."""
     shard = find_shard(files, start)
     place = open_place(files, shard, fault)
     if place < 0:
         return True
-    offset = (start - files.first_record[shard]) * files.record_bytes
+    offset = (start - files.first_item[shard]) * files.item_bytes
     store(scratch, 0, scratch + 16)  # an iovec of one byte, which goes behind it
     store(scratch, 1, np.int64(1))
     descriptor = np.int32(files.descriptors[place])
@@ -420,7 +496,8 @@ def close_files(files):
     types.int64[:, ::1],
     types.int64,
     types.int64,
+    types.int64,
     types.int64[::1],
 )
-def read_segments(files, layout, segments, batch, scratch, fault):
-    fill_segments(files, layout, segments, batch, scratch, fault)
+def read_segments(files, layout, segments, batch, width, scratch, fault):
+    fill_segments(files, layout, segments, batch, width, scratch, fault)

@@ -3,6 +3,9 @@
 Outputs that show the same records, such as inputs and labels, still are arrays of their own:
 masking labels in place must not change the inputs, and models call `.view(-1)` on both. Measured,
 the second copy costs a tenth of the time of a batch.
+
+The block starts with what kernels say about the batch: `counts`, and how many columns of each row
+hold records.
 """
 
 import math
@@ -12,62 +15,107 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.formats.stream import TOKEN
-
 if TYPE_CHECKING:
     from penstock.read.kernels import LayoutTable
 
 ALIGNMENT_BYTES = 64
 _MAX_SCRATCH_BYTES = 1 << 18
 
+# The words of `counts`: columns that hold records, in all rows together; the width of the rows;
+# entries of cu_seqlens; and the longest run between two of them.
+NUM_TOKENS, WIDTH, NUM_BOUNDARIES, MAX_SEQLEN = range(4)
+NUM_COUNTS = 4
+
+# Outputs that no field holds, in the order of the kernels' table.
+POSITION_IDS, DOCUMENT_IDS, ATTENTION_MASK, CU_SEQLENS, METADATA_IDS = range(5)
+NUM_DERIVED = 5
+
 
 class Output(NamedTuple):
-    """Columns [start, stop) of a field, under the name that they have in the batch."""
+    """A field of the records, under the name that it has in the batch."""
 
     name: str
     field: str
-    start: int
-    stop: int
+    dtype: np.dtype[Any]
+    """of the numbers that go out"""
+    first: int = 0
+    """the column of a row that comes first: 1 for labels"""
+    fill: int = 0
+    """what goes where there is no record"""
+    mask: str | None = None
+    """a field that is zero where the number is to be ignored"""
+    kind: int | None = None
+    """its place in the kernels' table of derived outputs, where they go on with it"""
+
+
+class Derived(NamedTuple):
+    """An output that is computed from the segments."""
+
+    name: str
+    kind: int
+    dtype: np.dtype[Any]
+    max_entries: int = 0
+    """for cu_seqlens: how many there may be for each row; others have one for each column"""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one output lies in the memory of a batch."""
+    """Where one output lies in the memory of a batch, and its shape."""
 
     dtype: np.dtype[Any]
     offset: int
     row_shape: tuple[int, ...]
+    count: int | None = None
+    """which word of the counts has the actual length, where that changes from batch to batch"""
 
     def num_bytes(self, rows: int) -> int:
-        """The size of its array, up to where the next one may start."""
-        size = rows * math.prod(self.row_shape) * self.dtype.itemsize
+        """The size of its array at most, up to where the next one may start."""
+        extra = 1 if self.count == NUM_BOUNDARIES else 0
+        size = (rows * math.prod(self.row_shape) + extra) * self.dtype.itemsize
         return size + -size % ALIGNMENT_BYTES
 
-    def of(self, memory: NDArray[np.uint8], rows: int) -> NDArray[Any]:
+    def shape(self, rows: int, counts: NDArray[np.int64]) -> tuple[int, ...]:
+        """The shape for `rows` rows."""
+        if self.count == NUM_BOUNDARIES:
+            return (int(counts[NUM_BOUNDARIES]),)
+        if self.count == WIDTH:
+            return (rows, int(counts[WIDTH]), *self.row_shape[1:])
+        return (rows, *self.row_shape)
+
+    def of(self, memory: NDArray[np.uint8], rows: int, counts: NDArray[np.int64]) -> NDArray[Any]:
         """Look at the first `rows` rows."""
-        shape = (rows, *self.row_shape)
-        if rows == 0:
+        shape = self.shape(rows, counts)
+        if 0 in shape:
             return np.empty(shape, self.dtype)
         return np.ndarray(shape, self.dtype, memory, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """Where each output of `rows` rows goes, tokens as `token_dtype`."""
+    """Where each output of `rows` rows of up to `width` columns goes."""
 
     record: np.dtype[Any]
     rows: int
+    width: int
     outputs: tuple[Output, ...]
-    token_dtype: np.dtype[Any]
+    derived: tuple[Derived, ...] = ()
+    narrows: bool = False
+    """whether a batch is only as wide as its longest row"""
 
     def places(self) -> dict[str, Place]:
         """Where each output starts."""
         places: dict[str, Place] = {}
-        end = 0
-        for out in self.outputs:
-            field = self.record[out.field]
-            dtype = self.token_dtype if out.field == TOKEN else field.base
-            place = Place(dtype, end, (out.stop - out.start, *field.shape))
+        end = self._header_bytes
+        width_count = WIDTH if self.narrows else None
+        every: list[Output | Derived] = [*self.outputs, *self.derived]
+        for out in every:
+            if isinstance(out, Output):
+                shape = (self.width, *self.record[out.field].shape)
+                place = Place(out.dtype, end, shape, width_count)
+            elif out.kind == CU_SEQLENS:
+                place = Place(out.dtype, end, (out.max_entries,), NUM_BOUNDARIES)
+            else:
+                place = Place(out.dtype, end, (self.width,), width_count)
             end += place.num_bytes(self.rows)
             places[out.name] = place
         return places
@@ -75,7 +123,22 @@ class BatchLayout:
     @property
     def num_bytes(self) -> int:
         """The size of a batch's memory."""
-        return sum(place.num_bytes(self.rows) for place in self.places().values())
+        return self._header_bytes + sum(
+            place.num_bytes(self.rows) for place in self.places().values()
+        )
+
+    @property
+    def _header_bytes(self) -> int:
+        size = 8 * (NUM_COUNTS + self.rows)
+        return size + -size % ALIGNMENT_BYTES
+
+    def counts(self, memory: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """What the kernel said about the batch."""
+        return np.ndarray(NUM_COUNTS, np.int64, memory)
+
+    def row_lengths(self, memory: NDArray[np.uint8], rows: int) -> NDArray[np.int64]:
+        """How many columns of each row hold records; the rest is padding."""
+        return np.ndarray(rows, np.int64, memory, 8 * NUM_COUNTS)
 
     @property
     def scratch_bytes(self) -> int:
@@ -84,18 +147,39 @@ class BatchLayout:
 
     @property
     def _scratch_records(self) -> int:
-        width = max(out.stop for out in self.outputs)
-        return max(1, min(width, _MAX_SCRATCH_BYTES // self.record.itemsize))
+        return max(1, min(self.width + 1, _MAX_SCRATCH_BYTES // self.record.itemsize))
 
     def for_kernels(self) -> "LayoutTable":
         """Describe this to kernels."""
         from penstock.read.kernels import LayoutTable
 
+        places = self.places()
         rows = []
-        for out, place in zip(self.outputs, self.places().values(), strict=True):
+        for out in self.outputs:
             field = self.record[out.field]
-            within = self.record.fields[out.field][1]  # type: ignore[index]
-            signed = int(field.base.kind == "i")
-            sizes = [field.itemsize, field.base.itemsize, signed, place.dtype.itemsize]
-            rows.append([within, *sizes, place.offset, out.start, out.stop])
-        return LayoutTable(np.int64(self._scratch_records), np.array(rows, np.int64))
+            rows.append(
+                [
+                    self._within(out.field),
+                    field.itemsize,
+                    field.base.itemsize,
+                    int(field.base.kind == "i"),
+                    out.dtype.itemsize,
+                    places[out.name].offset,
+                    out.first,
+                    out.fill,
+                    self._within(out.mask) if out.mask else 0,
+                    self.record[out.mask].itemsize if out.mask else 0,
+                ]
+            )
+        derived = np.full((NUM_DERIVED, 3), -1, np.int64)
+        every: list[Output | Derived] = [*self.outputs, *self.derived]
+        for each in every:
+            if each.kind is not None:
+                most = each.max_entries if isinstance(each, Derived) else 0
+                derived[each.kind] = places[each.name].offset, each.dtype.itemsize, most
+        outputs = np.array(rows, np.int64).reshape(len(rows), 10)
+        return LayoutTable(np.int64(self._scratch_records), outputs, derived)
+
+    def _within(self, field: str) -> int:
+        offset: int = self.record.fields[field][1]  # type: ignore[index]
+        return offset

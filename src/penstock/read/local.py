@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
-from penstock.formats.stream import STREAM, Shard
+from penstock.formats.stream import DOCUMENTS, INDEX, METADATA, OFFSET, STREAM, Shard
 
 if TYPE_CHECKING:
     from penstock.read.kernels import Files
@@ -26,38 +26,67 @@ if TYPE_CHECKING:
 Access = Literal["pread", "mmap"]
 
 
+# Kinds of files, and which they are.
+RECORDS, DOCUMENT_OFFSETS, METADATA_OFFSETS, METADATA_BYTES = range(4)
+_SUFFIXES = (STREAM, DOCUMENTS, INDEX, METADATA)
+
+
 @dataclass(frozen=True)
 class LocalReader:
-    """What is the same for all threads that read a dataset; each has a `Files` of its own."""
+    """What is the same for all threads that read a dataset; each has `Files` of its own."""
 
     shards: Sequence[Shard]
     record_bytes: int
     access: Access = "pread"
 
     @cached_property
-    def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
-        first_record = np.zeros(len(self.shards) + 1, np.int64)
-        np.cumsum([shard.num_records for shard in self.shards], out=first_record[1:])
-        names = [os.fsencode(shard.path(STREAM)) + b"\0" for shard in self.shards]
-        name_start = np.zeros(len(names) + 1, np.int64)
-        np.cumsum([len(name) for name in names], out=name_start[1:])
-        return first_record, np.frombuffer(bytearray(b"".join(names)), np.uint8), name_start
+    def _tables(self) -> dict[int, tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]]:
+        return {}
 
-    def new_files(self, num_sharers: int = 1) -> "Files":
-        """The tables of one of `num_sharers` threads in this process, nothing open yet."""
+    def _table(self, kind: int) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+        """First items, names, and where each name starts."""
+        if kind not in self._tables:
+            first_item = np.zeros(len(self.shards) + 1, np.int64)
+            np.cumsum([self._num_items(shard, kind) for shard in self.shards], out=first_item[1:])
+            names = [os.fsencode(shard.path(_SUFFIXES[kind])) + b"\0" for shard in self.shards]
+            name_start = np.zeros(len(names) + 1, np.int64)
+            np.cumsum([len(name) for name in names], out=name_start[1:])
+            joined = np.frombuffer(bytearray(b"".join(names)), np.uint8)
+            self._tables[kind] = first_item, joined, name_start
+        return self._tables[kind]
+
+    def _item_bytes(self, kind: int) -> int:
+        return (self.record_bytes, OFFSET.itemsize, OFFSET.itemsize, 1)[kind]
+
+    def _num_items(self, shard: Shard, kind: int) -> int:
+        file = shard.files.get(_SUFFIXES[kind])
+        return file.size_bytes // self._item_bytes(kind) if file else 0
+
+    def new_files(self, kind: int = RECORDS, *, num_sharers: int = 1) -> "Files":
+        """The files of one kind, for one of `num_sharers` in this process; nothing open yet."""
         from penstock.read.kernels import Files
 
         places = max(2, min(len(self.shards), _max_open_files() // num_sharers))
-        first_record, names, name_start = self._tables
         return Files(
-            first_record,
-            names,
-            name_start,
-            np.int64(self.record_bytes),
+            np.int64(kind),
+            *self._table(kind),
+            np.int64(self._item_bytes(kind)),
             np.int64(self.access == "mmap"),
             np.full(places, -1, np.int64),
             np.full(places, -1, np.int64),
             np.zeros(places, np.int64),
+        )
+
+    def no_files(self) -> "Files":
+        """What a kernel gets in the place of files that it will not read."""
+        from penstock.read.kernels import Files
+
+        empty, offsets = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        nowhere = np.full(1, -1, np.int64)
+        name = np.zeros(1, np.uint8)
+        kind = np.int64(RECORDS)
+        return Files(
+            kind, offsets, name, offsets, np.int64(1), np.int64(0), nowhere, nowhere.copy(), empty
         )
 
     def read(
@@ -77,6 +106,7 @@ class LocalReader:
                 layout.for_kernels(),
                 segments,
                 memory.ctypes.data,
+                layout.width,
                 scratch.ctypes.data,
                 fault,
             )
@@ -89,9 +119,10 @@ class LocalReader:
         """Put a kernel's fault into words."""
         from penstock.read import kernels
 
-        code, shard_number, offset, detail = (int(word) for word in fault[: kernels.STOP])
+        code, kind, shard_number, offset, detail = (int(word) for word in fault[: kernels.STOP])
         shard = self.shards[shard_number]
-        path, expected = shard.path(STREAM), shard.num_records * self.record_bytes
+        path = shard.path(_SUFFIXES[kind])
+        expected = self._num_items(shard, kind) * self._item_bytes(kind)
         if code == kernels.WRONG_SIZE:
             return FormatError(f"{path}: {detail:,} bytes, expected {expected:,}; it was changed")
         if code == kernels.SHORT_READ:
@@ -99,6 +130,9 @@ class LocalReader:
                 f"{path}: ends at byte {offset:,}, where {detail:,} more were expected; "
                 "it was cut while it was read"
             )
+        if code == kernels.WRONG_CONTENT:
+            what = _WRONG_CONTENT[kind].format(detail=detail, item=offset)
+            return FormatError(f"{path}: {what}; run penstock verify")
         reason = os.strerror(detail)
         if code == kernels.CANNOT_OPEN:
             if detail in (errno.ENOENT, errno.ENOTDIR):
@@ -108,8 +142,15 @@ class LocalReader:
         return ReadError(detail, f"{path}: cannot be {verb} at byte {offset:,}: {reason}")
 
 
+_WRONG_CONTENT = {
+    RECORDS: "a record refers to metadata {detail:,}, which the shard does not have",
+    DOCUMENT_OFFSETS: "offset {item:,} is {detail:,}, outside of what its neighbours allow",
+    METADATA_OFFSETS: "offset {item:,} is {detail:,}, outside of what its neighbours allow",
+}
+
+
 def _max_open_files() -> int:
-    """How many shards the first reader of a process keeps open.
+    """How many files the first reader of a process keeps open.
 
     The n-th gets an n-th of it, so that a dozen readers together take two thirds of the limit.
     """

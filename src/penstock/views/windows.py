@@ -1,25 +1,21 @@
 """Windows: rows of equal length cut from the stream, blind to documents and shards."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
+from penstock.errors import UsageError
 from penstock.formats.stream import TOKEN
-from penstock.read.layout import BatchLayout, Output
+from penstock.views.view import View
 
 if TYPE_CHECKING:
-    from penstock.dataset import Dataset
-    from penstock.views.kernels import WindowState
-
-Batch = dict[str, NDArray[Any]]
+    from penstock.views.kernels import ViewState
 
 
-@dataclass(frozen=True)
-class Windows(Sequence[Batch]):
+@dataclass(frozen=True, kw_only=True)
+class Windows(View):
     """Sample i is `seq_len + 1` records: `input_ids`, and `labels` one further on.
 
     With `overlap`, windows start `seq_len` records apart and share one: the last label of a
@@ -34,15 +30,27 @@ class Windows(Sequence[Batch]):
     (24, [4, 5, 6, 7], [5, 6, 7, 8])
     >>> view.read([23, 0])["input_ids"].tolist()
     [[92, 93, 94, 95], [0, 1, 2, 3]]
+
+    Position ids restart where a document does (here every ten tokens), and with every window:
+
+    >>> data.windows(8, extras="position_ids")[1]["position_ids"].tolist()
+    [0, 1, 0, 1, 2, 3, 4, 5]
     """
 
-    dataset: "Dataset"
-    seq_len: int
     overlap: bool = True
+    eos_id: int | None = None
+    """find the ends of documents by this token, for datasets that do not know their documents"""
+
+    _pads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        seq_len = integer("seq_len", self.seq_len, 1, (1 << 40) - 1)
-        object.__setattr__(self, "seq_len", seq_len)
+        super().__post_init__()
+        if self.eos_id is not None:
+            object.__setattr__(self, "eos_id", integer("eos_id", self.eos_id))
+            if TOKEN not in (self.dataset.fields.names or ()):
+                raise UsageError(f"eos_id needs a field {TOKEN!r} in the records")
+            if "document_ids" in self.extras:
+                raise UsageError("an eos_id ends documents but does not name them; leave it out")
 
     @property
     def stride(self) -> int:
@@ -50,65 +58,47 @@ class Windows(Sequence[Batch]):
         return self.seq_len if self.overlap else self.seq_len + 1
 
     @property
-    def width(self) -> int:
-        """How many records of a row are read."""
-        return self.seq_len + 1
-
-    @property
     def fingerprint(self) -> str:
         """What a saved position depends on: the cut, and the data under it."""
-        return f"windows-v1 of {self.width} every {self.stride} in {self.dataset.fingerprint}"
-
-    @property
-    def outputs(self) -> tuple[Output, ...]:
-        """What arrives in a batch."""
-        outputs: list[Output] = []
-        for field in self.dataset.fields.names or ():
-            if field == TOKEN:
-                outputs.append(Output("input_ids", field, 0, self.seq_len))
-                outputs.append(Output("labels", field, 1, self.seq_len + 1))
-            else:
-                outputs.append(Output(field, field, 0, self.seq_len))
-        return tuple(outputs)
+        return f"windows-v1 of {self.seq_len + 1} every {self.stride} in {self.dataset.fingerprint}"
 
     def __len__(self) -> int:
-        spare = self.dataset.num_records - self.width
+        spare = self.dataset.num_records - self.seq_len - 1
         return spare // self.stride + 1 if spare >= 0 else 0
 
-    def __getitem__(self, index: Any) -> Any:
-        """One sample, or the samples of a slice as one batch."""
-        if isinstance(index, slice):
-            return self.read(np.arange(*index.indices(len(self))))
-        try:
-            position = range(len(self))[index]
-        except IndexError:
-            raise IndexError(f"no sample {index:,}: there are {len(self):,}") from None
-        return {name: values[0] for name, values in self.read([position]).items()}
+    @property
+    def _sees_documents(self) -> bool:
+        return bool(self.extras) or self.mask_ends
 
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[i] for i in range(len(self)))
+    @property
+    def cuts_by_document(self) -> bool:
+        """Whether kernels look up where documents end."""
+        return self._sees_documents and self.eos_id is None
 
-    def read(self, indices: ArrayLike, *, dtype: DTypeLike | None = np.int64) -> Batch:
-        """Read the samples `indices` as one NumPy batch; `dtype=None` keeps the stored type."""
-        from penstock.views.kernels import window_segments
+    @property
+    def max_segments(self) -> int:
+        """How many segments a row has at most: one for each record."""
+        most = min(self.seq_len, self.dataset.num_records) + 1
+        return most if self._sees_documents else 1
 
-        wanted = np.asarray(indices)
-        if wanted.size and wanted.dtype.kind not in "iu":
-            raise TypeError(f"samples are chosen by integers, not {wanted.dtype}")
-        samples = np.ascontiguousarray(wanted, np.int64).reshape(-1)
-        if samples.size and not 0 <= samples.min() <= samples.max() < len(self):
-            bad = samples.min() if samples.min() < 0 else samples.max()
-            raise IndexError(f"no sample {bad:,}: there are {len(self):,}")
-        segments = np.empty((samples.size, 4), np.int64)
-        window_segments(self.for_kernels(), samples, segments)
-        token_dtype = self.dataset.token_dtype_out(dtype)
-        layout = BatchLayout(self.dataset.fields, samples.size, self.outputs, token_dtype)
-        memory = np.empty(layout.num_bytes, np.uint8)
-        self.dataset.reader.read(segments, layout, memory)
-        return {name: place.of(memory, samples.size) for name, place in layout.places().items()}
-
-    def for_kernels(self) -> "WindowState":
+    def for_kernels(self) -> "ViewState":
         """Describe this to kernels."""
-        from penstock.views.kernels import WindowState
+        from penstock.views import kernels
 
-        return WindowState(np.int64(self.stride), np.int64(self.width))
+        kind = kernels.WINDOWS
+        if self._sees_documents:
+            by_table = self.eos_id is None
+            kind = kernels.WINDOWS_BY_DOCUMENT if by_table else kernels.WINDOWS_BY_EOS
+        return kernels.ViewState(
+            np.int64(kind),
+            np.int64(self.seq_len),
+            np.int64(self.stride),
+            np.int64(-1 if self.eos_id is None else self.eos_id),
+            np.int64(self.mask_ends),
+            np.int64(0),
+            np.int64(self.static_shapes),
+            np.int64(not self._sees_documents and self.metadata is None),
+            np.int64(self.dataset.num_records),
+            np.empty((0, 3), np.int64),
+            np.empty(0, np.int64),
+        )

@@ -1,0 +1,234 @@
+"""What all views have in common: samples by number, and what of them arrives in a batch."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from penstock.arguments import integer
+from penstock.errors import UsageError
+from penstock.formats.stream import METADATA_ID, TOKEN
+from penstock.metadata.spans import check_decoder
+from penstock.read import layout as outputs_of
+from penstock.read.layout import MAX_SEQLEN, BatchLayout, Derived, Output
+from penstock.views.reading import SampleReader
+
+if TYPE_CHECKING:
+    from penstock.dataset import Dataset
+    from penstock.views.kernels import ViewState
+
+Batch = dict[str, Any]
+Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
+
+_IGNORED = -100
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+_EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
+_RESERVED = {*_EXTRAS, "max_seqlen", "metadata", "metadata_ids", "metadata_offsets"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class View(Sequence[Batch]):
+    """A finite sequence of samples of `seq_len` inputs each.
+
+    The last column of a row is a label only, so labels are already shifted. A label is the token
+    that follows its input in the same document, even where the row ends before it; -100, which
+    torch's cross entropy ignores, stands where there is none.
+    """
+
+    dataset: "Dataset"
+    seq_len: int
+    """inputs in a row"""
+    extras: tuple[Extra, ...] = ()
+    """what arrives beside inputs, labels and fields, all of it derived from the segments:
+    `position_ids` (from 0 in every document), `cu_seqlens` (where documents start in the flattened
+    batch, and `max_seqlen`), `document_ids` (-1 for padding), `attention_mask`"""
+    static_shapes: bool = False
+    """pad `cu_seqlens` to one length, with empty documents at the end, for compiled models"""
+    mask_ends: bool = False
+    """ignore the last label of a document; else it is the first token of the document after it"""
+    loss_mask: str | None = None
+    """a field of the records that is zero where a token is not to be trained on, as a label"""
+    metadata: Any = None
+    """decodes metadata: a function of bytes, or a NumPy type"""
+    pad_id: int = 0
+    """the token in columns that hold no record"""
+
+    _pads: ClassVar[bool] = True
+    """whether rows may have columns without a record"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seq_len", integer("seq_len", self.seq_len, 1, (1 << 40) - 1))
+        given: Any = self.extras
+        extras = (given,) if isinstance(given, str) else tuple(given)
+        object.__setattr__(self, "extras", extras)
+        for extra in extras:
+            if extra not in _EXTRAS:
+                raise UsageError(f"no extra {extra!r}; there are {', '.join(_EXTRAS)}")
+        fields = self.dataset.fields
+        taken = _RESERVED & set(fields.names or ()) & {*extras, "metadata", "metadata_ids"}
+        if taken:
+            raise UsageError(f"{taken.pop()!r} is the name of a field of the records too")
+        if TOKEN not in (fields.names or ()) and (self.mask_ends or self.loss_mask):
+            raise UsageError(f"labels need a field {TOKEN!r} in the records")
+        if self.loss_mask is not None:
+            self._check_loss_mask(self.loss_mask)
+        if self.metadata is not None:
+            if METADATA_ID not in (fields.names or ()):
+                raise UsageError("the dataset has no metadata; leave out metadata=…")
+            check_decoder(self.metadata)
+        if TOKEN in (fields.names or ()):
+            highest = int(np.iinfo(fields[TOKEN]).max)
+            object.__setattr__(self, "pad_id", integer("pad_id", self.pad_id, 0, highest))
+
+    def _check_loss_mask(self, name: str) -> None:
+        fields = self.dataset.fields
+        if name not in (fields.names or ()):
+            raise UsageError(f"loss_mask is {name!r}; the records have {list(fields.names or ())}")
+        if fields[name].kind not in "iub" or fields[name].shape:
+            raise UsageError(f"loss_mask: field {name!r} is {fields[name]}, not one integer")
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """What a saved position depends on: how samples are cut, and the data under them."""
+
+    @property
+    @abstractmethod
+    def max_segments(self) -> int:
+        """How many segments a row has at most."""
+
+    @abstractmethod
+    def for_kernels(self) -> "ViewState":
+        """Describe this to kernels."""
+
+    @property
+    def cuts_by_document(self) -> bool:
+        """Whether kernels look up where documents end."""
+        return False
+
+    @property
+    def stored_in(self) -> Path | None:
+        """The file that says what the rows are, if there is one."""
+        return None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether a batch is only as wide as its longest row."""
+        return False
+
+    def layout(self, rows: int, dtype: DTypeLike | None) -> BatchLayout:
+        """The memory of a batch of `rows` rows, with tokens of type `dtype`."""
+        if "cu_seqlens" in self.extras and rows * self.seq_len >= 1 << 31:
+            raise UsageError(
+                f"cu_seqlens is int32 and cannot count {rows:,} x {self.seq_len:,} tokens; use "
+                "smaller batches"
+            )
+        return BatchLayout(
+            self.dataset.fields,
+            rows,
+            self.seq_len,
+            self._outputs(dtype),
+            self._derived(dtype),
+            narrows=self.narrows,
+        )
+
+    def _outputs(self, dtype: DTypeLike | None) -> tuple[Output, ...]:
+        fields = self.dataset.fields
+        outputs: list[Output] = []
+        if TOKEN in (fields.names or ()):
+            tokens = self.dataset.token_dtype_out(dtype)
+            outputs.append(Output("input_ids", TOKEN, tokens, fill=self.pad_id))
+            outputs.append(
+                Output(
+                    "labels",
+                    TOKEN,
+                    self._label_dtype(tokens),
+                    first=1,
+                    fill=_IGNORED,
+                    mask=self.loss_mask,
+                )
+            )
+        outputs += [
+            Output(name, name, fields[name].base)
+            for name in fields.names or ()
+            if name not in (TOKEN, METADATA_ID)
+        ]
+        if self.metadata is not None:
+            kind = outputs_of.METADATA_IDS
+            outputs.append(Output("metadata_ids", METADATA_ID, _INT32, fill=-1, kind=kind))
+        return tuple(outputs)
+
+    def _label_dtype(self, tokens: np.dtype[Any]) -> np.dtype[Any]:
+        """The tokens' own type, or the next that also holds the ignored label."""
+        if not (self._pads or self.mask_ends or self.loss_mask):
+            return tokens
+        signed = np.promote_types(tokens, np.int8)
+        if signed.kind != "i":
+            raise UsageError(f"labels of type {tokens} cannot be ignored; use dtype=int64")
+        return signed
+
+    def _derived(self, dtype: DTypeLike | None) -> tuple[Derived, ...]:
+        wide = self.dataset.token_dtype_out(dtype).itemsize == 8
+        index = _INT64 if wide else _INT32
+        every = {
+            "position_ids": Derived("position_ids", outputs_of.POSITION_IDS, index),
+            "document_ids": Derived("document_ids", outputs_of.DOCUMENT_IDS, _INT64),
+            "attention_mask": Derived("attention_mask", outputs_of.ATTENTION_MASK, index),
+            "cu_seqlens": Derived(
+                "cu_seqlens", outputs_of.CU_SEQLENS, _INT32, self.max_segments + self._pads
+            ),
+        }
+        return tuple(every[extra] for extra in every if extra in self.extras)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One sample, or the samples of a slice as one batch."""
+        if isinstance(index, slice):
+            return self.read(np.arange(*index.indices(len(self))))
+        try:
+            position = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"no sample {index:,}: there are {len(self):,}") from None
+        batch = self.read([position])
+        batch.pop("metadata_rows", None)
+        whole = ("cu_seqlens", "max_seqlen", "metadata_offsets")
+        return {
+            name: values
+            if name in whole or (name == "metadata" and isinstance(values, np.ndarray))
+            else values[0]
+            for name, values in batch.items()
+        }
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))
+
+    def read(self, indices: ArrayLike, *, dtype: DTypeLike | None = np.int64) -> Batch:
+        """Read the samples `indices` as one NumPy batch; `dtype=None` keeps the stored type."""
+        samples = self._check(indices)
+        layout = self.layout(samples.size, dtype)
+        memory = np.empty(layout.num_bytes, np.uint8)
+        reader = SampleReader(self, layout)
+        try:
+            metadata = reader.read(samples, memory)
+        finally:
+            reader.close()
+        counts = layout.counts(memory)
+        batch: Batch = {
+            name: place.of(memory, samples.size, counts) for name, place in layout.places().items()
+        }
+        if "cu_seqlens" in batch:
+            batch["max_seqlen"] = int(counts[MAX_SEQLEN])
+        return batch | metadata
+
+    def _check(self, indices: ArrayLike) -> NDArray[np.int64]:
+        wanted = np.asarray(indices)
+        if wanted.size and wanted.dtype.kind not in "iu":
+            raise TypeError(f"samples are chosen by integers, not {wanted.dtype}")
+        samples = np.ascontiguousarray(wanted, np.int64).reshape(-1)
+        if samples.size and not 0 <= samples.min() <= samples.max() < len(self):
+            bad = samples.min() if samples.min() < 0 else samples.max()
+            raise IndexError(f"no sample {bad:,}: there are {len(self):,}")
+        return samples
