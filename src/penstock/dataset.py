@@ -14,10 +14,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats import Manifest, Shard, describe
-from penstock.formats.stream import STREAM, TOKEN, fields_to_json
+from penstock.formats.stream import DOCUMENTS, STREAM, TOKEN, fields_to_json
 from penstock.metadata.spans import Decoder
+from penstock.pack.policy import Policy
 from penstock.read.layout import BatchLayout, Output
 from penstock.read.local import Access, LocalReader
+from penstock.views.packed import Documents, Overflow, Packed
 from penstock.views.view import Extra
 from penstock.views.windows import Windows
 
@@ -74,6 +76,14 @@ class Dataset:
         return content.hexdigest()
 
     @cached_property
+    def documents_fingerprint(self) -> str:
+        """Equal for equal documents in equal shards, whatever their tokens."""
+        content = xxhash.xxh3_64()
+        for shard in self.shards:
+            content.update(f"{shard.num_records} {shard.files[DOCUMENTS].xxh3};".encode())
+        return content.hexdigest()
+
+    @cached_property
     def reader(self) -> LocalReader:
         """What turns segments of this dataset into arrays."""
         return LocalReader(self.shards, self.fields.itemsize, self.access)
@@ -99,6 +109,64 @@ class Dataset:
             static_shapes=static_shapes,
             mask_ends=mask_ends,
             eos_id=eos_id,
+            loss_mask=loss_mask,
+            metadata=metadata,
+        )
+
+    def documents(
+        self,
+        max_len: int,
+        *,
+        overflow: Overflow = "truncate",
+        by_length: bool = False,
+        pad_to: int | None = None,
+        pad_id: int = 0,
+        extras: Extra | Iterable[Extra] = ("attention_mask",),
+        static_shapes: bool = False,
+        loss_mask: str | None = None,
+        metadata: Decoder | None = None,
+    ) -> Documents:
+        """View the dataset as one document a row; see `Documents` and `View`."""
+        return Documents(
+            dataset=self,
+            seq_len=max_len,
+            overflow=overflow,
+            by_length=by_length,
+            pad_to=pad_to,
+            pad_id=pad_id,
+            extras=extras,  # type: ignore[arg-type]
+            static_shapes=static_shapes,
+            loss_mask=loss_mask,
+            metadata=metadata,
+        )
+
+    def packed(
+        self,
+        seq_len: int,
+        *,
+        policy: Policy = "best_fit",
+        buffer_size: int = 1000,
+        pad_id: int = 0,
+        extras: Extra | Iterable[Extra] = ("position_ids", "cu_seqlens"),
+        static_shapes: bool = False,
+        mask_ends: bool | None = None,
+        loss_mask: str | None = None,
+        metadata: Decoder | None = None,
+    ) -> Packed:
+        """View the dataset as rows of several documents; see `Packed` and `View`.
+
+        Labels at the ends of documents are ignored, except with 'bos_best_fit', where documents see
+        each other as they do in nanochat; `mask_ends` decides otherwise.
+        """
+        return Packed(
+            dataset=self,
+            seq_len=seq_len,
+            policy=policy,
+            buffer_size=buffer_size,
+            pad_id=pad_id,
+            extras=extras,  # type: ignore[arg-type]
+            static_shapes=static_shapes,
+            mask_ends=policy == "best_fit" if mask_ends is None else mask_ends,
             loss_mask=loss_mask,
             metadata=metadata,
         )

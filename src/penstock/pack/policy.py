@@ -1,0 +1,322 @@
+"""Policies: how documents become rows, and what that costs."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import FormatError
+from penstock.read.documents import DocumentChunk, document_chunks
+
+if TYPE_CHECKING:
+    from penstock.dataset import Dataset
+    from penstock.pack.kernels import Buffer
+
+Policy = Literal["best_fit", "bos_best_fit", "bos_best_fit_keep"]
+PACKING = ("best_fit", "bos_best_fit", "bos_best_fit_keep")
+Progress = Callable[[int], None]
+
+_REFILL = 128  # documents that enter the buffer at a time, as in nanochat
+_MADE_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that decides rows, beside the lengths of the documents."""
+
+    policy: str
+    """one of PACKING, or 'truncate' or 'split' for one document a row"""
+    width: int
+    """inputs in a row"""
+    buffer_size: int = 0
+    """documents to choose from, for policies that pack as they go"""
+    by_length: bool = False
+    """rows from the shortest to the longest, for one document a row"""
+
+    @property
+    def name(self) -> str:
+        """A name for files."""
+        buffer = f"-buffer{self.buffer_size}" if self.buffer_size else ""
+        return f"{self.policy}{'-by-length' if self.by_length else ''}-{self.width}{buffer}"
+
+    @property
+    def one_piece_a_row(self) -> bool:
+        """Whether rows are single pieces."""
+        return self.policy not in PACKING
+
+
+@dataclass(slots=True)
+class PackReport:
+    """What a policy makes of a dataset; all counts are of records unless they say otherwise."""
+
+    policy: str
+    seq_len: int
+    num_documents: int = 0
+    num_empty: int = 0
+    """documents without a record; they appear in no row"""
+    num_records: int = 0
+    num_rows: int = 0
+    num_pieces: int = 0
+    max_pieces: int = 0
+    """in one row"""
+    num_split: int = 0
+    """documents that are not whole in one row"""
+    cropped: int = 0
+    """ends of documents that no row shows"""
+    lost: int = 0
+    """whole documents at the end that no longer fill a row"""
+    label_only: int = 0
+    """records that are shown as a label but never as an input"""
+
+    @property
+    def num_inputs(self) -> int:
+        """Records that are inputs."""
+        return self.num_records - self.cropped - self.lost - self.label_only
+
+    @property
+    def padding(self) -> int:
+        """Columns of inputs without a record."""
+        return self.num_rows * self.seq_len - self.num_inputs
+
+    @property
+    def utilisation(self) -> float:
+        """The share of input columns that hold records."""
+        return self.num_inputs / max(1, self.num_rows * self.seq_len)
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether every record is an input."""
+        return self.num_inputs == self.num_records
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form."""
+        return asdict(self)
+
+
+class Sink(Protocol):
+    """What rows are written to."""
+
+    def allocate(self, num_pieces: int, num_rows: int | None) -> tuple[Any, Any]:
+        """Tables of pieces and of the first piece of each row, to be filled."""
+
+    def append(self, pieces: NDArray[np.int64], row_ends: NDArray[np.int64]) -> None:
+        """Add rows, whose pieces are counted from the start of the file."""
+
+
+def make_rows(
+    data: "Dataset", recipe: Recipe, sink: Sink | None, progress: Progress = lambda count: None
+) -> PackReport:
+    """Make the rows of a recipe, into `sink` if there is one, and report on them.
+
+    `progress` is told how many documents are done, out of `num_passes` times all of them.
+    """
+    report = PackReport(recipe.policy, recipe.width, data.num_documents, 0, data.num_records)
+    if recipe.policy == "best_fit":
+        _best_fit(data, recipe, sink, report, progress)
+    elif recipe.policy in PACKING:
+        _bos_best_fit(data, recipe, sink, report, progress)
+    else:
+        _one_document_a_row(data, recipe, sink, report, progress)
+    return report
+
+
+def num_passes(recipe: Recipe, *, stores: bool) -> int:
+    """How often the documents are gone through."""
+    return 1 if recipe.policy in PACKING[1:] or not stores else 2
+
+
+def _chunks(data: "Dataset", progress: Progress) -> Iterator[DocumentChunk]:
+    for chunk in document_chunks(data.shards):
+        yield chunk
+        progress(chunk.offsets.size - 1)
+
+
+def _count(
+    data: "Dataset", recipe: Recipe, report: PackReport, progress: Progress
+) -> NDArray[np.int64]:
+    """The number of pieces of each length."""
+    from penstock.pack.kernels import count_lengths
+
+    histogram = np.zeros(recipe.width + 1, np.int64)
+    splits = recipe.policy != "truncate"
+    for chunk in _chunks(data, progress):
+        lengths = np.diff(chunk.offsets)
+        is_longer = lengths > recipe.width
+        report.num_split += int(is_longer.sum())
+        report.num_empty += int((lengths == 0).sum())
+        if not splits:
+            report.cropped += int((lengths[is_longer] - recipe.width).sum())
+        count_lengths(chunk.offsets, recipe.width, splits, histogram)
+    histogram[0] = 0  # empty documents, and the rests of documents that had none
+    report.num_pieces = int(histogram.sum())
+    return histogram
+
+
+def _best_fit(
+    data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+) -> None:
+    from penstock.pack import kernels
+
+    width = recipe.width
+    histogram = _count(data, recipe, report, progress)
+    first_instruction = np.zeros(width + 1, np.int64)
+    num_rows, room = -1, 4 * width + 64
+    while num_rows < 0:
+        room *= 2
+        instructions, groups = np.zeros((room, 4), np.int64), np.zeros((room, 5), np.int64)
+        heads, bits = np.full(width + 1, -1, np.int64), _new_bits(width)
+        num_rows, num_groups = kernels.best_fit(
+            histogram, instructions, first_instruction, groups, heads, bits
+        )
+    groups = groups[:num_groups]
+    groups = groups[groups[:, kernels.NUM_ROWS] > 0]
+    groups = np.ascontiguousarray(groups[np.argsort(groups[:, kernels.FIRST_ROW])])
+    report.num_rows = int(num_rows)
+    report.max_pieces = int(groups[:, kernels.PIECES].max(initial=0))
+    if sink is None:
+        return
+    pieces, row_first = sink.allocate(report.num_pieces, report.num_rows)
+    kernels.number_rows(groups, row_first)
+    cursors = np.zeros((width + 1, 3), np.int64)
+    cursors[:, 0] = first_instruction
+    cursors[:, 1] = instructions[first_instruction, kernels.FIRST_ROW]
+    for offsets, first_record, first_document in _chunks(data, progress):
+        if not kernels.deal(
+            offsets,
+            first_record,
+            first_document,
+            width,
+            cursors,
+            instructions,
+            first_instruction,
+            row_first,
+            pieces,
+        ):
+            raise _changed()
+
+
+def _one_document_a_row(
+    data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+) -> None:
+    from penstock.pack.kernels import list_documents
+
+    histogram = _count(data, recipe, report, progress)
+    report.num_rows = report.num_pieces
+    report.max_pieces = min(1, report.num_pieces)
+    if sink is None:
+        return
+    pieces, _ = sink.allocate(report.num_pieces, None)
+    cursors = np.zeros(recipe.width + 1, np.int64)
+    if recipe.by_length:
+        np.cumsum(histogram[:-1], out=cursors[1:])
+    splits = recipe.policy == "split"
+    for offsets, first_record, first_document in _chunks(data, progress):
+        if not list_documents(
+            offsets,
+            first_record,
+            first_document,
+            recipe.width,
+            splits,
+            recipe.by_length,
+            cursors,
+            pieces,
+        ):
+            raise _changed()
+
+
+def _bos_best_fit(
+    data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+) -> None:
+    from penstock.pack import kernels
+
+    keeps_rest = recipe.policy == "bos_best_fit_keep"
+    columns = recipe.width if keeps_rest else recipe.width + 1
+    buffer = _new_buffer(recipe.buffer_size, columns)
+    numbers = buffer.numbers
+    pieces = np.empty((_MADE_AT_ONCE + columns, 3), np.int64)
+    row_ends, made = np.empty(_MADE_AT_ONCE, np.int64), np.zeros(2, np.int64)
+
+    def hand_over() -> None:
+        """Move complete rows to the sink, and the pieces of the row in the making to the front."""
+        done, rows, open_pieces = int(made[0]), int(made[1]), int(numbers[kernels.ROW_PIECES])
+        sizes = np.diff(row_ends[:rows], prepend=0)
+        report.max_pieces = max(report.max_pieces, int(sizes.max(initial=0)))
+        if sink is not None:
+            sink.append(pieces[:done], row_ends[:rows] + report.num_pieces)
+        report.num_pieces += done
+        report.num_rows += rows
+        pieces[:open_pieces] = pieces[done : done + open_pieces].copy()
+        made[:] = 0
+
+    starts = lengths = np.empty(0, np.int64)
+    for chunk, is_last in _with_last(_chunks(data, progress)):
+        used = int(numbers[kernels.NEXT_DOCUMENT])
+        starts = np.concatenate([starts[used:], chunk.first_record + chunk.offsets[:-1]])
+        lengths = np.concatenate([lengths[used:], np.diff(chunk.offsets)])
+        report.num_empty += int((np.diff(chunk.offsets) == 0).sum())
+        first_document = chunk.first_document + chunk.offsets.size - 1 - starts.size
+        numbers[kernels.NEXT_DOCUMENT] = 0
+        outcome = kernels.NEEDS_ROOM
+        while outcome == kernels.NEEDS_ROOM:
+            outcome = kernels.bos_best_fit(
+                starts,
+                lengths,
+                first_document,
+                is_last,
+                columns,
+                _REFILL,
+                keeps_rest,
+                buffer,
+                pieces,
+                row_ends,
+                made,
+            )
+            hand_over()
+    if keeps_rest and numbers[kernels.ROW_PIECES]:
+        made[:] = numbers[kernels.ROW_PIECES], 1
+        row_ends[0] = made[0]
+        hand_over()
+    elif not keeps_rest:
+        report.lost = int(numbers[kernels.ROW_COLUMNS])
+        report.label_only = report.num_rows
+    report.cropped = int(numbers[kernels.CROPPED])
+    report.num_split = int(numbers[kernels.SPLIT])
+
+
+def _new_bits(highest: int) -> NDArray[np.uint64]:
+    """An empty set of the integers up to `highest`."""
+    return np.zeros((2, highest // 64 + 1), np.uint64)
+
+
+def _new_buffer(size: int, columns: int) -> "Buffer":
+    from penstock.pack import kernels
+
+    room = size + _REFILL + 1
+    slots = np.zeros((room, kernels.SLOT_WORDS), np.int64)
+    slots[:, kernels.NEXT_SLOT] = np.arange(1, room + 1)
+    return kernels.Buffer(
+        slots,
+        np.zeros(room, np.int64),
+        np.full(columns + 1, -1, np.int64),
+        np.full(columns + 1, -1, np.int64),
+        _new_bits(columns),
+        np.zeros(room, np.int64),
+        np.zeros(kernels.NUM_NUMBERS, np.int64),
+    )
+
+
+def _with_last(chunks: Iterable[DocumentChunk]) -> Iterator[tuple[DocumentChunk, bool]]:
+    """Say of each chunk whether it is the last."""
+    previous = None
+    for chunk in chunks:
+        if previous is not None:
+            yield previous, False
+        previous = chunk
+    if previous is not None:
+        yield previous, True
+
+
+def _changed() -> FormatError:
+    return FormatError("the dataset's documents changed while they were packed; try again")

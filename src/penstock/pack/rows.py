@@ -1,0 +1,193 @@
+"""Rows on disk: made once, stored beside the dataset, mapped into memory from then on.
+
+    plans/best_fit-2048-<fingerprint>.rows
+        bytes 0 to 4095   a JSON object, padded with spaces: what the rows were made of and from
+        int64[pieces, 3]  start, length and document of every piece, row after row
+        int64[rows + 1]   the first piece of each row (left out where a row is one piece)
+
+The fingerprint is that of the documents' lengths, so rows of a changed dataset have another name.
+A file that is not what it should be is made again; the header is checked against the file's size
+here, and kernels check every piece that they use against the dataset.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import PenstockError, ReadError
+from penstock.pack.policy import PackReport, Progress, Recipe, make_rows
+from penstock.write.files import hold_lock, sync_directory
+
+if TYPE_CHECKING:
+    from penstock.dataset import Dataset
+
+FORMAT, VERSION = "penstock-rows", 1
+SUFFIX = ".rows"
+_HEADER_BYTES = 4096
+_PIECE_BYTES = 24
+
+
+class Rows:
+    """Stored rows, mapped when they are first used; copies for other processes map them again."""
+
+    def __init__(self, path: Path | None, recipe: Recipe, report: PackReport) -> None:
+        self.path, self.recipe, self.report = path, recipe, report
+
+    @cached_property
+    def pieces(self) -> NDArray[np.int64]:
+        """Start, length and document of every piece."""
+        return self._map(_HEADER_BYTES, (self.report.num_pieces, 3))
+
+    @cached_property
+    def row_first(self) -> NDArray[np.int64]:
+        """The first piece of each row and one more entry, or nothing if a row is one piece."""
+        if self.recipe.one_piece_a_row:
+            return np.empty(0, np.int64)
+        start = _HEADER_BYTES + _PIECE_BYTES * self.report.num_pieces
+        return self._map(start, (self.report.num_rows + 1,))
+
+    def pieces_of(self, row: int) -> NDArray[np.int64]:
+        """The pieces of one row."""
+        if self.recipe.one_piece_a_row:
+            return self.pieces[row : row + 1]
+        return self.pieces[self.row_first[row] : self.row_first[row + 1]]
+
+    def _map(self, offset: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        if self.path is None or 0 in shape:
+            return np.zeros(shape, np.int64)
+        try:
+            # Copy-on-write: kernels take arrays that could be written to.
+            return np.asarray(np.memmap(self.path, np.int64, "c", offset, shape))
+        except OSError as error:
+            raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "recipe": self.recipe, "report": self.report}
+
+
+def find_rows(data: "Dataset", recipe: Recipe, progress: Progress = lambda count: None) -> Rows:
+    """Open the stored rows of a recipe, or make and store them.
+
+    They lie beside the dataset, or in the user's cache where that cannot be written. Of many
+    processes that come at once, one makes them and the others wait for it.
+    """
+    if not data.num_records:
+        return Rows(None, recipe, make_rows(data, recipe, None))
+    name = f"{recipe.name}-{data.documents_fingerprint}{SUFFIX}"
+    homes = (data.shards[0].directory / "plans", _cache_directory())
+    for home in homes:
+        found = _read(home / name, data, recipe)
+        if found is not None:
+            return found
+    problems = []
+    for home in homes:
+        try:
+            return _make(home / name, data, recipe, progress)
+        except PenstockError:
+            raise
+        except OSError as error:
+            problems.append(f"{home}: {error.strerror}")
+    raise ReadError(f"the rows can be stored nowhere ({'; '.join(problems)})")
+
+
+def _make(path: Path, data: "Dataset", recipe: Recipe, progress: Progress) -> Rows:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(path.parent, path.name, wait=True), contextlib.ExitStack() as undo:
+        found = _read(path, data, recipe)  # by somebody who held the lock before
+        if found is not None:
+            return found
+        file = _RowsFile(path)
+        undo.callback(file.discard)
+        report = make_rows(data, recipe, file, progress)
+        file.finish(_header(data, recipe, report))
+        return Rows(path, recipe, report)
+
+
+def _cache_directory() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(root).expanduser() / "penstock" / "plans"
+
+
+class _RowsFile:
+    """Rows in the making, under a temporary name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        self._file = self._temporary.open("x+b")
+        self._row_ends: list[NDArray[np.int64]] = []
+
+    def allocate(self, num_pieces: int, num_rows: int | None) -> tuple[Any, Any]:
+        """Tables in the file, to be filled.
+
+        The disk's space is taken first: writing to a map of a file on a full disk ends the process.
+        """
+        pieces_end = _HEADER_BYTES + _PIECE_BYTES * num_pieces
+        rows_bytes = 0 if num_rows is None else 8 * (num_rows + 1)
+        os.posix_fallocate(self._file.fileno(), 0, pieces_end + rows_bytes)
+        pieces = np.memmap(self._file, np.int64, "r+", _HEADER_BYTES, (num_pieces, 3))
+        if num_rows is None:
+            return np.asarray(pieces), np.empty(0, np.int64)
+        rows = np.memmap(self._file, np.int64, "r+", pieces_end, (num_rows + 1,))
+        return np.asarray(pieces), np.asarray(rows)
+
+    def append(self, pieces: NDArray[np.int64], row_ends: NDArray[np.int64]) -> None:
+        """Add rows, whose pieces are counted from the start of the file."""
+        if not self._row_ends:
+            self._file.seek(_HEADER_BYTES)
+            self._row_ends.append(np.zeros(1, np.int64))
+        self._file.write(pieces.tobytes())
+        self._row_ends.append(row_ends)
+
+    def finish(self, header: dict[str, Any]) -> None:
+        """Write the header, sync, and give the file its name."""
+        for ends in self._row_ends:
+            self._file.write(ends.tobytes())
+        self._file.seek(0)
+        self._file.write(json.dumps(header).encode().ljust(_HEADER_BYTES - 1) + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._temporary.rename(self._path)
+        sync_directory(self._path.parent)
+
+    def discard(self) -> None:
+        """Remove the temporary file; after `finish` there is none."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def _header(data: "Dataset", recipe: Recipe, report: PackReport) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "recipe": recipe.name,
+        "documents": data.documents_fingerprint,
+        "report": report.to_json(),
+    }
+
+
+def _read(path: Path, data: "Dataset", recipe: Recipe) -> Rows | None:
+    """The rows in a file, or None if they are not there, or not those that are wanted."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+        header = json.loads(text)
+        report = PackReport(**header["report"])
+        counts = [value for name, value in header["report"].items() if name != "policy"]
+        if any(type(count) is not int or not 0 <= count < 1 << 60 for count in counts):
+            return None
+        rows = 0 if recipe.one_piece_a_row else 8 * (report.num_rows + 1)
+        if size != _HEADER_BYTES + _PIECE_BYTES * report.num_pieces + rows:
+            return None
+        return Rows(path, recipe, report) if header == _header(data, recipe, report) else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, PenstockError):
+        return None

@@ -1,0 +1,156 @@
+"""Rows that were planned from the lengths of documents: one document each, or several."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from penstock.arguments import integer
+from penstock.errors import UsageError
+from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
+from penstock.pack.rows import Rows, find_rows
+from penstock.views.view import View
+
+if TYPE_CHECKING:
+    from penstock.views.kernels import ViewState
+
+Overflow = Literal["truncate", "split"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RowsView(View):
+    """Samples are stored rows."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What decides the rows."""
+        raise NotImplementedError
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows; the first use of a recipe on a dataset makes and stores them."""
+        return find_rows(self.dataset, self.recipe)
+
+    @property
+    def report(self) -> PackReport:
+        """Padding, split documents, cropped and lost tokens."""
+        return self.rows.report
+
+    @property
+    def stored_in(self) -> Path | None:
+        """The file that says what the rows are."""
+        return self.rows.path
+
+    def __len__(self) -> int:
+        return self.rows.report.num_rows
+
+    @property
+    def fingerprint(self) -> str:
+        """What a saved position depends on: the recipe, the documents, and the data under them."""
+        data = self.dataset
+        return f"{self.recipe.name} v1 of {data.documents_fingerprint} in {data.fingerprint}"
+
+    @property
+    def max_segments(self) -> int:
+        """How many segments a row has at most."""
+        return max(1, self.rows.report.max_pieces)
+
+    @property
+    def _narrow_to(self) -> int:
+        return 0
+
+    def for_kernels(self) -> "ViewState":
+        """Describe this to kernels."""
+        from penstock.views import kernels
+
+        return kernels.ViewState(
+            np.int64(kernels.ROWS),
+            np.int64(self.seq_len),
+            np.int64(0),
+            np.int64(-1),
+            np.int64(self.mask_ends),
+            np.int64(self._narrow_to),
+            np.int64(self.static_shapes),
+            np.int64(0),
+            np.int64(self.dataset.num_records),
+            self.rows.pieces,
+            self.rows.row_first,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed(_RowsView):
+    """Several documents a row, by a policy that is applied once to the lengths of all documents.
+
+        best_fit           the longest first, each where it leaves the least space. Documents longer
+                           than a row are split, and their rests packed like documents: every token
+                           is an input once, and there is little padding.
+        bos_best_fit       as nanochat packs: every row starts with the start of a document and is
+                           full; where nothing fits, a document is cropped, and its rest is dropped.
+        bos_best_fit_keep  the same, but the rest waits as a document of its own. Every token is an
+                           input once; a row may start in the middle of a document.
+
+    >>> view = data.packed(16)
+    >>> view[3]["input_ids"].tolist()
+    [30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 0, 0, 0, 0, 0, 0]
+    >>> view.report.num_rows, view.report.padding
+    (10, 60)
+    """
+
+    policy: Policy = "best_fit"
+    buffer_size: int = 1000
+    """documents that bos_best_fit chooses from"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.policy not in PACKING:
+            raise UsageError(f"no policy {self.policy!r}; there are {', '.join(PACKING)}")
+        size = integer("buffer_size", self.buffer_size, 1, 1 << 32)
+        object.__setattr__(self, "buffer_size", size)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What decides the rows."""
+        buffer_size = 0 if self.policy == "best_fit" else self.buffer_size
+        return Recipe(self.policy, self.seq_len, buffer_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents(_RowsView):
+    """One document a row, padded; empty documents have none.
+
+    Documents longer than a row are truncated, or split into as many rows as they need.
+
+    >>> view = data.documents(12)
+    >>> view[4]["input_ids"].tolist(), view[4]["labels"].tolist()[-4:]
+    ([40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 0, 0], [49, -100, -100, -100])
+    """
+
+    overflow: Overflow = "truncate"
+    by_length: bool = False
+    """samples from the shortest to the longest, which is what `LengthBuckets` shuffles"""
+    pad_to: int | None = None
+    """make a batch as wide as its longest row, rounded up to a multiple of this, and not wider"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.overflow not in ("truncate", "split"):
+            raise UsageError(f"overflow is {self.overflow!r}; it must be 'truncate' or 'split'")
+        if self.pad_to is not None:
+            object.__setattr__(self, "pad_to", integer("pad_to", self.pad_to, 1, 1 << 40))
+
+    @property
+    def recipe(self) -> Recipe:
+        """What decides the rows."""
+        return Recipe(self.overflow, self.seq_len, by_length=self.by_length)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether a batch is only as wide as its longest row."""
+        return self.pad_to is not None
+
+    @property
+    def _narrow_to(self) -> int:
+        return self.pad_to or 0
