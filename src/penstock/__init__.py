@@ -20,17 +20,25 @@ if TYPE_CHECKING:
     from penstock.dataset import Dataset, open
     from penstock.errors import PenstockError
     from penstock.load.loader import Loader, LoaderStats
-    from penstock.order import BlockShuffle, Order, make_order, sum_digests
+    from penstock.order import BlockShuffle, LengthBuckets, Order, make_order, sum_digests
+    from penstock.pack.policy import PackReport
+    from penstock.views.packed import Documents, Packed
+    from penstock.views.view import View
     from penstock.views.windows import Windows
     from penstock.write.writer import Writer, finish
 
 __all__ = [
     "BlockShuffle",
     "Dataset",
+    "Documents",
+    "LengthBuckets",
     "Loader",
     "LoaderStats",
     "Order",
+    "PackReport",
+    "Packed",
     "PenstockError",
+    "View",
     "Windows",
     "Writer",
     "__version__",
@@ -44,10 +52,15 @@ __all__ = [
 _HOMES = {
     "BlockShuffle": "order",
     "Dataset": "dataset",
+    "Documents": "views.packed",
+    "LengthBuckets": "order",
     "Loader": "load.loader",
     "LoaderStats": "load.loader",
     "Order": "order",
+    "PackReport": "pack.policy",
+    "Packed": "views.packed",
     "PenstockError": "errors",
+    "View": "views.view",
     "Windows": "views.windows",
     "Writer": "write.writer",
     "finish": "write.writer",

@@ -2,9 +2,10 @@
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats import Manifest, Shard, describe
-from penstock.formats.stream import DOCUMENTS, STREAM, TOKEN, fields_to_json
+from penstock.formats.stream import DOCUMENTS, METADATA_ID, STREAM, TOKEN, fields_to_json
 from penstock.metadata.spans import Decoder
 from penstock.pack.policy import Policy
+from penstock.read.documents import document_offsets
 from penstock.read.layout import BatchLayout, Output
 from penstock.read.local import Access, LocalReader
-from penstock.views.packed import Documents, Overflow, Packed
+from penstock.views.packed import Documents, Excerpts, Overflow, Packed
 from penstock.views.view import Extra
 from penstock.views.windows import Windows
 
@@ -184,6 +186,52 @@ class Dataset:
         records: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(self.fields)
         tokens: NDArray[Any] = records[TOKEN] if self.fields.names == (TOKEN,) else records
         return tokens
+
+    def document_range(self, number: int) -> range:
+        """Which records of the stream are document `number`."""
+        first_document = first_record = 0
+        for shard in self.shards:
+            if 0 <= number - first_document < shard.num_documents:
+                start, stop = document_offsets(shard, number - first_document, 2).tolist()
+                if not 0 <= start <= stop <= shard.num_records:
+                    raise FormatError(
+                        f"{shard.path(DOCUMENTS)}: document {number:,} is records {start:,} to "
+                        f"{stop:,} of {shard.num_records:,}; run penstock verify"
+                    )
+                return range(first_record + start, first_record + stop)
+            first_document += shard.num_documents
+            first_record += shard.num_records
+        raise IndexError(f"no document {number:,}: there are {self.num_documents:,}")
+
+    def document(self, number: int) -> NDArray[Any]:
+        """Read one document: its token ids, or records where they have other fields.
+
+        >>> data.document(4).tolist()
+        [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
+        """
+        found = self.document_range(number)
+        records = self.records(found.start, found.stop)
+        only_tokens = self.fields.names == (TOKEN, METADATA_ID)
+        tokens: NDArray[Any] = records[TOKEN] if only_tokens else records
+        return tokens
+
+    def metadata(
+        self, number: int, decode: Callable[[bytes], Any] = bytes
+    ) -> list[tuple[int, int, Any]]:
+        """The metadata of one document: `(start, stop, decoded)` for each of its spans."""
+        found = self.document_range(number)
+        if not found:
+            return []
+        rows = np.array([[found.start, len(found), number]])
+        view = Excerpts(dataset=self, seq_len=len(found), runs=rows, metadata=decode)
+        sample = view[0]
+        ids = sample["metadata_ids"]
+        edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+        return [
+            (start, stop, sample["metadata"][ids[start]])
+            for start, stop in pairwise(edges)
+            if ids[start] >= 0
+        ]
 
     def token_dtype_out(self, wanted: DTypeLike | None) -> np.dtype[Any]:
         """The type for tokens in batches: `wanted` if all ids fit it, None for the stored one."""

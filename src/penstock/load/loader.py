@@ -26,7 +26,7 @@ from penstock.load.tensors import (
     register_as_dataset,
     shower,
 )
-from penstock.order import Indices, Order, Shuffle, digest_text, make_order
+from penstock.order import Indices, LengthBuckets, Order, Shuffle, digest_text, make_order
 from penstock.read.layout import MAX_SEQLEN, NUM_TOKENS
 from penstock.views.view import View
 
@@ -58,10 +58,11 @@ class Loader:
     """Batches of `view`, one epoch per `iter`, the same global order on any number of ranks.
 
     Arguments:
-        view: what to load, such as `data.windows(2048)`.
+        view: what to load, such as `data.windows(2048)` or `data.packed(2048)`.
         batch_size: rows per rank.
         seed: with the epoch it decides the shuffle.
-        shuffle: True for a global shuffle, False for the stored order, or a `BlockShuffle`.
+        shuffle: True for a global shuffle, False for the stored order, or a `BlockShuffle` or
+            `LengthBuckets`.
         rank, ranks: this process's share; found in torch.distributed or the environment.
         tail: what happens to the rest of an epoch: 'drop', 'keep' or 'wrap' (see `load.plan`).
         endless: never stop at the end of an epoch.
@@ -109,6 +110,11 @@ class Loader:
             raise UsageError(
                 f"the view has no samples: the dataset has {view.dataset.num_records:,} records, "
                 f"and a row takes {view.seq_len:,} and a label"
+            )
+        if isinstance(shuffle, LengthBuckets) and not getattr(view, "by_length", False):
+            raise UsageError(
+                "LengthBuckets shuffles samples that are sorted by length; use "
+                "data.documents(…, by_length=True)"
             )
         self.view = view
         self.order: Order = make_order(shuffle, len(view), seed)

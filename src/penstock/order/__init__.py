@@ -7,7 +7,8 @@
 
 An order is a bijection between the indices and the samples of every epoch, evaluated and
 inverted in O(1) time and memory. Loaders take it as `shuffle=`: False for the stored order, True
-for a global shuffle, or `BlockShuffle(block_size)` where storage wants longer runs.
+for a global shuffle, `BlockShuffle(block_size)` where storage wants longer runs, or
+`LengthBuckets(group_size)` where the rows of a step should be of similar length.
 
 >>> order = make_order(True, num_samples=10, seed=0)
 >>> order.samples_at(range(20)).tolist()
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 Indices = NDArray[np.int64]
 
-_NAMES = ("sequential", "shuffle", "blocks", "shuffled-blocks")
-_SEQUENTIAL, _SHUFFLED, _BLOCKS, _SHUFFLED_BLOCKS = range(4)
+_NAMES = ("sequential", "shuffle", "blocks", "shuffled-blocks", "length-buckets")
+_SEQUENTIAL, _SHUFFLED, _BLOCKS, _SHUFFLED_BLOCKS, _BUCKETS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,31 @@ class BlockShuffle:
         object.__setattr__(self, "block_size", integer("block_size", self.block_size, 1, 1 << 64))
 
 
-Shuffle = bool | BlockShuffle
+@dataclass(frozen=True, slots=True)
+class LengthBuckets:
+    """Batches of samples of similar length, for views that are sorted by length.
+
+    Neighbours in length make a bucket of `bucket_size` samples and are shuffled among themselves.
+    The buckets are then cut into groups of `group_size`, and all groups of the epoch are shuffled.
+    With a group for every step, `batch_size * ranks`, rows of a step are about equally long; any
+    other batch size or number of ranks reads the same order on, with a little more padding.
+    """
+
+    group_size: int
+    bucket_size: int | None = None
+    """a multiple of the group; left out, 64 groups"""
+
+    def __post_init__(self) -> None:
+        group = integer("group_size", self.group_size, 1, 1 << 31)
+        object.__setattr__(self, "group_size", group)
+        given = 64 * group if self.bucket_size is None else self.bucket_size
+        bucket = integer("bucket_size", given, group, 1 << 40)
+        object.__setattr__(self, "bucket_size", bucket)
+        if bucket % group:
+            raise UsageError(f"bucket_size is {bucket}; it must be a multiple of {group}")
+
+
+Shuffle = bool | BlockShuffle | LengthBuckets
 
 
 @dataclass(frozen=True)
@@ -63,18 +88,22 @@ class Order:
     num_samples: int
     seed: int
     block_size: int = 1
+    bucket_size: int = 1
 
     @property
     def fingerprint(self) -> str:
         """Everything but the seed that decides the order, readable, and versioned."""
-        blocks = f" of {self.block_size}" if self.kind in (_BLOCKS, _SHUFFLED_BLOCKS) else ""
-        return f"{_NAMES[self.kind]}-v1{blocks} over {self.num_samples}"
+        blocks = f" of {self.block_size}" if self.kind >= _BLOCKS else ""
+        buckets = f" in {self.bucket_size}" if self.kind == _BUCKETS else ""
+        return f"{_NAMES[self.kind]}-v1{blocks}{buckets} over {self.num_samples}"
 
     def new_state(self) -> "OrderState":
         """What one thread needs to evaluate this order in kernels."""
         from penstock.order import kernels
 
-        return kernels.new_state(self.kind, self.num_samples, self.seed, self.block_size)
+        return kernels.new_state(
+            self.kind, self.num_samples, self.seed, self.block_size, self.bucket_size
+        )
 
     def __post_init__(self) -> None:
         # Kernels write into a state and run outside the GIL: every thread has its own.
@@ -135,15 +164,20 @@ class Order:
         return digest_text(sums)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Order, (self.kind, self.num_samples, self.seed, self.block_size)
+        return Order, (self.kind, self.num_samples, self.seed, self.block_size, self.bucket_size)
 
 
 def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
     """Make the order that a loader's `shuffle` and `seed` mean for a view of `num_samples`."""
-    if not isinstance(shuffle, bool | BlockShuffle):
-        raise UsageError(f"shuffle is {shuffle!r}; it must be True, False or a BlockShuffle")
+    if not isinstance(shuffle, bool | BlockShuffle | LengthBuckets):
+        raise UsageError(
+            f"shuffle is {shuffle!r}; it must be True, False, a BlockShuffle or LengthBuckets"
+        )
     num_samples = integer("num_samples", num_samples, 0, 1 << 63)
     seed = integer("seed", seed, 0, (1 << 64) - 1)
+    if isinstance(shuffle, LengthBuckets):
+        bucket_size = shuffle.bucket_size or 1
+        return Order(_BUCKETS, num_samples, seed, shuffle.group_size, bucket_size)
     if isinstance(shuffle, BlockShuffle):
         kind = _SHUFFLED_BLOCKS if shuffle.inside else _BLOCKS
         return Order(kind, num_samples, seed, min(shuffle.block_size, max(num_samples, 1)))

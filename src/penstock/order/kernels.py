@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from penstock.jit import helper, kernel
 
-SEQUENTIAL, SHUFFLED, BLOCKS, SHUFFLED_BLOCKS = range(4)
+SEQUENTIAL, SHUFFLED, BLOCKS, SHUFFLED_BLOCKS, BUCKETS = range(5)
 NUM_ROUNDS = 12
 TABLE_BELOW = 1 << 16
 
@@ -45,6 +45,7 @@ class OrderState(NamedTuple):
     num_samples: np.uint64
     seed: np.uint64
     block_size: np.uint64
+    bucket_size: np.uint64
     memo: NDArray[np.uint64]
     """[epoch + 1 that the keys belong to, slot of the short block, block + 1 of the inner keys]"""
     keys: NDArray[np.uint64]
@@ -53,7 +54,9 @@ class OrderState(NamedTuple):
     inverse: NDArray[np.uint16]
 
 
-def new_state(kind: int, num_samples: int, seed: int, block_size: int) -> OrderState:
+def new_state(
+    kind: int, num_samples: int, seed: int, block_size: int, bucket_size: int
+) -> OrderState:
     """Allocate the state of one thread: at most 257 KiB, whatever the number of samples."""
     num_permuted = -(-num_samples // block_size)
     table_size = num_permuted if kind != SEQUENTIAL and num_permuted < TABLE_BELOW else 0
@@ -62,6 +65,7 @@ def new_state(kind: int, num_samples: int, seed: int, block_size: int) -> OrderS
         _U(num_samples),
         _U(seed),
         _U(block_size),
+        _U(bucket_size),
         np.zeros(3, np.uint64),
         np.zeros(_NUM_KEYS, np.uint64),
         np.zeros(_NUM_KEYS, np.uint64),
@@ -70,7 +74,7 @@ def new_state(kind: int, num_samples: int, seed: int, block_size: int) -> OrderS
     )
 
 
-STATE_TYPE = numba.typeof(new_state(SHUFFLED, 1, 0, 1))
+STATE_TYPE = numba.typeof(new_state(SHUFFLED, 1, 0, 1, 1))
 
 
 @helper
@@ -256,7 +260,20 @@ def sample_at(order, epoch, index):
     if order.kind == SHUFFLED_BLOCKS:
         enter_block(order, epoch, block)
         offset = network(offset, length, order.inner_keys)
-    return block * order.block_size + offset
+    sample = block * order.block_size + offset
+    if order.kind == BUCKETS:
+        first, length = enter_bucket(order, epoch, sample)
+        sample = first + network(sample - first, length, order.inner_keys)
+    return sample
+
+
+@helper
+def enter_bucket(order, epoch, sample):
+    """The first sample of the bucket, and how many it has."""
+    bucket = sample // order.bucket_size
+    enter_block(order, epoch, bucket)
+    first = bucket * order.bucket_size
+    return first, min(order.bucket_size, order.num_samples - first)
 
 
 @helper
@@ -267,6 +284,9 @@ def index_of(order, epoch, sample):
     enter_epoch(order, epoch)
     if order.kind == SHUFFLED:
         return permute_inverse(order, sample, order.num_samples)
+    if order.kind == BUCKETS:
+        first, length = enter_bucket(order, epoch, sample)
+        sample = first + network_inverse(sample - first, length, order.inner_keys)
     size = order.block_size
     num_blocks = (order.num_samples + size - _U(1)) // size
     short = order.num_samples - (num_blocks - _U(1)) * size

@@ -30,7 +30,7 @@ def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
         last = 0
         for start in range(0, shard.num_documents, _CHUNK):
             count = min(_CHUNK, shard.num_documents - start)
-            offsets = _read(shard, start, count + 1)
+            offsets = document_offsets(shard, start, count + 1)
             if offsets[0] != last or np.any(offsets[1:] < offsets[:-1]):
                 raise FormatError(
                     f"{shard.path(DOCUMENTS)}: offsets go backwards near document {start:,}; run "
@@ -47,7 +47,8 @@ def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
         first_document += shard.num_documents
 
 
-def _read(shard: Shard, first: int, count: int) -> NDArray[np.int64]:
+def document_offsets(shard: Shard, first: int, count: int) -> NDArray[np.int64]:
+    """Read `count` offsets of a shard's documents."""
     path = shard.path(DOCUMENTS)
     try:
         offsets = np.fromfile(path, OFFSET, count, offset=first * OFFSET.itemsize)

@@ -155,6 +155,22 @@ def store(typing_context, address, index, value):
     return types.void(address, index, value), generate
 
 
+@intrinsic
+def prefetch(typing_context, address):
+    """Have the processor fetch the cache line at an address, which need not even exist."""
+
+    def generate(context, builder, signature, arguments):
+        pointed = ir.IntType(8).as_pointer()
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointed, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointed], kind)
+        hints = [ir.Constant(number, hint) for hint in (0, 3, 1)]  # to read, keep it, data
+        builder.call(function, [builder.inttoptr(arguments[0], pointed), *hints])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
 @helper
 def last_error():
     return np.int64(load(_errno_location(), 0, np.int32))
@@ -452,6 +468,17 @@ def fill_segments(files, layout, segments, batch, width, scratch, fault):
         if not read_run(files, layout, row, column, start, length, batch, width, scratch, fault):
             return False
     return True
+
+
+@helper
+def prefetch_run(files, start):
+    """Bring the first records of a mapped run towards the processor; far apart, they come late."""
+    shard = find_shard(files, start)
+    place = shard % files.open_shards.size
+    if files.use_mmap and files.open_shards[place] == shard:
+        address = files.mappings[place] + (start - files.first_item[shard]) * files.item_bytes
+        for line in range(4):
+            prefetch(address + 64 * line)
 
 
 @helper

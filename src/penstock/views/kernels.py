@@ -35,6 +35,8 @@ from penstock.read.kernels import (
     is_cached,
     load_integer,
     place_of,
+    prefetch,
+    prefetch_run,
     read_items,
     set_fault,
     store,
@@ -282,6 +284,20 @@ def find_segments(view, room, sample, row):
 
 
 @helper
+def prefetch_rows(view, samples):
+    """Bring what says which pieces the rows have towards the processor, for all rows at once."""
+    if view.row_first.size:
+        row_first = np.int64(view.row_first.ctypes.data)
+        for k in range(samples.size):
+            prefetch(row_first + 8 * samples[k])
+    pieces = np.int64(view.pieces.ctypes.data)
+    for k in range(samples.size):
+        first, last = pieces_of(view, samples[k])
+        for piece in range(first, last, 2):
+            prefetch(pieces + 24 * piece)
+
+
+@helper
 def batch_width(view, samples):
     """How wide the batch is: all inputs of a row, or those of the longest."""
     if view.narrow_to == 0:
@@ -370,6 +386,8 @@ def fill_batch(view, layout, room, samples, batch, counts):
     """
     fault = room.fault
     fault[FAULT_CODE] = FINE
+    if view.kind == ROWS:
+        prefetch_rows(view, samples)
     width = batch_width(view, samples)
     counts[NUM_TOKENS], counts[WIDTH] = 0, width
     counts[NUM_BOUNDARIES], counts[MAX_SEQLEN] = 1, 0
@@ -382,6 +400,8 @@ def fill_batch(view, layout, room, samples, batch, counts):
         if fault[STOP]:
             return False
         num = find_segments(view, room, samples[row], row)
+        for s in range(1, num):
+            prefetch_run(room.files, room.segments[s, START])
         if num < 0 or not fill_segments(
             room.files, layout, room.segments[:num], batch, width, room.scratch, fault
         ):

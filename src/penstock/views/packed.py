@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
@@ -21,7 +22,58 @@ Overflow = Literal["truncate", "split"]
 
 @dataclass(frozen=True, kw_only=True)
 class _RowsView(View):
-    """Samples are stored rows."""
+    """Samples are rows of pieces."""
+
+    @property
+    def _narrow_to(self) -> int:
+        return 0
+
+    def _for_kernels(self, pieces: NDArray[np.int64], row_first: NDArray[np.int64]) -> "ViewState":
+        from penstock.views import kernels
+
+        return kernels.ViewState(
+            np.int64(kernels.ROWS),
+            np.int64(self.seq_len),
+            np.int64(0),
+            np.int64(-1),
+            np.int64(self.mask_ends),
+            np.int64(self._narrow_to),
+            np.int64(self.static_shapes),
+            np.int64(0),
+            np.int64(self.dataset.num_records),
+            pieces,
+            row_first,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Excerpts(_RowsView):
+    """Runs of records that somebody asks for, one a row."""
+
+    runs: NDArray[np.int64]
+    """start, length and document of each"""
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def fingerprint(self) -> str:
+        """Nothing saves a position in excerpts."""
+        return f"{len(self)} excerpts of {self.dataset.fingerprint}"
+
+    @property
+    def max_segments(self) -> int:
+        """A row is one run."""
+        return 1
+
+    def for_kernels(self) -> "ViewState":
+        """Describe this to kernels."""
+        return self._for_kernels(self.runs, np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredRowsView(_RowsView):
+    """The rows are stored."""
 
     @property
     def recipe(self) -> Recipe:
@@ -57,31 +109,13 @@ class _RowsView(View):
         """How many segments a row has at most."""
         return max(1, self.rows.report.max_pieces)
 
-    @property
-    def _narrow_to(self) -> int:
-        return 0
-
     def for_kernels(self) -> "ViewState":
         """Describe this to kernels."""
-        from penstock.views import kernels
-
-        return kernels.ViewState(
-            np.int64(kernels.ROWS),
-            np.int64(self.seq_len),
-            np.int64(0),
-            np.int64(-1),
-            np.int64(self.mask_ends),
-            np.int64(self._narrow_to),
-            np.int64(self.static_shapes),
-            np.int64(0),
-            np.int64(self.dataset.num_records),
-            self.rows.pieces,
-            self.rows.row_first,
-        )
+        return self._for_kernels(self.rows.pieces, self.rows.row_first)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(_RowsView):
+class Packed(_StoredRowsView):
     """Several documents a row, by a policy that is applied once to the lengths of all documents.
 
         best_fit           the longest first, each where it leaves the least space. Documents longer
@@ -118,7 +152,7 @@ class Packed(_RowsView):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documents(_RowsView):
+class Documents(_StoredRowsView):
     """One document a row, padded; empty documents have none.
 
     Documents longer than a row are truncated, or split into as many rows as they need.
