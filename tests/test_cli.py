@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+import penstock
 from penstock.cli import main
 from tests.conftest import write
 
@@ -34,13 +35,61 @@ def test_inspect_prints_what_is_there(path, capsys, tokens):
     assert re.search(r"records +1,003", printed)
     assert re.search(r"shards +2", printed)
     assert "windows of 10: 100 samples, 2 records left over" in printed
-    assert f"input_ids: {tokens[70:80].tolist()}" in printed
+    assert "document         0  positions 0 to     9  labels 10" in printed
+    assert str(tokens[70:80].tolist()) in printed
 
 
 def test_inspect_shows_bytes_as_text(tmp_path, capsys):
     write(tmp_path / "d", list(b"from the sluice"), tokenizer={"name": "bytes"})
     assert main(["inspect", str(tmp_path / "d"), "--seq-len", "14", "--samples", "1"]) == 0
     assert "'from the sluic'" in capsys.readouterr().out
+
+
+def test_inspect_shows_packed_rows_with_documents_positions_fields_and_metadata(tmp_path, capsys):
+    fields = [("token", "<u2"), ("train", "<u1")]
+    with penstock.Writer(tmp_path / "d", fields=fields, metadata=str.encode) as writer:
+        for text in (b"first", b"second one"):
+            columns = {"token": list(text), "train": [1] * len(text)}
+            writer.append(columns, spans=[(1, 3, f"of {text[0]}")])
+    arguments = ["inspect", str(tmp_path / "d"), "--view", "packed", "--seq-len", "16"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "packed rows of 16 (best_fit): 1 samples, padding 6.250%, 0 of 2 documents" in printed
+    assert re.search(r"columns +0 to +9 +document +1 +positions 0 to +9 +labels 9", printed)
+    assert re.search(r"columns +10 to +14 +document +0 +positions 0 to +4 +labels 4", printed)
+    assert re.search(r"columns +15 to +15 +padding", printed)
+    assert "train: [1, 1," in printed
+    assert "metadata of columns 1 to 2: of 115" in printed
+    assert "metadata of columns 11 to 12: of 102" in printed
+
+
+def test_pack_reports_every_policy_and_stores_the_one_that_is_asked_for(path, capsys, tmp_path):
+    assert main(["pack", path, "--seq-len", "64", "--report"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 documents, 1,003 tokens: 502 on average, 603 at most" in printed
+    assert re.search(r"512 to 1,023 +1 +█+ +60.1%", printed)
+    assert re.search(r"concat +15 +0.0000% +100.00% +0.00% +43", printed)
+    assert re.search(r"best_fit +16 +2.0508% +100.00% +0.00% +0", printed)
+    assert re.search(r"bos_best_fit +2 +0.0000% +100.00% +87.04% +0", printed)
+    assert re.search(r"bos_best_fit_keep +16 +2.0508% +100.00% +0.00% +0", printed)
+    assert not (tmp_path / "set" / "plans").exists()
+    assert main(["pack", path, "--seq-len", "64"]) == 0
+    (stored,) = (tmp_path / "set" / "plans").glob("best_fit-64-*.rows")
+    assert stored.name in "".join(capsys.readouterr().out.split())
+
+
+def test_audit_goes_on_to_the_tokens(path, capsys):
+    arguments = ["audit", path, "--seq-len", "64", "--batch-size", "1"]
+    assert main([*arguments, "--view", "packed"]) == 0
+    assert "1,003 of 1,003 are inputs of all samples together exactly once" in _output(capsys)
+    assert main([*arguments, "--view", "documents"]) == 0
+    assert "128 of 1,003 are inputs of all samples together once" in _output(capsys)
+    assert main(arguments) == 0
+    assert "960 of 1,003 are inputs" in _output(capsys)
+
+
+def _output(capsys):
+    return capsys.readouterr().out
 
 
 def test_verify_says_that_all_is_right_or_what_is_wrong(path, tmp_path, capsys):

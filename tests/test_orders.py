@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.order import BlockShuffle, kernels, make_order, sum_digests
+from penstock.order import BlockShuffle, LengthBuckets, kernels, make_order, sum_digests
 
 MAX_POSITION = (1 << 63) - 1
 TABLE_EDGE = 1 << 16
@@ -249,7 +249,7 @@ def test_impossible_lengths_seeds_and_blocks_are_refused():
         with pytest.raises(UsageError, match=f"seed is {seed}; it must be an integer from 0"):
             make_order(True, 10, seed)
     for shuffle in ("blocks", 1024, None):
-        with pytest.raises(UsageError, match="True, False or a BlockShuffle"):
+        with pytest.raises(UsageError, match="True, False, a BlockShuffle or LengthBuckets"):
             make_order(shuffle, 10)
     for block_size in (0, -4):
         with pytest.raises(UsageError, match=f"block_size is {block_size}; .* from 1 on"):
@@ -624,6 +624,16 @@ GOLDEN = [
             5_345_430_797_811_691_224,
             4_039_199_951_086_948_434,
         ],
+    ),
+    (LengthBuckets(2, 4), 10, 0, 0, [7, 5, 4, 6, 1, 0, 9, 8, 3, 2]),
+    (LengthBuckets(2, 4), 10, 0, 1, [1, 0, 4, 7, 2, 3, 9, 8, 5, 6]),
+    (LengthBuckets(32, 2048), 100_000, 42, 3, [36_383, 35_419, 35_455, 13_922, 73_171]),
+    (
+        LengthBuckets(256),
+        1 << 40,
+        0,
+        1,
+        [426_738_431_333, 426_738_418_540, 426_738_421_541, 1_061_571_189_226, 1_049_297_352_206],
     ),
 ]
 

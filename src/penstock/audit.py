@@ -2,7 +2,8 @@
 
 An audit walks the same plan and the same order that loaders walk, for all ranks at once, and
 marks every sample it meets. Ranks and batch size may change at any step, as in a run that is
-resumed on other machines.
+resumed on other machines. `audit_tokens` goes on from there: which tokens the samples of a view
+are made of.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,10 @@ from penstock.arguments import integer
 from penstock.errors import UsageError, VerificationError
 from penstock.load.plan import Plan, Tail
 from penstock.order import Indices, Order
+from penstock.read.documents import document_chunks
+from penstock.views.packed import Documents, Packed
+from penstock.views.view import View
+from penstock.views.windows import Windows
 
 _CHUNK = 1 << 20
 
@@ -104,6 +109,73 @@ def audit(
                 f"epoch {epoch}: {size - served:,} samples were dropped, more than a step"
             )
     return report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenReport:
+    """Which tokens the samples of a view hold as inputs; none of them twice, or it had raised."""
+
+    num_records: int
+    num_inputs: int
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether every token is an input."""
+        return self.num_inputs == self.num_records
+
+
+def audit_tokens(view: View) -> TokenReport:
+    """Prove that no token is an input of two samples, and count those that are of none.
+
+    For windows that is arithmetic. Stored rows are read, all of them, and compared with the
+    documents.
+
+    >>> audit_tokens(data.packed(16))
+    TokenReport(num_records=100, num_inputs=100)
+    """
+    num_records = view.dataset.num_records
+    if isinstance(view, Windows):
+        return TokenReport(num_records=num_records, num_inputs=len(view) * view.seq_len)
+    if not isinstance(view, Packed | Documents):
+        raise UsageError(f"there is no audit of {type(view).__name__}")
+    from penstock.load.kernels import tiling
+
+    pieces, row_first = view.rows.pieces, view.rows.row_first
+    sums = np.zeros(2, np.int64)
+    num_inputs = int(tiling(pieces, row_first, view.seq_len, num_records, sums))
+    if num_inputs < 0:
+        raise VerificationError(f"{view.stored_in}: a piece lies outside of the dataset or its row")
+    if num_inputs != view.report.num_inputs:
+        raise VerificationError(
+            f"{view.stored_in}: rows hold {num_inputs:,} inputs, the header says "
+            f"{view.report.num_inputs:,}"
+        )
+    if view.report.is_lossless and num_records and sums.any():
+        raise VerificationError(f"{view.stored_in}: rows do not hold every token exactly once")
+    if not view.report.is_lossless:
+        _check_that_no_document_comes_twice(view)
+    return TokenReport(num_records=num_records, num_inputs=num_inputs)
+
+
+def _check_that_no_document_comes_twice(view: Packed | Documents) -> None:
+    """For rows that show a document once at most, from its start."""
+    from penstock.load.kernels import mark_once
+
+    data, pieces = view.dataset, view.rows.pieces
+    edges = np.zeros(data.num_documents + 1, np.int64)
+    for offsets, first_record, first_document in document_chunks(data.shards):
+        stop = first_document + offsets.size
+        edges[first_document:stop] = first_record + offsets
+    seen = np.zeros(data.num_documents // 64 + 1, np.uint64)
+    for start in range(0, len(pieces), _CHUNK):
+        starts, lengths, documents = pieces[start : start + _CHUNK].T
+        if documents.min() < 0 or documents.max() >= data.num_documents:
+            raise VerificationError(f"{view.stored_in}: a piece is of a document that is not there")
+        if np.any(starts != edges[documents]) or np.any(starts + lengths > edges[documents + 1]):
+            raise VerificationError(f"{view.stored_in}: a piece is not the start of its document")
+        repeated = mark_once(np.ascontiguousarray(documents), seen)
+        if repeated >= 0:
+            raise VerificationError(f"{view.stored_in}: document {repeated:,} comes twice")
 
 
 def _plans(num_samples: int, change: Change, tail: Tail) -> list[Plan]:

@@ -1,16 +1,26 @@
-"""Print what a dataset holds, and a few samples of it.
+"""Print what a dataset holds, and a few samples of it, document by document.
+
+  penstock inspect data --seq-len 2048
+  penstock inspect data --view packed --sample 12345
 
 Tokens of the built-in byte tokenizer are shown as text, others as numbers.
 """
 
 import argparse
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import options
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.dataset import Dataset
+    from penstock.views.view import View
+
+_IGNORED = -100
+_MOST_LINES, _MOST_CHARACTERS = 12, 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,17 +35,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table and the samples."""
     from rich.console import Console
 
+    from penstock.formats.stream import METADATA_ID
+
     data = options.open_data(arguments)
-    view = options.windows(data, arguments)
+    view = options.view(
+        data,
+        arguments,
+        extras=("position_ids", "document_ids", "cu_seqlens"),
+        metadata=bytes if METADATA_ID in (data.fields.names or ()) else None,
+    )
     console = Console(highlight=False, soft_wrap=True)
     console.print(_summary(data))
-    console.print(
-        f"windows of {arguments.seq_len:,}: {len(view):,} samples, "
-        f"{data.num_records - (len(view) * view.stride + view.seq_len + 1 - view.stride):,} "
-        "records left over at the end\n"
-        if len(view)
-        else f"windows of {arguments.seq_len:,}: none, the stream is shorter than one\n"
-    )
+    console.print(_describe(view) + "\n")
     shown = arguments.sample
     if shown is None:
         count = min(arguments.samples, len(view))
@@ -43,13 +54,83 @@ def run(arguments: argparse.Namespace) -> int:
     for index in shown:
         if not 0 <= index < len(view):
             raise UsageError(f"--sample {index:,}: there are {len(view):,} samples, from 0 on")
-        sample = view[index]
-        console.print(f"[bold]sample {index:,}[/bold] (records from {index * view.stride:,})")
-        for name, values in sample.items():
-            if name != "labels":
-                console.print(f"  {name}: ", end="")
-                console.print(_readable(values, data, name), markup=False)
+        _show(console, view, index)
     return 0
+
+
+def _describe(view: "View") -> str:
+    from penstock.views.packed import Documents, Packed
+    from penstock.views.windows import Windows
+
+    if isinstance(view, Windows):
+        if not len(view):
+            return f"windows of {view.seq_len:,}: none, the stream is shorter than one"
+        left = view.dataset.num_records - (len(view) * view.stride + view.seq_len + 1 - view.stride)
+        return (
+            f"windows of {view.seq_len:,}: {len(view):,} samples, {left:,} records left over at "
+            "the end"
+        )
+    assert isinstance(view, Packed | Documents)
+    report = view.report
+    kind = "documents, one a row of" if isinstance(view, Documents) else "packed rows of"
+    return (
+        f"{kind} {view.seq_len:,} ({report.policy}): {report.num_rows:,} samples, padding "
+        f"{1 - report.utilisation:.3%}, {report.num_split:,} of {report.num_documents:,} documents "
+        f"split, {report.cropped:,} tokens cropped, {report.lost:,} lost"
+    )
+
+
+def _show(console: "Console", view: "View", index: int) -> None:
+    """Print a sample document by document, then its fields and its metadata."""
+    sample, data = view[index], view.dataset
+    console.print(f"[bold]sample {index:,}[/bold]")
+    pieces = list(pairwise(sample["cu_seqlens"].tolist()))
+    for start, stop in pieces[:_MOST_LINES]:
+        document = int(sample["document_ids"][start])
+        console.print(f"  columns {start:>7,} to {stop - 1:>7,}  ", end="")
+        if document < 0:
+            console.print("padding", style="dim")
+            continue
+        positions = sample["position_ids"][start:stop]
+        labels = sample["labels"][start:stop] if "labels" in sample else positions
+        console.print(
+            f"document {document:>9,}  positions {positions[0]:,} to {positions[-1]:>5,}  "
+            f"labels {(labels != _IGNORED).sum():,}"
+        )
+        if "input_ids" in sample:
+            tokens = _readable(sample["input_ids"][start:stop], data, "input_ids")
+            console.print(f"    {tokens}", markup=False)
+    _say_more(console, len(pieces))
+    for name in data.fields.names or ():
+        if name in sample:
+            console.print(f"  {name}: ", end="")
+            console.print(_readable(sample[name], data, name), markup=False)
+    if "metadata_ids" in sample:
+        _show_metadata(console, sample)
+    console.print()
+
+
+def _show_metadata(console: "Console", sample: dict[str, Any]) -> None:
+    import numpy as np
+
+    ids = sample["metadata_ids"]
+    edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+    spans = [(start, stop) for start, stop in pairwise(edges) if ids[start] >= 0]
+    for start, stop in spans[:_MOST_LINES]:
+        content = sample["metadata"][ids[start]]
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            text = repr(content)
+        shown = text[:_MOST_CHARACTERS] + (" …" if len(text) > _MOST_CHARACTERS else "")
+        console.print(f"  metadata of columns {start:,} to {stop - 1:,}: ", end="")
+        console.print(shown, markup=False)
+    _say_more(console, len(spans))
+
+
+def _say_more(console: "Console", count: int) -> None:
+    if count > _MOST_LINES:
+        console.print(f"  … and {count - _MOST_LINES:,} more", style="dim")
 
 
 def _summary(data: "Dataset") -> Any:
@@ -83,7 +164,8 @@ def _summary(data: "Dataset") -> Any:
 def _readable(values: Any, data: "Dataset", name: str) -> str:
     if name == "input_ids" and data.manifests[0].tokenizer.get("name") == "bytes":
         text = bytes(value for value in values.tolist() if value < 256).decode(errors="replace")
-        return repr(text[:300]) + (" …" if len(text) > 300 else "")
+        return repr(text[:_MOST_CHARACTERS]) + (" …" if len(text) > _MOST_CHARACTERS else "")
     flat = values.reshape(len(values), -1).tolist()[:32]
-    shown = [value[0] if len(value) == 1 else value for value in flat]
-    return str(shown)[:300] + (" …" if len(values) > 32 else "")
+    shown = str([value[0] if len(value) == 1 else value for value in flat])
+    is_cut = len(values) > 32 or len(shown) > _MOST_CHARACTERS
+    return shown[:_MOST_CHARACTERS] + (" …" if is_cut else "")

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UsageError
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from penstock.dataset import Dataset
     from penstock.order import Shuffle
-    from penstock.views.windows import Windows
+    from penstock.views.packed import Packed
+    from penstock.views.view import View
 
 
 def positive(text: str) -> int:
@@ -28,14 +29,42 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", help="directories, or patterns of them in quotes")
 
 
-def add_view(parser: argparse.ArgumentParser) -> None:
-    """The view: windows of a length."""
+def add_seq_len(parser: argparse.ArgumentParser) -> None:
+    """The length of rows."""
     parser.add_argument("--seq-len", type=positive, default=2048, help="tokens in a row (2048)")
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """How documents are packed."""
+    parser.add_argument(
+        "--policy",
+        choices=["best_fit", "bos_best_fit", "bos_best_fit_keep"],
+        default="best_fit",
+        help="of packed rows (best_fit)",
+    )
+    parser.add_argument(
+        "--buffer-size", type=positive, default=1000, help="documents bos_… chooses from (1000)"
+    )
+
+
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """The view, and what decides its rows."""
+    parser.add_argument(
+        "--view", choices=["windows", "documents", "packed"], default="windows", help="(windows)"
+    )
+    add_seq_len(parser)
     parser.add_argument(
         "--no-overlap",
         action="store_true",
-        help="cut every seq-len + 1 tokens, as datatrove does, not every seq-len",
+        help="cut windows every seq-len + 1 tokens, as datatrove does, not every seq-len",
     )
+    parser.add_argument(
+        "--overflow",
+        choices=["truncate", "split"],
+        default="truncate",
+        help="what happens to documents longer than a row (truncate)",
+    )
+    add_policy(parser)
 
 
 def add_batch_size(parser: argparse.ArgumentParser) -> None:
@@ -61,9 +90,20 @@ def open_data(options: argparse.Namespace) -> "Dataset":
     return open(options.data, access=getattr(options, "access", "pread"))
 
 
-def windows(data: "Dataset", options: argparse.Namespace) -> "Windows":
-    """The view that the options mean."""
-    return data.windows(options.seq_len, overlap=not options.no_overlap)
+def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
+    """The view that the options mean; `more` are arguments that all views take."""
+    if options.view == "windows":
+        return data.windows(options.seq_len, overlap=not options.no_overlap, **more)
+    if options.view == "documents":
+        return data.documents(options.seq_len, overflow=options.overflow, **more)
+    return packed(data, options, **more)
+
+
+def packed(data: "Dataset", options: argparse.Namespace, **more: Any) -> "Packed":
+    """The packed view that the options mean."""
+    return data.packed(
+        options.seq_len, policy=options.policy, buffer_size=options.buffer_size, **more
+    )
 
 
 def shuffle(options: argparse.Namespace) -> "Shuffle":

@@ -35,7 +35,7 @@ ENDED, FAILED, UNDECODED = range(3)
 _ANNOUNCED_AFTER_MISS = 16
 _EINTR = errno.EINTR
 _U = np.uint64
-_FOR_TOKENS = _U(2)
+_FOR_TOKENS, _FOR_EDGES = _U(2), _U(3)
 _GOLDEN, _ODD = _U(0x9E3779B97F4A7C15), _U(0xBF58476D1CE4E5B9)
 
 _read = types.ExternalFunction("read", types.int64(types.int32, types.voidptr, types.uint64))
@@ -158,3 +158,38 @@ def mark_once(samples, seen):
             return samples[k]
         seen[word] |= bit
     return np.int64(-1)
+
+
+@kernel(types.int64[:, ::1], types.int64[::1], types.int64, types.int64, types.int64[::1])
+def tiling(pieces, row_first, width, num_records, sums):
+    """Whether the inputs of all rows are the whole stream, every record once.
+
+    Every piece is an edge from its first record to the one after its last input. If all starts but
+    the stream's are also ends, and all ends but the stream's are also starts, each as often, then
+    the edges, which all lead forwards, are one path from the stream's start to its end. That is
+    decided by sums of a 128-bit hash, in one pass and without memory. Answers the number of inputs,
+    or -1 for a piece outside of the stream or its row.
+    """
+    total0, total1, num_inputs = _U(0), _U(0), np.int64(0)
+    num_rows = row_first.size - 1 if row_first.size else pieces.shape[0]
+    for row in range(num_rows):
+        first, last = (row_first[row], row_first[row + 1]) if row_first.size else (row, row + 1)
+        if not 0 <= first <= last <= pieces.shape[0]:
+            return np.int64(-1)
+        column = np.int64(0)
+        for k in range(first, last):
+            start, length = pieces[k, 0], pieces[k, 1]
+            if not 0 < length <= width + 1 - column or not 0 <= start <= num_records - length:
+                return np.int64(-1)
+            shown = min(length, width - column)
+            column += length
+            num_inputs += shown
+            start0, start1 = threefry(DIGEST_KEY, _FOR_EDGES, _U(start), _U(0))
+            stop0, stop1 = threefry(DIGEST_KEY, _FOR_EDGES, _U(start + shown), _U(0))
+            total0 += start0 - stop0
+            total1 += start1 - stop1
+    start0, start1 = threefry(DIGEST_KEY, _FOR_EDGES, _U(0), _U(0))
+    stop0, stop1 = threefry(DIGEST_KEY, _FOR_EDGES, _U(num_records), _U(0))
+    sums[0] = np.int64(total0 - (start0 - stop0))
+    sums[1] = np.int64(total1 - (start1 - stop1))
+    return num_inputs

@@ -1,0 +1,118 @@
+"""Plan packed rows from the lengths of documents, or compare what the policies would do.
+
+  penstock pack data --report                  every policy, before anybody trains on it
+  penstock pack data --seq-len 4096            make and store the rows of data.packed(4096)
+  penstock pack data --policy bos_best_fit
+
+Rows are stored beside the dataset (in plans/), or in the user's cache if that is read-only.
+data.packed() does the same when it is first used.
+"""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import options
+
+if TYPE_CHECKING:
+    from penstock.dataset import Dataset
+    from penstock.pack.policy import PackReport
+    from penstock.pack.survey import LengthHistogram
+
+_BAR_WIDTH = 20
+_EXPLAINED = (
+    "padding   input columns without a token",
+    "split     documents that are not whole in one row",
+    "cropped   tokens cut off the ends of documents; no row shows them",
+    "lost      tokens at the end that no longer fill a row",
+    "most      documents in one row",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The dataset, the policy, and whether to store or to report."""
+    options.add_dataset(parser)
+    options.add_seq_len(parser)
+    options.add_policy(parser)
+    parser.add_argument("--report", action="store_true", help="compare all policies, store nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Pack, and print what became of the tokens."""
+    data = options.open_data(arguments)
+    return _report(data, arguments) if arguments.report else _store(data, arguments)
+
+
+def _report(data: "Dataset", arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from penstock.pack.survey import NUM_PASSES, survey
+
+    total = NUM_PASSES * data.num_documents
+    with options.progress_bar("packing", total, unit_bytes=False) as bar:
+        reports, histogram = survey(data, arguments.seq_len, arguments.buffer_size, bar.advance)
+    console = Console(highlight=False)
+    console.print(_lengths(data, histogram))
+    console.print(_table(reports, f"rows of {arguments.seq_len:,} tokens"))
+    for line in _EXPLAINED:
+        console.print(line, style="dim")
+    return 0
+
+
+def _store(data: "Dataset", arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from penstock.pack.policy import num_passes
+    from penstock.pack.rows import find_rows
+
+    view = options.packed(data, arguments)
+    total = num_passes(view.recipe, stores=True) * data.num_documents
+    with options.progress_bar("packing", total, unit_bytes=False) as bar:
+        rows = find_rows(data, view.recipe, bar.advance)
+    Console(highlight=False).print(_table([rows.report], str(rows.path)))
+    return 0
+
+
+def _table(reports: "list[PackReport]", title: str) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for heading in ("policy", "rows", "padding", "split", "cropped", "lost", "most"):
+        justify: Any = "left" if heading == "policy" else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
+    for report in reports:
+        table.add_row(
+            report.policy,
+            f"{report.num_rows:,}",
+            f"{report.padding / max(1, report.num_rows * report.seq_len):.4%}",
+            f"{report.num_split / max(1, report.num_documents):.2%}",
+            f"{report.cropped / max(1, report.num_records):.2%}",
+            f"{report.lost:,}",
+            f"{report.max_pieces:,}" if report.max_pieces else "",
+        )
+    return table
+
+
+def _lengths(data: "Dataset", histogram: "LengthHistogram") -> Any:
+    from rich.table import Table
+
+    mean = data.num_records / max(1, data.num_documents)
+    title = (
+        f"{data.num_documents:,} documents, {data.num_records:,} tokens: {mean:,.0f} on average, "
+        f"{histogram.longest:,} at most"
+    )
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for heading in ("length", "documents", "", "tokens", ""):
+        justify: Any = "left" if not heading else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
+    bins = list(histogram.bins())
+    most_documents = max((documents for _, _, documents, _ in bins), default=1)
+    most_records = max(1, *(records for *_, records in bins)) if bins else 1
+    for low, high, documents, records in bins:
+        table.add_row(
+            f"{low:,}" if low == high else f"{low:,} to {high:,}",
+            f"{documents:,}",
+            "█" * round(_BAR_WIDTH * documents / most_documents),
+            f"{records / max(1, data.num_records):.1%}",
+            "█" * round(_BAR_WIDTH * records / most_records),
+        )
+    return table

@@ -1,0 +1,67 @@
+"""What each policy would make of a dataset, and how long its documents are, without storing it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.dataset import Dataset
+from penstock.pack.policy import PACKING, PackReport, Progress, Recipe, make_rows
+from penstock.read.documents import document_chunks
+
+CONCAT = "concat"
+_NUM_BINS = 64
+
+
+@dataclass(slots=True)
+class LengthHistogram:
+    """Documents by length, in powers of two; bin 0 counts empty ones, bin k from 2^(k-1) on."""
+
+    documents: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_NUM_BINS, np.int64))
+    records: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_NUM_BINS, np.int64))
+    longest: int = 0
+
+    def add(self, lengths: NDArray[np.int64]) -> None:
+        """Count some documents."""
+        _, bins = np.frexp(lengths.astype(np.float64))
+        self.documents += np.bincount(bins, minlength=_NUM_BINS)
+        self.records += np.bincount(bins, lengths, _NUM_BINS).astype(np.int64)
+        self.longest = max(self.longest, int(lengths.max(initial=0)))
+
+    def bins(self) -> Iterator[tuple[int, int, int, int]]:
+        """Shortest and longest length, documents and records of each bin that is not empty."""
+        for k in np.flatnonzero(self.documents).tolist():
+            low, high = (0, 0) if k == 0 else (1 << (k - 1), (1 << k) - 1)
+            yield low, high, int(self.documents[k]), int(self.records[k])
+
+
+def survey(
+    data: Dataset, seq_len: int, buffer_size: int, progress: Progress = lambda count: None
+) -> tuple[list[PackReport], LengthHistogram]:
+    """One report for concatenation (which is what windows do) and for every policy."""
+    concat, histogram = _concat(data, seq_len, progress)
+    reports = [concat]
+    for policy in PACKING:
+        recipe = Recipe(policy, seq_len, 0 if policy == "best_fit" else buffer_size)
+        reports.append(make_rows(data, recipe, None, progress))
+    return reports, histogram
+
+
+NUM_PASSES = 1 + len(PACKING)
+
+
+def _concat(data: Dataset, seq_len: int, progress: Progress) -> tuple[PackReport, LengthHistogram]:
+    num_rows = len(data.windows(seq_len))
+    report = PackReport(CONCAT, seq_len, data.num_documents, 0, data.num_records, num_rows)
+    report.lost = data.num_records - num_rows * seq_len
+    histogram = LengthHistogram()
+    for offsets, first_record, _ in document_chunks(data.shards):
+        lengths = np.diff(offsets)
+        histogram.add(lengths)
+        starts = first_record + offsets[:-1]
+        is_cut = starts // seq_len != (starts + np.maximum(lengths, 1) - 1) // seq_len
+        report.num_split += int(is_cut.sum())
+        report.num_empty += int((lengths == 0).sum())
+        progress(lengths.size)
+    return report, histogram
