@@ -16,7 +16,8 @@ def test_the_readme_runs(tmp_path, monkeypatch):
     exec(compile(program, "README.md", "exec"), names)
     assert names["inputs"].shape == (8, 128)
     assert names["checkpoint"]["position"] == 156  # of 156 windows, the last four are dropped
+    assert names["packed"].report.num_rows == 99
     commands = [line for line in README.splitlines() if line.startswith("penstock ")]
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         assert main(shlex.split(command, comments=True)[1:]) == 0, command

@@ -2,8 +2,9 @@
 
     sample    one row of a batch
     segment   where its records lie in the stream, and where in the row they go
-    output    which columns of which field arrive in the batch, and under what name
+    output    what arrives in the batch under one name: a field, or something derived
 
-A view knows nothing of files. There is one so far: `windows`, rows of equal length cut from the
-stream without regard to documents.
+A view knows nothing of files. `windows` are rows of equal length cut from the stream without regard
+to documents; `packed` has those that were planned from the lengths of documents, one document a row
+or several. What they have in common is in `view`; `reading` reads their samples as one thread does.
 """

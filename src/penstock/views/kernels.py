@@ -378,7 +378,7 @@ def pad_derived(derived, batch, element, count):
             fill_numbers(batch + start + element * size, count, size, np.int64(value))
 
 
-@helper
+@kernel(VIEW_TYPE, LAYOUT_TYPE, ROOM_TYPE, types.int64[::1], types.int64, types.int64[::1])
 def fill_batch(view, layout, room, samples, batch, counts):
     """Read the samples into the memory at `batch`; False, with the fault, if that fails.
 
@@ -457,8 +457,3 @@ def sample_is_cached(view, room, sample):
             return True
         start = room.segments[0, START]
     return is_cached(room.files, start, room.scratch, room.fault)
-
-
-@kernel(VIEW_TYPE, LAYOUT_TYPE, ROOM_TYPE, types.int64[::1], types.int64, types.int64[::1])
-def read_samples(view, layout, room, samples, batch, counts):
-    return fill_batch(view, layout, room, samples, batch, counts)

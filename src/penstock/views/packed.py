@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.errors import UsageError
 from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
-from penstock.pack.rows import Rows, find_rows
+from penstock.pack.rows import VERSION, Rows, find_rows
 from penstock.views.view import View
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ class _StoredRowsView(_RowsView):
     def fingerprint(self) -> str:
         """What a saved position depends on: the recipe, the documents, and the data under them."""
         data = self.dataset
-        return f"{self.recipe.name} v1 of {data.documents_fingerprint} in {data.fingerprint}"
+        rows = f"{self.recipe.name}-v{VERSION} of {data.documents_fingerprint}"
+        return f"{rows} in {data.fingerprint}"
 
     @property
     def max_segments(self) -> int:

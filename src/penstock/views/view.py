@@ -27,7 +27,7 @@ Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
 _IGNORED = -100
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
-_RESERVED = {*_EXTRAS, "max_seqlen", "metadata", "metadata_ids", "metadata_offsets"}
+_WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,11 @@ class View(Sequence[Batch]):
             if extra not in _EXTRAS:
                 raise UsageError(f"no extra {extra!r}; there are {', '.join(_EXTRAS)}")
         fields = self.dataset.fields
-        taken = _RESERVED & set(fields.names or ()) & {*extras, "metadata", "metadata_ids"}
-        if taken:
-            raise UsageError(f"{taken.pop()!r} is the name of a field of the records too")
+        names = {*extras, *(_WITH_METADATA if self.metadata is not None else ())}
+        names |= {"max_seqlen"} if "cu_seqlens" in extras else set()
+        for name in fields.names or ():
+            if name in names:
+                raise UsageError(f"{name!r} is the name of a field of the records too")
         if TOKEN not in (fields.names or ()) and (self.mask_ends or self.loss_mask):
             raise UsageError(f"labels need a field {TOKEN!r} in the records")
         if self.loss_mask is not None:
