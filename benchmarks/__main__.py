@@ -9,7 +9,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import cold, gil, grid, machine, memory, order, report, scale, throughput
+from benchmarks import (
+    cold,
+    gil,
+    grid,
+    machine,
+    memory,
+    metadata,
+    order,
+    packed,
+    packing,
+    report,
+    scale,
+    throughput,
+)
 from benchmarks.report import Section
 
 TOPICS: dict[str, Callable[[bool], Section]] = {
@@ -20,6 +33,9 @@ TOPICS: dict[str, Callable[[bool], Section]] = {
     "cold": cold.measure,
     "memory": memory.measure,
     "order": order.measure,
+    "packed": packed.measure,
+    "metadata": metadata.measure,
+    "packing": packing.measure,
 }
 _RESULTS = Path(__file__).parent / "results"
 

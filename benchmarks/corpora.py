@@ -2,12 +2,18 @@
 
 Dense corpora hold random tokens. Sparse ones have a real manifest and files without blocks, so a
 terabyte takes no room: reading their holes costs what cached pages cost, once they are cached.
+Where documents matter, their lengths are lognormal, as those of web pages roughly are.
 """
 
+import math
 import shutil
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
 import penstock
 from penstock.formats import stream
@@ -18,6 +24,9 @@ DATA = Path("bench-data")
 _VOCAB_SIZE = 50_257
 _DOCUMENT = 1 << 20
 _NO_CHECKSUM = "0" * 16
+_SIGMA = 1.1
+_CHUNK = 1 << 20
+_RECORD = np.dtype([("token", "<u2")])
 
 
 def dense(num_tokens: int) -> Path:
@@ -35,8 +44,66 @@ def dense(num_tokens: int) -> Path:
 
 def stream_file(directory: Path) -> Path:
     """The only stream file of a dense corpus."""
-    (path,) = directory.glob(f"*{stream.STREAM}")
+    return shard_file(directory, stream.STREAM)
+
+
+def shard_file(directory: Path, suffix: str) -> Path:
+    """A file of the only shard of a corpus."""
+    (path,) = directory.glob(f"*{suffix}")
     return path
+
+
+def web(num_tokens: int, mean_length: int) -> Path:
+    """Random uint16 tokens in one shard, in documents of lognormal length."""
+    directory = DATA / f"web-{mean_length}-{num_tokens}"
+    if (directory / stream.MANIFEST_NAME).exists():
+        return directory
+    generator = np.random.default_rng(0)
+    # The mean of a lognormal is exp(mu + sigma^2 / 2).
+    mu = math.log(mean_length) - _SIGMA**2 / 2
+    with penstock.Writer(directory, vocab_size=_VOCAB_SIZE, shard_bytes=2 * num_tokens) as writer:
+        while writer.num_records < num_tokens:
+            lengths = lognormal_lengths(generator, mu, 1024)
+            tokens = generator.integers(0, _VOCAB_SIZE, int(lengths.sum()), np.uint16)
+            tokens = tokens[: num_tokens - writer.num_records]
+            for document in np.split(tokens, np.cumsum(lengths)[:-1]):
+                if document.size:
+                    writer.append(document)
+    return directory
+
+
+def with_spans(num_tokens: int, mean_length: int, blob_bytes: int) -> Path:
+    """Random uint16 tokens in one shard, all in spans around a length, each with random bytes."""
+    directory = DATA / f"spans-{mean_length}-{num_tokens}"
+    if (directory / stream.MANIFEST_NAME).exists():
+        return directory
+    generator = np.random.default_rng(0)
+    with penstock.Writer(directory, vocab_size=_VOCAB_SIZE, metadata=bytes) as writer:
+        for _ in range(0, num_tokens, _DOCUMENT):
+            tokens = generator.integers(0, _VOCAB_SIZE, _DOCUMENT, np.uint16)
+            lengths = generator.integers(1, 2 * mean_length, 2 * _DOCUMENT // mean_length)
+            stops = np.unique(np.minimum(np.cumsum(lengths), _DOCUMENT))
+            edges = [0, *stops.tolist()]
+            blobs = generator.bytes(blob_bytes * (len(edges) - 1))
+            spans = [
+                (start, stop, blobs[k * blob_bytes : (k + 1) * blob_bytes])
+                for k, (start, stop) in enumerate(pairwise(edges))
+            ]
+            writer.append(tokens, spans=spans)
+    return directory
+
+
+def lognormal_lengths(generator: np.random.Generator, mu: float, count: int) -> NDArray[np.int64]:
+    """Lengths of documents, of at least one token."""
+    drawn = np.rint(generator.lognormal(mu, _SIGMA, count))
+    return np.maximum(1, drawn).astype(np.int64)
+
+
+def lognormal_chunks(mu: float, num_documents: int) -> Iterator[NDArray[np.int64]]:
+    """The same lengths, some at a time."""
+    generator = np.random.default_rng(0)
+    for start in range(0, num_documents, _CHUNK):
+        yield lognormal_lengths(generator, mu, min(_CHUNK, num_documents - start))
 
 
 def sparse(num_shards: int, records_per_shard: int) -> Path:
@@ -55,7 +122,36 @@ def sparse(num_shards: int, records_per_shard: int) -> Path:
             with shard.path(suffix).open("xb") as file:
                 file.truncate(size)
         shards.append(shard)
-    fields = np.dtype([("token", "<u2")])
-    manifest = Manifest(fields, _VOCAB_SIZE, {}, None, None, tuple(shards))
-    (directory / stream.MANIFEST_NAME).write_text(manifest.to_json())
+    _write_manifest(directory, shards)
     return directory
+
+
+def sparse_documents(directory: Path, lengths: Iterable[NDArray[np.int64]]) -> Path:
+    """Documents of these lengths in one shard: real offsets, and records that take no room."""
+    if (directory / stream.MANIFEST_NAME).exists():
+        return directory
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    hashed, num_records, num_documents = xxhash.xxh3_64(bytes(8)), 0, 0
+    with (directory / f"00000{stream.DOCUMENTS}").open("xb") as file:
+        file.write(bytes(8))
+        for some in lengths:
+            offsets = (num_records + np.cumsum(some)).astype(stream.OFFSET).tobytes()
+            file.write(offsets)
+            hashed.update(offsets)
+            num_records += int(some.sum())
+            num_documents += some.size
+    files = {
+        stream.STREAM: StoredFile(2 * num_records, _NO_CHECKSUM),
+        stream.DOCUMENTS: StoredFile(8 * (num_documents + 1), hashed.hexdigest()),
+    }
+    shard = Shard(directory, "00000", num_records, num_documents, 0, files)
+    with shard.path(stream.STREAM).open("xb") as file:
+        file.truncate(2 * num_records)
+    _write_manifest(directory, [shard])
+    return directory
+
+
+def _write_manifest(directory: Path, shards: list[Shard]) -> None:
+    manifest = Manifest(_RECORD, _VOCAB_SIZE, {}, None, None, tuple(shards))
+    (directory / stream.MANIFEST_NAME).write_text(manifest.to_json())

@@ -54,8 +54,17 @@ class Bystanders:
 
 def resident_bytes() -> int:
     """How much of this process lies in memory."""
+    return _status_bytes("VmRSS")
+
+
+def anonymous_bytes() -> int:
+    """How much of that belongs to no file, which nobody can take back."""
+    return _status_bytes("RssAnon")
+
+
+def _status_bytes(name: str) -> int:
     status = Path("/proc/self/status").read_text()
-    return 1024 * int(_first(r"VmRSS:\s+(\d+) kB", status))
+    return 1024 * int(_first(rf"{name}:\s+(\d+) kB", status))
 
 
 def _source() -> str:

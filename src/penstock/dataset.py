@@ -2,9 +2,9 @@
 
 import glob
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats import Manifest, Shard, describe
 from penstock.formats.stream import DOCUMENTS, METADATA_ID, STREAM, TOKEN, fields_to_json
-from penstock.metadata.spans import Decoder
+from penstock.metadata.spans import Decoder, check_decoder
 from penstock.pack.policy import Policy
 from penstock.read.documents import document_offsets
 from penstock.read.layout import BatchLayout, Output
@@ -157,8 +157,8 @@ class Dataset:
     ) -> Packed:
         """View the dataset as rows of several documents; see `Packed` and `View`.
 
-        Labels at the ends of documents are ignored, except with 'bos_best_fit', where documents see
-        each other as they do in nanochat; `mask_ends` decides otherwise.
+        Labels at the ends of documents are ignored, except with the 'bos_…' policies, where
+        documents see each other as they do in nanochat; `mask_ends` decides otherwise.
         """
         return Packed(
             dataset=self,
@@ -215,22 +215,23 @@ class Dataset:
         tokens: NDArray[Any] = records[TOKEN] if only_tokens else records
         return tokens
 
-    def metadata(
-        self, number: int, decode: Callable[[bytes], Any] = bytes
-    ) -> list[tuple[int, int, Any]]:
+    def metadata(self, number: int, decode: Decoder = bytes) -> list[tuple[int, int, Any]]:
         """The metadata of one document: `(start, stop, decoded)` for each of its spans."""
+        decoder = check_decoder(decode)
+        if isinstance(decoder, np.dtype):
+            decoder = partial(np.frombuffer, dtype=decoder)
         found = self.document_range(number)
+        if METADATA_ID not in (self.fields.names or ()):
+            raise UsageError("the dataset has no metadata")
         if not found:
             return []
         rows = np.array([[found.start, len(found), number]])
-        view = Excerpts(dataset=self, seq_len=len(found), runs=rows, metadata=decode)
-        sample = view[0]
-        ids = sample["metadata_ids"]
+        view = Excerpts(dataset=self, seq_len=len(found), runs=rows, metadata=decoder)
+        batch = view.read([0], dtype=None)
+        ids, objects = batch["metadata_ids"][0], batch["metadata"][0]
         edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
         return [
-            (start, stop, sample["metadata"][ids[start]])
-            for start, stop in pairwise(edges)
-            if ids[start] >= 0
+            (start, stop, objects[ids[start]]) for start, stop in pairwise(edges) if ids[start] >= 0
         ]
 
     def token_dtype_out(self, wanted: DTypeLike | None) -> np.dtype[Any]:

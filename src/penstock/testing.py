@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import VerificationError
+from penstock.errors import UsageError, VerificationError
 
 
 class Stateful(Protocol):
@@ -122,12 +122,33 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
 def _interleave(parts: Sequence[Any]) -> Any:
     """Put the rows of all ranks' batches back into the order of the step."""
     if isinstance(parts[0], dict):
-        return {key: _interleave([part[key] for part in parts]) for key in parts[0]}
+        return {
+            key: _interleave_rows(f"batch[{key!r}]", parts, [part[key] for part in parts])
+            for key in parts[0]
+        }
+    if isinstance(parts[0], list | tuple):
+        rows: list[Any] = [None] * sum(map(len, parts))
+        for rank, part in enumerate(parts):
+            rows[rank :: len(parts)] = part
+        return rows
     arrays = [_as_array(part) for part in parts]
     step = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
     for rank, array in enumerate(arrays):
         step[rank :: len(arrays)] = array
     return step
+
+
+def _interleave_rows(where: str, batches: Sequence[Any], parts: Sequence[Any]) -> Any:
+    """Interleave one value of a batch, which must have an entry for every row."""
+    for batch, part in zip(batches, parts, strict=True):
+        rows = len(next(iter(batch.values())))
+        found = len(part) if isinstance(part, list | tuple) else _as_array(part).shape[:1]
+        if found not in (rows, (rows,)):
+            raise UsageError(
+                f"{where} does not have one entry for each of {rows} rows: it belongs to the "
+                "batch, and cannot be put together from ranks; leave it out of the comparison"
+            )
+    return _interleave(parts)
 
 
 def _through_json(state: dict[str, Any]) -> Any:

@@ -195,6 +195,8 @@ def fields_problem(fields: np.dtype[Any]) -> str | None:
             return f"field {name!r} is big-endian; records are little-endian, use {base.str[1:]!r}"
     if TOKEN in fields.names and {"input_ids", "labels"} & set(fields.names):
         return "'input_ids' and 'labels' are the tokens' names in a batch; call the field another"
+    if METADATA_ID in fields.names and fields[METADATA_ID] != np.dtype("<u4"):
+        return f"field {METADATA_ID!r} must be uint32, not {fields[METADATA_ID]}"
     if TOKEN in fields.names and (fields[TOKEN].kind not in "iu" or fields[TOKEN].shape):
         return f"field {TOKEN!r} must be one integer, not {fields[TOKEN]}"
     return None

@@ -68,7 +68,7 @@ def as_tensors(decoded: dict[str, Any], output: str) -> dict[str, Any]:
     shown = dict(decoded)
     for name, values in decoded.items():
         if isinstance(values, np.ndarray):
-            with contextlib.suppress(TypeError):
+            with contextlib.suppress(TypeError, ValueError):
                 shown[name] = torch.from_numpy(values)
     return shown
 

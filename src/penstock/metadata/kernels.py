@@ -26,6 +26,7 @@ from penstock.read.kernels import (
 SHARD, ID, SPAN_START, SPAN_STOP = range(4)
 FIRST_BYTE, NUM_BYTES, WHERE = 1, 2, 3
 NUM_SPANS, NUM_GROUPS, TOTAL_BYTES = range(3)
+_MOST_BYTES = 1 << 60
 
 
 class Spans(NamedTuple):
@@ -39,6 +40,8 @@ class Spans(NamedTuple):
     """for each group its shard, its bytes there, and where they go"""
     offsets: NDArray[np.int64]
     """the index entries of one group"""
+    sequence: NDArray[np.int64]
+    """the spans of each row by shard and id"""
     counts: NDArray[np.int64]
 
 
@@ -47,6 +50,7 @@ SPANS_TYPE = types.NamedTuple(
         types.int64[:, ::1],
         types.int64[::1],
         types.int64[:, ::1],
+        types.int64[::1],
         types.int64[::1],
         types.int64[::1],
     ],
@@ -67,10 +71,12 @@ def collect_spans(files, index, spans, segments, row, width, ids, fault):
             shard = find_shard(files, start)
             count = min(left, files.first_item[shard + 1] - start)
             num_ids = index.first_item[shard + 1] - index.first_item[shard] - 1
-            for at in range(column, column + count):
+            at, stop = column, column + count
+            while at < stop:
                 stored = np.int64(load(ids, at, np.uint32))
                 if stored == NO_METADATA:
                     store(ids, at, np.int32(-1))
+                    at += 1
                     continue
                 if stored != last_id or shard != last_shard or at != last_column + 1:
                     if stored >= num_ids:
@@ -78,8 +84,11 @@ def collect_spans(files, index, spans, segments, row, width, ids, fault):
                     table[num, SHARD], table[num, ID] = shard, stored
                     num += 1
                     last_id, last_shard = stored, shard
-                last_column = np.int64(at)
-                store(ids, at, np.int32(num - 1 - first))
+                same, local = np.uint32(stored), np.int32(num - 1 - first)
+                while at < stop and load(ids, at, np.uint32) == same:
+                    store(ids, at, local)
+                    at += 1
+                last_column = at - 1
             column += count
             start += count
             left -= count
@@ -88,31 +97,80 @@ def collect_spans(files, index, spans, segments, row, width, ids, fault):
 
 
 @helper
-def find_groups(index, num_bytes_of, spans, num, fault):
-    """Read the index for `num` spans, once for ids that follow each other, also across rows."""
-    table, offsets = spans.table, spans.offsets
+def is_before(table, a, b):
+    if table[a, SHARD] != table[b, SHARD]:
+        return table[a, SHARD] < table[b, SHARD]
+    return table[a, ID] < table[b, ID]
+
+
+@helper
+def sift_down(table, sequence, root, size):
+    while 2 * root + 1 < size:
+        child = 2 * root + 1
+        if child + 1 < size and is_before(table, sequence[child], sequence[child + 1]):
+            child += 1
+        if not is_before(table, sequence[root], sequence[child]):
+            return
+        sequence[root], sequence[child] = sequence[child], sequence[root]
+        root = child
+
+
+@helper
+def sort_row(table, sequence):
+    """Sort spans by shard and id, in place; as a writer lays them out, they are sorted already."""
+    size = sequence.size
+    is_sorted = True
+    for k in range(1, size):
+        is_sorted &= not is_before(table, sequence[k], sequence[k - 1])
+    if is_sorted:
+        return
+    for root in range(size // 2 - 1, -1, -1):
+        sift_down(table, sequence, root, size)
+    for last in range(size - 1, 0, -1):
+        sequence[0], sequence[last] = sequence[last], sequence[0]
+        sift_down(table, sequence, 0, last)
+
+
+@helper
+def find_groups(index, blobs, spans, rows, fault):
+    """Read the index for all spans, once for ids that follow each other, also across rows.
+
+    Within a row no bytes are wanted twice, in whatever order its records refer to them.
+    """
+    table, offsets, sequence = spans.table, spans.offsets, spans.sequence
+    num = spans.row_first[rows]
+    for s in range(num):
+        sequence[s] = s
+    for row in range(rows):
+        sort_row(table, sequence[spans.row_first[row] : spans.row_first[row + 1]])
     address = np.int64(offsets.ctypes.data)
     total, group, s = np.int64(0), 0, 0
     while s < num:
-        shard, low = table[s, SHARD], table[s, ID]
+        shard, low = table[sequence[s], SHARD], table[sequence[s], ID]
         high, stop = low, s + 1
-        while stop < num and table[stop, SHARD] == shard and low <= table[stop, ID] <= high + 1:
-            high = max(high, table[stop, ID])
+        while stop < num and table[sequence[stop], SHARD] == shard:
+            number = table[sequence[stop], ID]
+            if not low <= number <= high + 1:
+                break
+            high = max(high, number)
             stop += 1
         count = high - low + 2
         if not read_items(index, shard, low, count, address, fault):
             return False
-        size = num_bytes_of.first_item[shard + 1] - num_bytes_of.first_item[shard]
+        size = blobs.first_item[shard + 1] - blobs.first_item[shard]
         previous = np.int64(0)
         for i in range(count):
             if not previous <= offsets[i] <= size:
                 return set_fault(fault, WRONG_CONTENT, index.kind, shard, low + i, offsets[i])
             previous = offsets[i]
         begin = offsets[0]
+        if previous - begin > _MOST_BYTES - total:
+            return set_fault(fault, WRONG_CONTENT, index.kind, shard, low, previous)
         for k in range(s, stop):
-            entry = table[k, ID] - low
-            table[k, SPAN_START] = total + offsets[entry] - begin
-            table[k, SPAN_STOP] = total + offsets[entry + 1] - begin
+            span = sequence[k]
+            entry = table[span, ID] - low
+            table[span, SPAN_START] = total + offsets[entry] - begin
+            table[span, SPAN_STOP] = total + offsets[entry + 1] - begin
         spans.groups[group, SHARD], spans.groups[group, FIRST_BYTE] = shard, begin
         spans.groups[group, NUM_BYTES], spans.groups[group, WHERE] = previous - begin, total
         total += previous - begin

@@ -28,7 +28,7 @@ def check_decoder(decoder: Any) -> Callable[[bytes], Any] | np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(decoder)
     except TypeError:
         dtype = np.dtype(object)
-    if dtype.hasobject or dtype.itemsize == 0 or decoder is None:
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.subdtype or decoder is None:
         raise UsageError(
             f"metadata is {decoder!r}; it must be a function of bytes, such as json.loads, or a "
             "NumPy type of numbers"
@@ -46,6 +46,7 @@ def new_spans(rows: int, width: int) -> "Spans":
         np.zeros(rows + 1, np.int64),
         np.empty((most, 4), np.int64),
         np.empty(most + 1, np.int64),
+        np.empty(most, np.int64),
         np.zeros(3, np.int64),
     )
 
@@ -72,8 +73,11 @@ class SpanReader:
         content = data.tobytes()
         starts = table[:, kernels.SPAN_START].tolist()
         stops = table[:, kernels.SPAN_STOP].tolist()
-        decode = self._decode
-        objects = [decode(content[a:b]) for a, b in zip(starts, stops, strict=True)]
+        decode, edges = self._decode, zip(starts, stops, strict=True)
+        if decode is bytes:  # which they are
+            objects = [content[start:stop] for start, stop in edges]
+        else:
+            objects = [decode(content[start:stop]) for start, stop in edges]
         firsts = row_first.tolist()
         return {"metadata": [objects[a:b] for a, b in pairwise(firsts)]}
 

@@ -162,7 +162,7 @@ def _best_fit(
     width = recipe.width
     histogram = _count(data, recipe, report, progress)
     first_instruction = np.zeros(width + 1, np.int64)
-    num_rows, room = -1, 4 * width + 64
+    num_rows, room = -1, 1 << 12
     while num_rows < 0:
         room *= 2
         instructions, groups = np.zeros((room, 4), np.int64), np.zeros((room, 5), np.int64)
@@ -233,7 +233,7 @@ def _bos_best_fit(
 
     keeps_rest = recipe.policy == "bos_best_fit_keep"
     columns = recipe.width if keeps_rest else recipe.width + 1
-    buffer = _new_buffer(recipe.buffer_size, columns)
+    buffer = _new_buffer(min(recipe.buffer_size, data.num_documents), columns)
     numbers = buffer.numbers
     pieces = np.empty((_MADE_AT_ONCE + columns, 3), np.int64)
     row_ends, made = np.empty(_MADE_AT_ONCE, np.int64), np.zeros(2, np.int64)
@@ -276,6 +276,7 @@ def _bos_best_fit(
             hand_over()
     if keeps_rest and numbers[kernels.ROW_PIECES]:
         made[:] = numbers[kernels.ROW_PIECES], 1
+        numbers[kernels.ROW_PIECES] = 0
         row_ends[0] = made[0]
         hand_over()
     elif not keeps_rest:

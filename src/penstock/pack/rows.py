@@ -11,17 +11,21 @@ here, and kernels check every piece that they use against the dataset.
 """
 
 import contextlib
+import glob
 import json
 import os
 import secrets
+import shutil
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from penstock.errors import PenstockError, ReadError
+from penstock.errors import FormatError, PenstockError, ReadError
 from penstock.pack.policy import PackReport, Progress, Recipe, make_rows
 from penstock.write.files import hold_lock, sync_directory
 
@@ -65,6 +69,10 @@ class Rows:
         try:
             # Copy-on-write: kernels take arrays that could be written to.
             return np.asarray(np.memmap(self.path, np.int64, "c", offset, shape))
+        except ValueError:
+            raise FormatError(
+                f"{self.path}: is shorter than it was; remove it, and it will be made again"
+            ) from None
         except OSError as error:
             raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
 
@@ -81,7 +89,10 @@ def find_rows(data: "Dataset", recipe: Recipe, progress: Progress = lambda count
     if not data.num_records:
         return Rows(None, recipe, make_rows(data, recipe, None))
     name = f"{recipe.name}-{data.documents_fingerprint}{SUFFIX}"
-    homes = (data.shards[0].directory / "plans", _cache_directory())
+    homes = [data.shards[0].directory / "plans"]
+    with contextlib.suppress(RuntimeError):  # there is no home
+        root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        homes.append(Path(root).expanduser() / "penstock" / "plans")
     for home in homes:
         found = _read(home / name, data, recipe)
         if found is not None:
@@ -103,16 +114,13 @@ def _make(path: Path, data: "Dataset", recipe: Recipe, progress: Progress) -> Ro
         found = _read(path, data, recipe)  # by somebody who held the lock before
         if found is not None:
             return found
+        for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+            leftover.unlink(missing_ok=True)  # of a process that died: we have its lock
         file = _RowsFile(path)
         undo.callback(file.discard)
         report = make_rows(data, recipe, file, progress)
         file.finish(_header(data, recipe, report))
         return Rows(path, recipe, report)
-
-
-def _cache_directory() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "penstock" / "plans"
 
 
 class _RowsFile:
@@ -121,8 +129,8 @@ class _RowsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        self._row_ends = TemporaryFile(dir=path.parent)  # noqa: SIM115 (for its whole life)
         self._file = self._temporary.open("x+b")
-        self._row_ends: list[NDArray[np.int64]] = []
 
     def allocate(self, num_pieces: int, num_rows: int | None) -> tuple[Any, Any]:
         """Tables in the file, to be filled.
@@ -140,16 +148,16 @@ class _RowsFile:
 
     def append(self, pieces: NDArray[np.int64], row_ends: NDArray[np.int64]) -> None:
         """Add rows, whose pieces are counted from the start of the file."""
-        if not self._row_ends:
+        if not self._row_ends.tell():
             self._file.seek(_HEADER_BYTES)
-            self._row_ends.append(np.zeros(1, np.int64))
+            self._row_ends.write(bytes(8))
         self._file.write(pieces.tobytes())
-        self._row_ends.append(row_ends)
+        self._row_ends.write(row_ends.tobytes())
 
     def finish(self, header: dict[str, Any]) -> None:
         """Write the header, sync, and give the file its name."""
-        for ends in self._row_ends:
-            self._file.write(ends.tobytes())
+        self._row_ends.seek(0)
+        shutil.copyfileobj(self._row_ends, self._file)
         self._file.seek(0)
         self._file.write(json.dumps(header).encode().ljust(_HEADER_BYTES - 1) + b"\n")
         self._file.flush()
@@ -159,35 +167,51 @@ class _RowsFile:
 
     def discard(self) -> None:
         """Remove the temporary file; after `finish` there is none."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+        for file in (self._row_ends, self._file):
+            with contextlib.suppress(OSError):
+                file.close()
         self._temporary.unlink(missing_ok=True)
 
 
 def _header(data: "Dataset", recipe: Recipe, report: PackReport) -> dict[str, Any]:
-    return {
+    header = {
         "format": FORMAT,
         "version": VERSION,
         "recipe": recipe.name,
         "documents": data.documents_fingerprint,
         "report": report.to_json(),
     }
+    return {**header, "xxh3": xxhash.xxh3_64_hexdigest(json.dumps(header).encode())}
 
 
 def _read(path: Path, data: "Dataset", recipe: Recipe) -> Rows | None:
     """The rows in a file, or None if they are not there, or not those that are wanted."""
     try:
+        if not path.is_file():
+            return None
         with path.open("rb") as file:
-            text = file.read(_HEADER_BYTES)
+            header = json.loads(file.read(_HEADER_BYTES))
             size = os.fstat(file.fileno()).st_size
-        header = json.loads(text)
         report = PackReport(**header["report"])
-        counts = [value for name, value in header["report"].items() if name != "policy"]
-        if any(type(count) is not int or not 0 <= count < 1 << 60 for count in counts):
-            return None
-        rows = 0 if recipe.one_piece_a_row else 8 * (report.num_rows + 1)
-        if size != _HEADER_BYTES + _PIECE_BYTES * report.num_pieces + rows:
-            return None
-        return Rows(path, recipe, report) if header == _header(data, recipe, report) else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, PenstockError):
-        return None
+        is_wanted = header == _header(data, recipe, report)
+        if is_wanted and _is_possible(report, data, recipe, size):
+            return Rows(path, recipe, report)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return None
+
+
+def _is_possible(report: PackReport, data: "Dataset", recipe: Recipe, size_bytes: int) -> bool:
+    """Whether counts agree with each other, the recipe, the dataset and the file's size."""
+    counts = [value for name, value in report.to_json().items() if name != "policy"]
+    if any(type(count) is not int or not 0 <= count < 1 << 60 for count in counts):
+        return False
+    row_bytes = 0 if recipe.one_piece_a_row else 8 * (report.num_rows + 1)
+    return (
+        size_bytes == _HEADER_BYTES + _PIECE_BYTES * report.num_pieces + row_bytes
+        and (report.policy, report.seq_len) == (recipe.policy, recipe.width)
+        and (report.num_documents, report.num_records) == (data.num_documents, data.num_records)
+        and 0 < report.max_pieces <= min(report.num_pieces, report.seq_len + 1)
+        and (not recipe.one_piece_a_row or report.num_rows == report.num_pieces)
+        and 0 <= report.num_inputs <= report.num_rows * report.seq_len
+    )

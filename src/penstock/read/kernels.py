@@ -312,11 +312,18 @@ def widen(source, target, count, kind_in, kind_out):
 
 
 @helper
+def widen_apart(source, stride, target, count, kind_in, kind_out):
+    for i in range(count):
+        store(target, i, kind_out(load(source + i * stride, 0, kind_in)))
+
+
+@helper
 def convert(source, stride, target, count, size_in, signed, size_out):
     """Copy integers that lie `stride` bytes apart to integers of another size, side by side.
 
-    Bare tokens are widened by vectorized loops, one for each pair of types; each costs a new
-    user half a second of compilation, so the rest is converted one by one.
+    Bare tokens are widened by vectorized loops, one for each pair of types, and the usual tokens
+    and ids inside of larger records by loops of their own, too. Each costs a new user half a second
+    of compilation, so the rest is converted by one loop that decides for every number.
     """
     bare = stride == size_in and not signed
     if bare and size_in == 2 and size_out == 8:
@@ -327,6 +334,12 @@ def convert(source, stride, target, count, size_in, signed, size_out):
         widen(source, target, count, np.uint8, np.int64)
     elif bare and size_in == 2 and size_out == 4:
         widen(source, target, count, np.uint16, np.int32)
+    elif not signed and size_in == 2 and size_out == 8:
+        widen_apart(source, stride, target, count, np.uint16, np.int64)
+    elif not signed and size_in == 4 and size_out == 8:
+        widen_apart(source, stride, target, count, np.uint32, np.int64)
+    elif size_in == 4 and size_out == 4:
+        widen_apart(source, stride, target, count, np.uint32, np.uint32)
     else:
         for i in range(count):
             value = load_integer(source + i * stride, size_in, signed)
@@ -358,11 +371,12 @@ def unpack(records, record_bytes, layout, batch, row, width, column, count):
         source = records + (first - column) * record_bytes
         target = place_of(outputs, f, batch, row, width, first)
         masks, source = source + outputs[f, MASK_WITHIN], source + outputs[f, WITHIN]
-        if size_in == size_out and field_bytes == record_bytes:
+        is_masked = outputs[f, MASK_BYTES] > 0
+        if size_in == size_out and field_bytes == record_bytes and not is_masked:
             _memcpy(pointer(target), pointer(source), np.uint64(num * field_bytes))
         elif field_bytes == size_in and field_bytes in (1, 2, 4, 8):
             convert(source, record_bytes, target, num, size_in, outputs[f, SIGNED], size_out)
-            if outputs[f, MASK_BYTES]:
+            if is_masked:
                 ignore(masks, record_bytes, outputs[f, MASK_BYTES], target, num, size_out)
         else:
             for i in range(num):

@@ -129,24 +129,35 @@ ROOM_TYPE = types.NamedTuple(
 
 
 @helper
+def read_offsets(room, shard, first):
+    """Read some offsets of a shard's documents, and check them against each other."""
+    entries, documents = room.entries, room.documents
+    room.entries_of[0] = -1
+    num = documents.first_item[shard + 1] - documents.first_item[shard]
+    count = min(ENTRIES, num - first)
+    if not read_items(documents, shard, first, count, np.int64(entries.ctypes.data), room.fault):
+        return False
+    num_records = room.files.first_item[shard + 1] - room.files.first_item[shard]
+    low = np.int64(0)
+    for k in range(count):
+        high = np.int64(0) if first + k == 0 else num_records
+        low = num_records if first + k == num - 1 else low
+        if not low <= entries[k] <= high:
+            kind = documents.kind
+            return set_fault(room.fault, WRONG_CONTENT, kind, shard, first + k, entries[k])
+        low = entries[k]
+    room.entries_of[0], room.entries_of[1] = shard, first
+    return True
+
+
+@helper
 def document_offset(room, shard, k):
     """Where document k of a shard starts, read with its neighbours; -1 and a fault if it cannot."""
-    entries, entries_of = room.entries, room.entries_of
-    if entries_of[0] != shard or not 0 <= k - entries_of[1] < ENTRIES:
-        num = room.documents.first_item[shard + 1] - room.documents.first_item[shard]
-        first = k // ENTRIES * ENTRIES
-        entries_of[0] = -1
-        count = min(ENTRIES, num - first)
-        address = np.int64(entries.ctypes.data)
-        if not read_items(room.documents, shard, first, count, address, room.fault):
-            return np.int64(-1)
-        entries_of[0], entries_of[1] = shard, first
-    value = entries[k - entries_of[1]]
-    limit = room.files.first_item[shard + 1] - room.files.first_item[shard]
-    if not 0 <= value <= limit:
-        set_fault(room.fault, WRONG_CONTENT, room.documents.kind, shard, k, value)
+    entries_of = room.entries_of
+    is_there = entries_of[0] == shard and 0 <= k - entries_of[1] < ENTRIES
+    if not is_there and not read_offsets(room, shard, k // ENTRIES * ENTRIES):
         return np.int64(-1)
-    return value
+    return room.entries[k - entries_of[1]]
 
 
 @helper
@@ -154,21 +165,22 @@ def find_document(room, shard, record):
     """Which document of the shard holds its record `record`; -1 and a fault if none can be found.
 
     Texts vary in length but not wildly, so the place is guessed by the rule of three, a block of
-    offsets at a time; every other guess is the middle, which bounds the number of reads.
+    offsets at a time. After three guesses every other one is the middle, which bounds their number.
     """
     low = np.int64(0)
     high = room.documents.first_item[shard + 1] - room.documents.first_item[shard] - 1
     low_value = np.int64(0)
     high_value = room.files.first_item[shard + 1] - room.files.first_item[shard]
-    by_rule = True
+    num_guesses = 0
     while high - low > 1:
+        by_rule = num_guesses < 3 or num_guesses % 2 == 0
         if by_rule and high_value > low_value:
             share = np.float64(record - low_value) / np.float64(high_value - low_value)
             guess = low + np.int64(share * np.float64(high - low))
         else:
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
-        by_rule = not by_rule
+        num_guesses += 1
         value = document_offset(room, shard, guess)
         if value < 0:
             return np.int64(-1)
@@ -201,13 +213,12 @@ def cut_by_documents(room, start, length, row):
         k = find_document(room, shard, record) if column == 0 else np.int64(0)
         if k < 0:
             return np.int64(-1)
-        num_documents = documents.first_item[shard + 1] - documents.first_item[shard] - 1
         first_document = documents.first_item[shard] - shard
         while record < end:
-            stop = document_offset(room, shard, k + 1) if k < num_documents else np.int64(-1)
-            if stop < 0:
-                if room.fault[FAULT_CODE] == FINE:
-                    set_fault(room.fault, WRONG_CONTENT, documents.kind, shard, k, record)
+            stop = document_offset(room, shard, k + 1)
+            if stop < record:
+                if stop >= 0:
+                    set_fault(room.fault, WRONG_CONTENT, documents.kind, shard, k + 1, stop)
                 return np.int64(-1)
             stop = min(stop, end)
             if stop > record:  # else the document is empty
@@ -433,8 +444,7 @@ def fill_batch(view, layout, room, samples, batch, counts):
         counts[NUM_BOUNDARIES], counts[MAX_SEQLEN] = last + 1, view.width
     for word in range(NUM_COUNTS):
         store(batch, word, counts[word])
-    num_spans = room.spans.row_first[samples.size] if ids >= 0 else 0
-    return ids < 0 or find_groups(room.index, room.blobs, room.spans, num_spans, fault)
+    return ids < 0 or find_groups(room.index, room.blobs, room.spans, samples.size, fault)
 
 
 @helper

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.views.kernels import ViewState
 
 Overflow = Literal["truncate", "split"]
+
+_MAX_WIDTH = 1 << 27  # planning takes some memory for every possible length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,9 @@ class Excerpts(_RowsView):
     """Runs of records that somebody asks for, one a row."""
 
     runs: NDArray[np.int64]
-    """start, length and document of each"""
+    """start, length and document of each; all are `seq_len` long"""
+
+    _pads: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -74,6 +78,10 @@ class Excerpts(_RowsView):
 @dataclass(frozen=True, kw_only=True)
 class _StoredRowsView(_RowsView):
     """The rows are stored."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer("seq_len", self.seq_len, 1, _MAX_WIDTH)
 
     @property
     def recipe(self) -> Recipe:

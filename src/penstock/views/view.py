@@ -143,6 +143,8 @@ class View(Sequence[Batch]):
         outputs: list[Output] = []
         if TOKEN in (fields.names or ()):
             tokens = self.dataset.token_dtype_out(dtype)
+            if self._pads:
+                integer("pad_id", self.pad_id, 0, int(np.iinfo(tokens).max))
             outputs.append(Output("input_ids", TOKEN, tokens, fill=self.pad_id))
             outputs.append(
                 Output(
@@ -195,14 +197,11 @@ class View(Sequence[Batch]):
         except IndexError:
             raise IndexError(f"no sample {index:,}: there are {len(self):,}") from None
         batch = self.read([position])
-        batch.pop("metadata_rows", None)
-        whole = ("cu_seqlens", "max_seqlen", "metadata_offsets")
-        return {
-            name: values
-            if name in whole or (name == "metadata" and isinstance(values, np.ndarray))
-            else values[0]
-            for name, values in batch.items()
-        }
+        in_rows = set(self.layout(1, np.int64).places()) - {"cu_seqlens"}
+        if self.metadata is not None:
+            batch.pop("metadata_rows", None)
+            in_rows |= {"metadata"} if "metadata_offsets" not in batch else set()
+        return {name: values[0] if name in in_rows else values for name, values in batch.items()}
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))

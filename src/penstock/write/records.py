@@ -30,8 +30,6 @@ def record_type(
         members = [(name, record[name]) for name in record.names or ()]
         record = np.dtype([*members, (stream.METADATA_ID, "<u4")])
     problem = stream.fields_problem(record)
-    if problem is None and with_metadata and record[stream.METADATA_ID] != np.dtype("<u4"):
-        problem = f"field {stream.METADATA_ID!r} must be uint32"
     if problem is None and record.names == (stream.METADATA_ID,):
         problem = f"there is nothing beside {stream.METADATA_ID!r}"
     if problem is None and not with_metadata and stream.METADATA_ID in (record.names or ()):
