@@ -154,9 +154,9 @@ def check_rows(batch, document_of, mask_ends, last_labels):
         ends.append((r + 1) * width)
     assert np.array_equal(batch["labels"], labels)
     expected = {
-        "position_ids": positions,
+        "position_ids": positions.astype(np.int32),
         "document_ids": documents,
-        "attention_mask": (inputs > 0).astype(np.int64),
+        "attention_mask": (inputs > 0).astype(np.int32),
         "cu_seqlens": np.array(ends, np.int32),
     }
     for name in set(expected) & set(batch):

@@ -325,13 +325,9 @@ def batch_width(view, samples):
 
 
 @helper
-def count_up(target, count, size):
-    if size == 8:
-        for i in range(count):
-            store(target, i, np.int64(i))
-    else:
-        for i in range(count):
-            store(target, i, np.int32(i))
+def count_up(target, count):
+    for i in range(count):
+        store(target, i, np.int32(i))
 
 
 @helper
@@ -360,9 +356,9 @@ def finish_row(view, layout, segments, row, width, batch, counts):
             store_integer(place_of(outputs, LABELS, batch, row, width, column), size, IGNORED)
         count = min(length, width - column)
         if count > 0:
-            start, size = derived[POSITION_IDS, 0], derived[POSITION_IDS, 1]
+            start = derived[POSITION_IDS, 0]
             if start >= 0:
-                count_up(batch + start + (element + column) * size, count, size)
+                count_up(batch + start + (element + column) * 4, count)
             start = derived[DOCUMENT_IDS, 0]
             if start >= 0:
                 target = batch + start + (element + column) * 8
