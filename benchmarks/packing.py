@@ -293,7 +293,7 @@ def _waste_table(title: str, reports: list[PackReport], note: str) -> Table:
         [
             _NAMES.get(report.policy, report.policy),
             f"{report.num_rows:,}",
-            f"{report.utilisation:.4%}",
+            f"{1 - report.padding_share:.4%}",
             f"{_padding_share(report):.4%}",
             f"{report.num_split:,} ({report.num_split / report.num_documents:.1%})",
             f"{report.cropped:,} ({report.cropped / report.num_records:.2%})",

@@ -60,7 +60,9 @@ def test_a_row_is_a_document_or_a_piece_of_one(lengths, width, overflow, by_leng
         check_rows(batch, document_of_token(lengths), False, [IGNORED] * len(rows))
         report = view.report
         assert (report.num_rows, report.num_inputs) == (len(rows), sum(map(len, rows)))
-        assert report.cropped == sum(lengths) - sum(map(len, rows))
+        left_out = sum(lengths) - sum(map(len, rows))
+        assert report.cropped + report.label_only == left_out
+        assert report.label_only == (report.num_split if overflow == "truncate" else 0)
         assert report.num_split == sum(length > width for length in lengths)
         assert report.padding == (padded == 0).sum()
         assert audit_tokens(view).num_inputs == report.num_inputs
@@ -197,21 +199,35 @@ def test_length_buckets_are_a_bijection_that_inverts(sizes, seed, epoch):
 
 @settings(deadline=None, max_examples=150)
 @given(buckets, st.integers(0, 2**64 - 1))
-def test_samples_of_a_group_come_from_one_bucket(sizes, seed):
+def test_samples_of_a_group_come_from_one_bucket_and_those_of_no_group_come_last(sizes, seed):
     num, group, factor = sizes
     order = penstock.make_order(penstock.LengthBuckets(group, group * factor), num, seed)
-    bucket_of = (order.samples_at(range(num)) // (group * factor)).tolist()
-    num_groups = -(-num // group)
-    short = num - (num_groups - 1) * group
+    samples = order.samples_at(range(num))
+    num_grouped = num // group * group
+    rest = samples[num_grouped:]
+    assert np.array_equal(rest, np.arange(rest.size) + (rest[0] if rest.size else 0))
+    grouped = np.setdiff1d(np.arange(num), rest)
+    places = np.searchsorted(grouped, samples[:num_grouped]).reshape(-1, group)
+    assert (places // (group * factor) == places[:, :1] // (group * factor)).all()
 
-    def is_cut(short_slot):
-        """Whether groups lie end to end, the short one at this place."""
-        sizes = [group] * (num_groups - 1)
-        sizes.insert(short_slot, short)
-        edges = [0, *itertools.accumulate(sizes)]
-        return all(len(set(bucket_of[a:b])) == 1 for a, b in itertools.pairwise(edges))
 
-    assert any(map(is_cut, range(num_groups)))
+def test_what_fills_no_group_is_of_another_length_in_every_epoch():
+    order = penstock.make_order(penstock.LengthBuckets(64), 1000, 0)
+    firsts = {int(order.samples_at([epoch * 1000 + 960])[0]) for epoch in range(200)}
+    assert firsts == set(range(0, 961, 64))
+
+
+@pytest.mark.parametrize("num", [9_984, 10_000, 40_000])
+def test_length_buckets_save_most_of_the_padding_without_being_told_more_than_the_group(num):
+    lengths = np.random.default_rng(0).lognormal(6, 1, num).astype(int) + 1
+    lengths = np.sort(np.minimum(lengths, 2048))
+    padded = {}
+    for shuffle in (True, penstock.LengthBuckets(256)):
+        samples = penstock.make_order(shuffle, num).samples_at(range(num // 256 * 256))
+        rows = lengths[samples].reshape(-1, 256)
+        padded[shuffle] = 1 - rows.sum() / (rows.max(1) * 256).sum()
+    assert padded[True] > 0.7
+    assert padded[penstock.LengthBuckets(256)] < 0.05
 
 
 def test_length_buckets_mix_within_a_bucket_and_among_groups():

@@ -529,9 +529,7 @@ def test_what_is_not_a_view_is_refused(data, thing):
 
 def test_a_dataset_shorter_than_one_row_is_an_error_and_no_hang(tmp_path):
     data = write(tmp_path / "d", [1, 2, 3])
-    with pytest.raises(
-        UsageError, match="the dataset has 3 records, and a row takes 5 and a label"
-    ):
+    with pytest.raises(UsageError, match="the dataset has 3 records, for rows of 5"):
         penstock.Loader(data.windows(SEQ_LEN), 2)
 
 

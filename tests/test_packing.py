@@ -586,7 +586,7 @@ def test_labels_that_cannot_be_ignored_are_refused(tmp_path):
     with penstock.Writer(tmp_path / "data", fields="<u8", vocab_size=10) as writer:
         writer.append([1, 2, 3])
     view = penstock.open(tmp_path / "data").packed(6)
-    with pytest.raises(UsageError, match="use dtype=int64"):
+    with pytest.raises(UsageError, match="no room for the ignored label"):
         view.read([0], dtype=None)
     assert view.read([0])["labels"].tolist() == [[2, 3] + [IGNORED] * 4]
 

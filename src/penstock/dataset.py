@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats import Manifest, Shard, describe
 from penstock.formats.stream import DOCUMENTS, METADATA_ID, STREAM, TOKEN, fields_to_json
-from penstock.metadata.spans import Decoder, check_decoder
+from penstock.metadata.spans import Decoder, as_array, check_decoder
 from penstock.pack.policy import Policy
 from penstock.read.documents import document_offsets
 from penstock.read.layout import BatchLayout, Output
@@ -160,6 +160,7 @@ class Dataset:
         Labels at the ends of documents are ignored, except with the 'bos_…' policies, where
         documents see each other as they do in nanochat; `mask_ends` decides otherwise.
         """
+        masks = policy == "best_fit" and TOKEN in (self.fields.names or ())
         return Packed(
             dataset=self,
             seq_len=seq_len,
@@ -168,7 +169,7 @@ class Dataset:
             pad_id=pad_id,
             extras=extras,  # type: ignore[arg-type]
             static_shapes=static_shapes,
-            mask_ends=policy == "best_fit" if mask_ends is None else mask_ends,
+            mask_ends=masks if mask_ends is None else mask_ends,
             loss_mask=loss_mask,
             metadata=metadata,
         )
@@ -219,7 +220,7 @@ class Dataset:
         """The metadata of one document: `(start, stop, decoded)` for each of its spans."""
         decoder = check_decoder(decode)
         if isinstance(decoder, np.dtype):
-            decoder = partial(np.frombuffer, dtype=decoder)
+            decoder = partial(as_array, dtype=decoder)
         found = self.document_range(number)
         if METADATA_ID not in (self.fields.names or ()):
             raise UsageError("the dataset has no metadata")

@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
                 seconds[name].append(measure())
             bar.advance(1)
     loader.close()
-    tokens = arguments.batches * arguments.batch_size * view.seq_len
+    handed_out = loader.stats
+    tokens = arguments.batches * handed_out.tokens / handed_out.batches
     table = Table(title=f"{arguments.batches} batches of {arguments.batch_size} x {view.seq_len}")
     for heading in ("", "M tokens/s", "slowest", "fastest", "MB/s read", "us a batch"):
         table.add_column(heading, justify="left" if not heading else "right")

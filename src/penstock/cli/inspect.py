@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.dataset import Dataset
     from penstock.views.view import View
 
-_IGNORED = -100
 _MOST_LINES, _MOST_CHARACTERS = 12, 100
 
 
@@ -75,13 +74,15 @@ def _describe(view: "View") -> str:
     kind = "documents, one a row of" if isinstance(view, Documents) else "packed rows of"
     return (
         f"{kind} {view.seq_len:,} ({report.policy}): {report.num_rows:,} samples, padding "
-        f"{1 - report.utilisation:.3%}, {report.num_split:,} of {report.num_documents:,} documents "
+        f"{report.padding_share:.3%}, {report.num_split:,} of {report.num_documents:,} documents "
         f"split, {report.cropped:,} tokens cropped, {report.lost:,} lost"
     )
 
 
 def _show(console: "Console", view: "View", index: int) -> None:
     """Print a sample document by document, then its fields and its metadata."""
+    from penstock.views.view import IGNORED
+
     sample, data = view[index], view.dataset
     console.print(f"[bold]sample {index:,}[/bold]")
     pieces = list(pairwise(sample["cu_seqlens"].tolist()))
@@ -92,11 +93,10 @@ def _show(console: "Console", view: "View", index: int) -> None:
             console.print("padding", style="dim")
             continue
         positions = sample["position_ids"][start:stop]
-        labels = sample["labels"][start:stop] if "labels" in sample else positions
-        console.print(
-            f"document {document:>9,}  positions {positions[0]:,} to {positions[-1]:>5,}  "
-            f"labels {(labels != _IGNORED).sum():,}"
-        )
+        line = f"document {document:>9,}  positions {positions[0]:,} to {positions[-1]:>5,}"
+        if "labels" in sample:
+            line += f"  labels {(sample['labels'][start:stop] != IGNORED).sum():,}"
+        console.print(line)
         if "input_ids" in sample:
             tokens = _readable(sample["input_ids"][start:stop], data, "input_ids")
             console.print(f"    {tokens}", markup=False)
@@ -118,9 +118,8 @@ def _show_metadata(console: "Console", sample: dict[str, Any]) -> None:
     spans = [(start, stop) for start, stop in pairwise(edges) if ids[start] >= 0]
     for start, stop in spans[:_MOST_LINES]:
         content = sample["metadata"][ids[start]]
-        try:
-            text = content.decode()
-        except UnicodeDecodeError:
+        text = content.decode(errors="replace")
+        if not text.isprintable() or "\ufffd" in text:
             text = repr(content)
         shown = text[:_MOST_CHARACTERS] + (" …" if len(text) > _MOST_CHARACTERS else "")
         console.print(f"  metadata of columns {start:,} to {stop - 1:,}: ", end="")

@@ -64,6 +64,7 @@ def add_view(parser: argparse.ArgumentParser) -> None:
         default="truncate",
         help="what happens to documents longer than a row (truncate)",
     )
+    parser.add_argument("--by-length", action="store_true", help="sort documents by their length")
     add_policy(parser)
 
 
@@ -79,7 +80,8 @@ def add_order(parser: argparse.ArgumentParser) -> None:
         "--shuffle",
         default="global",
         metavar="KIND",
-        help="global (default), none, blocks:N, or inside-blocks:N (shuffled inside blocks too)",
+        help="global (default), none, blocks:N, inside-blocks:N (shuffled inside blocks too), or "
+        "lengths:N (groups of similar length, for documents by length)",
     )
 
 
@@ -95,7 +97,9 @@ def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
     if options.view == "windows":
         return data.windows(options.seq_len, overlap=not options.no_overlap, **more)
     if options.view == "documents":
-        return data.documents(options.seq_len, overflow=options.overflow, **more)
+        return data.documents(
+            options.seq_len, overflow=options.overflow, by_length=options.by_length, **more
+        )
     return packed(data, options, **more)
 
 
@@ -108,15 +112,18 @@ def packed(data: "Dataset", options: argparse.Namespace, **more: Any) -> "Packed
 
 def shuffle(options: argparse.Namespace) -> "Shuffle":
     """The shuffle that the options mean."""
-    from penstock.order import BlockShuffle
+    from penstock.order import BlockShuffle, LengthBuckets
 
     kind, _, size = options.shuffle.partition(":")
     if kind in ("global", "none") and not size:
         return bool(kind == "global")
     if kind in ("blocks", "inside-blocks") and size.isdigit():
         return BlockShuffle(int(size), inside=kind == "inside-blocks")
+    if kind == "lengths" and size.isdigit():
+        return LengthBuckets(int(size))
     raise UsageError(
-        f"--shuffle {options.shuffle}: use global, none, blocks:256 or inside-blocks:256"
+        f"--shuffle {options.shuffle}: use global, none, blocks:256, inside-blocks:256 or "
+        "lengths:256"
     )
 
 

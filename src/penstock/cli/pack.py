@@ -68,7 +68,7 @@ def _store(data: "Dataset", arguments: argparse.Namespace) -> int:
     total = num_passes(view.recipe, stores=True) * data.num_documents
     with options.progress_bar("packing", total, unit_bytes=False) as bar:
         rows = find_rows(data, view.recipe, bar.advance)
-    Console(highlight=False).print(_table([rows.report], str(rows.path)))
+    Console(highlight=False).print(_table([rows.report], str(rows.path or "nothing to store")))
     return 0
 
 
@@ -83,7 +83,7 @@ def _table(reports: "list[PackReport]", title: str) -> Any:
         table.add_row(
             report.policy,
             f"{report.num_rows:,}",
-            f"{report.padding / max(1, report.num_rows * report.seq_len):.4%}",
+            f"{report.padding_share:.4%}",
             f"{report.num_split / max(1, report.num_documents):.2%}",
             f"{report.cropped / max(1, report.num_records):.2%}",
             f"{report.lost:,}",

@@ -109,7 +109,7 @@ class Loader:
         if not len(view):
             raise UsageError(
                 f"the view has no samples: the dataset has {view.dataset.num_records:,} records, "
-                f"and a row takes {view.seq_len:,} and a label"
+                f"for rows of {view.seq_len:,}"
             )
         if isinstance(shuffle, LengthBuckets) and not getattr(view, "by_length", False):
             raise UsageError(

@@ -26,7 +26,7 @@ def check_decoder(decoder: Any) -> Callable[[bytes], Any] | np.dtype[Any]:
         return function
     try:
         dtype: np.dtype[Any] = np.dtype(decoder)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         dtype = np.dtype(object)
     if dtype.hasobject or dtype.itemsize == 0 or dtype.subdtype or decoder is None:
         raise UsageError(
@@ -34,6 +34,15 @@ def check_decoder(decoder: Any) -> Callable[[bytes], Any] | np.dtype[Any]:
             "NumPy type of numbers"
         )
     return dtype
+
+
+def as_array(content: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The metadata of one span as numbers."""
+    if len(content) % dtype.itemsize:
+        raise FormatError(
+            f"{len(content):,} bytes are not a multiple of the {dtype.itemsize} of {dtype}"
+        )
+    return np.frombuffer(content, dtype)
 
 
 def new_spans(rows: int, width: int) -> "Spans":
@@ -73,11 +82,15 @@ class SpanReader:
         content = data.tobytes()
         starts = table[:, kernels.SPAN_START].tolist()
         stops = table[:, kernels.SPAN_STOP].tolist()
-        decode, edges = self._decode, zip(starts, stops, strict=True)
-        if decode is bytes:  # which they are
+        edges, objects = zip(starts, stops, strict=True), list[Any]()
+        if self._decode is bytes:  # which they are
             objects = [content[start:stop] for start, stop in edges]
-        else:
-            objects = [decode(content[start:stop]) for start, stop in edges]
+        try:
+            for start, stop in edges:
+                objects.append(self._decode(content[start:stop]))
+        except BaseException as error:
+            error.add_note(f"while decoding {self._name(table[len(objects)])}")
+            raise
         firsts = row_first.tolist()
         return {"metadata": [objects[a:b] for a, b in pairwise(firsts)]}
 
@@ -89,16 +102,15 @@ class SpanReader:
         dtype: np.dtype[Any],
     ) -> dict[str, Any]:
         """All values end to end, where each span starts, and which span is the first of a row."""
-        from penstock.metadata.kernels import ID, SHARD, SPAN_START, SPAN_STOP
+        from penstock.metadata.kernels import SPAN_START, SPAN_STOP
 
         starts, stops = table[:, SPAN_START], table[:, SPAN_STOP]
         sizes = stops - starts
         uneven = np.flatnonzero(sizes % dtype.itemsize)
         if uneven.size:
-            shard, number = table[uneven[0], SHARD], table[uneven[0], ID]
             raise FormatError(
-                f"{self._reader.shards[shard].path(INDEX)}: metadata {number:,} has "
-                f"{sizes[uneven[0]]:,} bytes, not a multiple of the {dtype.itemsize} of {dtype}"
+                f"{self._name(table[uneven[0]])} has {sizes[uneven[0]]:,} bytes, not a multiple "
+                f"of the {dtype.itemsize} of {dtype}"
             )
         if not np.array_equal(starts[1:], stops[:-1]):  # two rows share a span: it comes twice
             parts = zip(starts.tolist(), stops.tolist(), strict=True)
@@ -110,3 +122,9 @@ class SpanReader:
             "metadata_offsets": offsets,
             "metadata_rows": row_first.copy(),
         }
+
+    def _name(self, span: NDArray[np.int64]) -> str:
+        """Which metadata of which shard it is."""
+        from penstock.metadata.kernels import ID, SHARD
+
+        return f"{self._reader.shards[span[SHARD]].path(INDEX)}: metadata {span[ID]:,}"

@@ -59,22 +59,30 @@ class LengthBuckets:
 
     Neighbours in length make a bucket of `bucket_size` samples and are shuffled among themselves.
     The buckets are then cut into groups of `group_size`, and all groups of the epoch are shuffled.
-    With a group for every step, `batch_size * ranks`, rows of a step are about equally long; any
-    other batch size or number of ranks reads the same order on, with a little more padding.
+    With a group for every step, `batch_size * ranks` at the start, the rows of a step are about
+    equally long. Keep the number when ranks or batch size change: it is part of the order, which is
+    read on exactly, with a little more padding.
     """
 
     group_size: int
     bucket_size: int | None = None
-    """a multiple of the group; left out, 64 groups"""
+    """a multiple of the group; left out, 64 groups, or less where that is more than 1/32 of all"""
 
     def __post_init__(self) -> None:
         group = integer("group_size", self.group_size, 1, 1 << 31)
         object.__setattr__(self, "group_size", group)
-        given = 64 * group if self.bucket_size is None else self.bucket_size
-        bucket = integer("bucket_size", given, group, 1 << 40)
-        object.__setattr__(self, "bucket_size", bucket)
-        if bucket % group:
-            raise UsageError(f"bucket_size is {bucket}; it must be a multiple of {group}")
+        if self.bucket_size is not None:
+            bucket = integer("bucket_size", self.bucket_size, group, 1 << 40)
+            object.__setattr__(self, "bucket_size", bucket)
+            if bucket % group:
+                raise UsageError(f"bucket_size is {bucket}; it must be a multiple of {group}")
+
+    def bucket_size_for(self, num_samples: int) -> int:
+        """The size that was asked for, or one that suits so many samples."""
+        if self.bucket_size is not None:
+            return self.bucket_size
+        groups = min(64, num_samples // (32 * self.group_size))
+        return max(1, groups) * self.group_size
 
 
 Shuffle = bool | BlockShuffle | LengthBuckets
@@ -176,7 +184,7 @@ def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
     num_samples = integer("num_samples", num_samples, 0, 1 << 63)
     seed = integer("seed", seed, 0, (1 << 64) - 1)
     if isinstance(shuffle, LengthBuckets):
-        bucket_size = shuffle.bucket_size or 1
+        bucket_size = shuffle.bucket_size_for(num_samples)
         return Order(_BUCKETS, num_samples, seed, shuffle.group_size, bucket_size)
     if isinstance(shuffle, BlockShuffle):
         kind = _SHUFFLED_BLOCKS if shuffle.inside else _BLOCKS

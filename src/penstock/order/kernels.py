@@ -35,7 +35,7 @@ _PARITY = _U(0x1BD11BDAA9FC1A22)
 _FIRST_ODD, _SECOND_ODD = _U(0x9E3779B97F4A7C15), _U(0xD1B54A32D192ED03)
 _LOW_HALF = _U(0xFFFFFFFF)
 DIGEST_KEY, _FOR_SAMPLES = _U(0x70656E73746F636B), _U(1)  # "penstock"
-_FOR_NETWORK, _FOR_TABLE, _FOR_INSIDE = _U(1), _U(2), _U(3)
+_FOR_NETWORK, _FOR_TABLE, _FOR_INSIDE, _FOR_REST = _U(1), _U(2), _U(3), _U(4)
 
 
 class OrderState(NamedTuple):
@@ -47,7 +47,8 @@ class OrderState(NamedTuple):
     block_size: np.uint64
     bucket_size: np.uint64
     memo: NDArray[np.uint64]
-    """[epoch + 1 that the keys belong to, slot of the short block, block + 1 of the inner keys]"""
+    """[epoch + 1 that the keys belong to, slot of the short block or first sample left out of
+    buckets, block + 1 of the inner keys]"""
     keys: NDArray[np.uint64]
     inner_keys: NDArray[np.uint64]
     table: NDArray[np.uint16]
@@ -58,7 +59,7 @@ def new_state(
     kind: int, num_samples: int, seed: int, block_size: int, bucket_size: int
 ) -> OrderState:
     """Allocate the state of one thread: at most 257 KiB, whatever the number of samples."""
-    num_permuted = -(-num_samples // block_size)
+    num_permuted = num_samples // block_size if kind == BUCKETS else -(-num_samples // block_size)
     table_size = num_permuted if kind != SEQUENTIAL and num_permuted < TABLE_BELOW else 0
     return OrderState(
         np.int64(kind),
@@ -217,10 +218,15 @@ def enter_epoch(order, epoch):
     fill_keys(order.keys, key0, key1, _U(0))
     key0, key1 = threefry(order.seed, _FOR_TABLE, epoch, _U(0))
     fill_tables(order.table, order.inverse, key0, key1)
-    num_blocks = (order.num_samples + order.block_size - _U(1)) // order.block_size
     order.memo[0] = epoch + _U(1)
-    order.memo[1] = permute_inverse(order, num_blocks - _U(1), num_blocks)
     order.memo[2] = _U(0)
+    if order.kind == BUCKETS:
+        num_groups = order.num_samples // order.block_size
+        group = below(num_groups + _U(1), threefry(order.seed, _FOR_REST, epoch, _U(0))[0])
+        order.memo[1] = group * order.block_size
+    else:
+        num_blocks = (order.num_samples + order.block_size - _U(1)) // order.block_size
+        order.memo[1] = permute_inverse(order, num_blocks - _U(1), num_blocks)
 
 
 @helper
@@ -256,24 +262,57 @@ def sample_at(order, epoch, index):
     enter_epoch(order, epoch)
     if order.kind == SHUFFLED:
         return permute(order, index, order.num_samples)
+    if order.kind == BUCKETS:
+        return sample_in_buckets(order, epoch, index)
     block, offset, length = block_at(order, index)
     if order.kind == SHUFFLED_BLOCKS:
         enter_block(order, epoch, block)
         offset = network(offset, length, order.inner_keys)
-    sample = block * order.block_size + offset
-    if order.kind == BUCKETS:
-        first, length = enter_bucket(order, epoch, sample)
-        sample = first + network(sample - first, length, order.inner_keys)
-    return sample
+    return block * order.block_size + offset
 
 
 @helper
-def enter_bucket(order, epoch, sample):
-    """The first sample of the bucket, and how many it has."""
-    bucket = sample // order.bucket_size
+def sample_in_buckets(order, epoch, index):
+    """Groups in shuffled order, of samples that are shuffled within their buckets.
+
+    What does not fill a group is left out of the buckets, in every epoch at another place, and
+    comes last, so that no group before it is torn between two steps.
+    """
+    size = order.block_size
+    num_groups = order.num_samples // size
+    num_grouped = num_groups * size
+    if index >= num_grouped:
+        return order.memo[1] + index - num_grouped
+    slot = index // size
+    place = permute(order, slot, num_groups) * size + index - slot * size
+    first, length = enter_bucket(order, epoch, place, num_grouped)
+    place = first + network(place - first, length, order.inner_keys)
+    return place if place < order.memo[1] else place + order.num_samples - num_grouped
+
+
+@helper
+def index_in_buckets(order, epoch, sample):
+    """The inverse of `sample_in_buckets`."""
+    size = order.block_size
+    num_groups = order.num_samples // size
+    num_grouped = num_groups * size
+    num_left = order.num_samples - num_grouped
+    if order.memo[1] <= sample < order.memo[1] + num_left:
+        return num_grouped + sample - order.memo[1]
+    place = sample if sample < order.memo[1] else sample - num_left
+    first, length = enter_bucket(order, epoch, place, num_grouped)
+    place = first + network_inverse(place - first, length, order.inner_keys)
+    group = place // size
+    return permute_inverse(order, group, num_groups) * size + place - group * size
+
+
+@helper
+def enter_bucket(order, epoch, place, num_grouped):
+    """The first place of the bucket, and how many it has."""
+    bucket = place // order.bucket_size
     enter_block(order, epoch, bucket)
     first = bucket * order.bucket_size
-    return first, min(order.bucket_size, order.num_samples - first)
+    return first, min(order.bucket_size, num_grouped - first)
 
 
 @helper
@@ -285,8 +324,7 @@ def index_of(order, epoch, sample):
     if order.kind == SHUFFLED:
         return permute_inverse(order, sample, order.num_samples)
     if order.kind == BUCKETS:
-        first, length = enter_bucket(order, epoch, sample)
-        sample = first + network_inverse(sample - first, length, order.inner_keys)
+        return index_in_buckets(order, epoch, sample)
     size = order.block_size
     num_blocks = (order.num_samples + size - _U(1)) // size
     short = order.num_samples - (num_blocks - _U(1)) * size

@@ -84,7 +84,7 @@ def next_member(bits, i):
         return np.int64(-1)
     found = bits[0, word] & (_ALL << np.uint64(i % _WORD))
     if found == 0:
-        word = next_in_words(bits[1], word + 1)
+        word = next_in_words(bits[1, : bits.shape[1] // _WORD + 1], word + 1)
         if word < 0:
             return np.int64(-1)
         found = bits[0, word]
@@ -109,13 +109,21 @@ def count_lengths(offsets, width, splits, histogram):
     """Count the pieces of each length that documents make in rows of `width`.
 
     A document that is longer is split into full pieces and a rest, or cut off after the first.
+    Answers how many documents are empty, and how many are longer.
     """
+    num_empty, num_longer = 0, 0
     for k in range(offsets.size - 1):
         length = offsets[k + 1] - offsets[k]
-        if length > width:
+        if length == 0:
+            num_empty += 1
+        elif length <= width:
+            histogram[length] += 1
+        else:
+            num_longer += 1
             histogram[width] += length // width if splits else 1
-            length = length % width if splits else 0
-        histogram[length] += 1
+            if splits and length % width:
+                histogram[length % width] += 1
+    return num_empty, num_longer
 
 
 @helper

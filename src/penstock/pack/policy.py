@@ -1,12 +1,13 @@
 """Policies: how documents become rows, and what that costs."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.arguments import integer
 from penstock.errors import FormatError
 from penstock.read.documents import DocumentChunk, document_chunks
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.pack.kernels import Buffer
 
 Policy = Literal["best_fit", "bos_best_fit", "bos_best_fit_keep"]
-PACKING = ("best_fit", "bos_best_fit", "bos_best_fit_keep")
+PACKING = get_args(Policy)
 Progress = Callable[[int], None]
 
 _REFILL = 128  # documents that enter the buffer at a time, as in nanochat
@@ -34,6 +35,10 @@ class Recipe:
     """documents to choose from, for policies that pack as they go"""
     by_length: bool = False
     """rows from the shortest to the longest, for one document a row"""
+
+    def __post_init__(self) -> None:
+        # Planning takes some memory for every possible length.
+        integer("the length of planned rows", self.width, 1, 1 << 27)
 
     @property
     def name(self) -> str:
@@ -81,9 +86,9 @@ class PackReport:
         return self.num_rows * self.seq_len - self.num_inputs
 
     @property
-    def utilisation(self) -> float:
-        """The share of input columns that hold records."""
-        return self.num_inputs / max(1, self.num_rows * self.seq_len)
+    def padding_share(self) -> float:
+        """The share of input columns without a record."""
+        return self.padding / max(1, self.num_rows * self.seq_len)
 
     @property
     def is_lossless(self) -> bool:
@@ -140,17 +145,17 @@ def _count(
     from penstock.pack.kernels import count_lengths
 
     histogram = np.zeros(recipe.width + 1, np.int64)
-    splits = recipe.policy != "truncate"
     for chunk in _chunks(data, progress):
-        lengths = np.diff(chunk.offsets)
-        is_longer = lengths > recipe.width
-        report.num_split += int(is_longer.sum())
-        report.num_empty += int((lengths == 0).sum())
-        if not splits:
-            report.cropped += int((lengths[is_longer] - recipe.width).sum())
-        count_lengths(chunk.offsets, recipe.width, splits, histogram)
-    histogram[0] = 0  # empty documents, and the rests of documents that had none
+        num_empty, num_longer = count_lengths(
+            chunk.offsets, recipe.width, recipe.policy != "truncate", histogram
+        )
+        report.num_empty += num_empty
+        report.num_split += num_longer
     report.num_pieces = int(histogram.sum())
+    if recipe.policy == "truncate":  # the first token that is cut off still is the last label
+        num_inputs = int(histogram @ np.arange(recipe.width + 1))
+        report.label_only = report.num_split
+        report.cropped = report.num_records - num_inputs - report.label_only
     return histogram
 
 
@@ -250,14 +255,7 @@ def _bos_best_fit(
         pieces[:open_pieces] = pieces[done : done + open_pieces].copy()
         made[:] = 0
 
-    starts = lengths = np.empty(0, np.int64)
-    for chunk, is_last in _with_last(_chunks(data, progress)):
-        used = int(numbers[kernels.NEXT_DOCUMENT])
-        starts = np.concatenate([starts[used:], chunk.first_record + chunk.offsets[:-1]])
-        lengths = np.concatenate([lengths[used:], np.diff(chunk.offsets)])
-        report.num_empty += int((np.diff(chunk.offsets) == 0).sum())
-        first_document = chunk.first_document + chunk.offsets.size - 1 - starts.size
-        numbers[kernels.NEXT_DOCUMENT] = 0
+    def pack(is_last: bool) -> None:
         outcome = kernels.NEEDS_ROOM
         while outcome == kernels.NEEDS_ROOM:
             outcome = kernels.bos_best_fit(
@@ -274,6 +272,17 @@ def _bos_best_fit(
                 made,
             )
             hand_over()
+
+    starts, lengths, first_document = np.empty(0, np.int64), np.empty(0, np.int64), 0
+    for chunk in _chunks(data, progress):
+        used = int(numbers[kernels.NEXT_DOCUMENT])
+        numbers[kernels.NEXT_DOCUMENT] = 0
+        first_document += used
+        starts = np.concatenate([starts[used:], chunk.first_record + chunk.offsets[:-1]])
+        lengths = np.concatenate([lengths[used:], np.diff(chunk.offsets)])
+        report.num_empty += int((np.diff(chunk.offsets) == 0).sum())
+        pack(is_last=False)
+    pack(is_last=True)
     if keeps_rest and numbers[kernels.ROW_PIECES]:
         made[:] = numbers[kernels.ROW_PIECES], 1
         numbers[kernels.ROW_PIECES] = 0
@@ -306,17 +315,6 @@ def _new_buffer(size: int, columns: int) -> "Buffer":
         np.zeros(room, np.int64),
         np.zeros(kernels.NUM_NUMBERS, np.int64),
     )
-
-
-def _with_last(chunks: Iterable[DocumentChunk]) -> Iterator[tuple[DocumentChunk, bool]]:
-    """Say of each chunk whether it is the last."""
-    previous = None
-    for chunk in chunks:
-        if previous is not None:
-            yield previous, False
-        previous = chunk
-    if previous is not None:
-        yield previous, True
 
 
 def _changed() -> FormatError:

@@ -211,7 +211,8 @@ def _is_possible(report: PackReport, data: "Dataset", recipe: Recipe, size_bytes
         size_bytes == _HEADER_BYTES + _PIECE_BYTES * report.num_pieces + row_bytes
         and (report.policy, report.seq_len) == (recipe.policy, recipe.width)
         and (report.num_documents, report.num_records) == (data.num_documents, data.num_records)
-        and 0 < report.max_pieces <= min(report.num_pieces, report.seq_len + 1)
+        and report.max_pieces <= min(report.num_pieces, report.seq_len + 1)
+        and (report.max_pieces > 0) == (report.num_rows > 0)
         and (not recipe.one_piece_a_row or report.num_rows == report.num_pieces)
         and 0 <= report.num_inputs <= report.num_rows * report.seq_len
     )

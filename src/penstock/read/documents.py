@@ -31,10 +31,11 @@ def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
         for start in range(0, shard.num_documents, _CHUNK):
             count = min(_CHUNK, shard.num_documents - start)
             offsets = document_offsets(shard, start, count + 1)
-            if offsets[0] != last or np.any(offsets[1:] < offsets[:-1]):
+            goes_back = offsets[0] != last or np.any(offsets[1:] < offsets[:-1])
+            if goes_back or offsets[-1] > shard.num_records:
                 raise FormatError(
-                    f"{shard.path(DOCUMENTS)}: offsets go backwards near document {start:,}; run "
-                    "penstock verify"
+                    f"{shard.path(DOCUMENTS)}: offsets go backwards or beyond the shard's "
+                    f"{shard.num_records:,} records near document {start:,}; run penstock verify"
                 )
             last = int(offsets[-1])
             yield DocumentChunk(offsets, first_record, first_document + start)

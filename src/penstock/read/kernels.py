@@ -16,13 +16,14 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from penstock.jit import helper, kernel
+from penstock.jit import helper, inlined, kernel
 
 FAULT_CODE, FAULT_FILE, FAULT_SHARD, FAULT_OFFSET, FAULT_DETAIL, STOP = range(6)
 NUM_FAULT_WORDS = 6
 FINE, CANNOT_OPEN, WRONG_SIZE, CANNOT_READ, SHORT_READ, CANNOT_MAP, WRONG_CONTENT = range(7)
 
 ROW, COLUMN, START, LENGTH = range(4)
+OPEN_SHARD, DESCRIPTOR, MAPPING = range(3)
 IGNORED = -100  # the label that torch's cross entropy leaves out
 
 _EINTR, _NO_DESCRIPTOR_LEFT = errno.EINTR, (errno.EMFILE, errno.ENFILE)
@@ -65,24 +66,20 @@ _preadv2 = _libc(
 class Files(NamedTuple):
     """The files of one kind of all shards, end to end one array, and a table of those open.
 
-    Shard s may be open only in place s % len(open_shards) of the table: finding it is one
-    comparison, and with more shards than places the newest simply takes the place.
+    Shard s may be open only in place s % num_places of the table: finding it is one comparison, and
+    with more shards than places the newest simply takes the place.
     """
 
     kind: np.int64
     """which of a shard's files these are, see `read.local`"""
     first_item: NDArray[np.int64]
     """the first item of each shard, such as its first record; one more entry at the end"""
-    names: NDArray[np.uint8]
-    """all paths, end to end, each with a NUL"""
-    name_start: NDArray[np.int64]
+    name_address: NDArray[np.int64]
+    """where each path lies in memory, with a NUL at its end"""
     item_bytes: np.int64
     use_mmap: np.int64
-    open_shards: NDArray[np.int64]
-    """which shard is open in this place, or -1"""
-    descriptors: NDArray[np.int64]
-    mappings: NDArray[np.int64]
-    """addresses; only with use_mmap"""
+    places: NDArray[np.int64]
+    """for each place the shard that is open there, or -1, its descriptor, and where it is mapped"""
 
 
 class LayoutTable(NamedTuple):
@@ -97,23 +94,20 @@ class LayoutTable(NamedTuple):
 
 
 # Where the field lies in the record and its bytes there, the bytes of its numbers and whether they
-# are signed; the bytes of the numbers that go out and where their array starts in the batch; the
-# column of the row that comes first in it; what goes where there is no record; and the field, if
-# any, that is zero where the value is to be ignored.
-WITHIN, FIELD_BYTES, SIZE_IN, SIGNED, SIZE_OUT, OUT_START, FIRST_COLUMN, FILL = range(8)
-MASK_WITHIN, MASK_BYTES = 8, 9
+# are signed; the bytes of the numbers that go out, of all of them in one column, and where their
+# array starts in the batch; the column of the row that comes first in it; what goes where there is
+# no record; and the field, if any, that is zero where the value is to be ignored.
+WITHIN, FIELD_BYTES, SIZE_IN, SIGNED, SIZE_OUT, OUT_BYTES, OUT_START, FIRST_COLUMN, FILL = range(9)
+MASK_WITHIN, MASK_BYTES = 9, 10
 
 FILES_TYPE = types.NamedTuple(
     [
         types.int64,
         types.int64[::1],
-        types.uint8[::1],
         types.int64[::1],
         types.int64,
         types.int64,
-        types.int64[::1],
-        types.int64[::1],
-        types.int64[::1],
+        types.int64[:, ::1],
     ],
     Files,
 )
@@ -193,19 +187,19 @@ def shard_bytes(files, shard):
 
 @helper
 def close_place(files, place):
-    shard = files.open_shards[place]
+    shard = files.places[OPEN_SHARD, place]
     if shard >= 0:
-        files.open_shards[place] = -1
+        files.places[OPEN_SHARD, place] = -1
         if files.use_mmap:
-            _munmap(pointer(files.mappings[place]), np.uint64(shard_bytes(files, shard)))
-        _close(np.int32(files.descriptors[place]))
+            _munmap(pointer(files.places[MAPPING, place]), np.uint64(shard_bytes(files, shard)))
+        _close(np.int32(files.places[DESCRIPTOR, place]))
 
 
 @helper
 def close_one(files):
     """Close any open shard; False if there is none."""
-    for place in range(files.open_shards.size):
-        if files.open_shards[place] >= 0:
+    for place in range(files.places.shape[1]):
+        if files.places[OPEN_SHARD, place] >= 0:
             close_place(files, place)
             return True
     return False
@@ -214,11 +208,11 @@ def close_one(files):
 @helper
 def open_place(files, shard, fault):
     """Find or open `shard`; answers its place in the table, or -1 and a fault."""
-    place = shard % files.open_shards.size
-    if files.open_shards[place] == shard:
+    place = shard % files.places.shape[1]
+    if files.places[OPEN_SHARD, place] == shard:
         return place
     close_place(files, place)
-    name = pointer(np.int64(files.names.ctypes.data) + files.name_start[shard])
+    name = pointer(files.name_address[shard])
     descriptor = _open(name, _OPEN_FLAGS)
     while descriptor < 0 and last_error() in _NO_DESCRIPTOR_LEFT and close_one(files):
         descriptor = _open(name, _OPEN_FLAGS)
@@ -238,19 +232,19 @@ def open_place(files, shard, fault):
             set_fault(fault, CANNOT_MAP, files.kind, shard, 0, last_error())
             _close(descriptor)
             return np.int64(-1)
-        files.mappings[place] = address
-    files.descriptors[place] = descriptor
-    files.open_shards[place] = shard
+        files.places[MAPPING, place] = address
+    files.places[DESCRIPTOR, place] = descriptor
+    files.places[OPEN_SHARD, place] = shard
     return place
 
 
-@helper
+@inlined
 def read_exactly(files, place, address, num_bytes, offset, fault):
     """Read `num_bytes` at `offset`, however many calls the system wants for it.
 
     It may stop short after a signal, on network file systems, and at 2 GiB.
     """
-    descriptor, shard = np.int32(files.descriptors[place]), files.open_shards[place]
+    descriptor, shard = np.int32(files.places[DESCRIPTOR, place]), files.places[OPEN_SHARD, place]
     done = 0
     while done < num_bytes:
         want = np.uint64(num_bytes - done)
@@ -273,7 +267,9 @@ def read_items(files, shard, first, count, address, fault):
         return False
     offset, num_bytes = first * files.item_bytes, count * files.item_bytes
     if files.use_mmap:
-        _memcpy(pointer(address), pointer(files.mappings[place] + offset), np.uint64(num_bytes))
+        _memcpy(
+            pointer(address), pointer(files.places[MAPPING, place] + offset), np.uint64(num_bytes)
+        )
         return True
     return read_exactly(files, place, address, num_bytes, offset, fault)
 
@@ -354,7 +350,7 @@ def ignore(masks, stride, mask_bytes, target, count, size):
             store_integer(target + i * size, size, IGNORED)
 
 
-@helper
+@inlined
 def unpack(records, record_bytes, layout, batch, row, width, column, count):
     """Spread `count` stored records, from `column` of a row on, over the batch's outputs."""
     outputs = layout.outputs
@@ -384,12 +380,11 @@ def unpack(records, record_bytes, layout, batch, row, width, column, count):
                 _memcpy(into, pointer(source + i * record_bytes), np.uint64(field_bytes))
 
 
-@helper
+@inlined
 def place_of(outputs, f, batch, row, width, column):
     """The address of a column of a row in an output."""
-    element_bytes = outputs[f, FIELD_BYTES] // outputs[f, SIZE_IN] * outputs[f, SIZE_OUT]
     element = row * width + column - outputs[f, FIRST_COLUMN]
-    return batch + outputs[f, OUT_START] + element * element_bytes
+    return batch + outputs[f, OUT_START] + element * outputs[f, OUT_BYTES]
 
 
 @helper
@@ -422,7 +417,7 @@ def fill_rest(layout, batch, row, width, column):
             _memset(pointer(target), np.int32(0), np.uint64(end - target))
 
 
-@helper
+@inlined
 def find_shard(files, item):
     """The last shard that starts at or before `item`, so never an empty one."""
     low, high = 0, files.first_item.size - 1
@@ -435,18 +430,18 @@ def find_shard(files, item):
     return low
 
 
-@helper
+@inlined
 def read_run(files, layout, row, column, start, length, batch, width, scratch, fault):
     """Read consecutive records into a row of the batch, from `column` on."""
     while length > 0:
         shard = find_shard(files, start)
-        place = open_place(files, shard, fault)
-        if place < 0:
+        place = shard % files.places.shape[1]
+        if files.places[OPEN_SHARD, place] != shard and open_place(files, shard, fault) < 0:
             return False
         count = min(length, files.first_item[shard + 1] - start)
         offset = (start - files.first_item[shard]) * files.item_bytes
         if files.use_mmap:
-            records = files.mappings[place] + offset
+            records = files.places[MAPPING, place] + offset
         else:
             records = scratch
             count = min(count, layout.scratch_records)
@@ -486,11 +481,13 @@ def fill_segments(files, layout, segments, batch, width, scratch, fault):
 
 @helper
 def prefetch_run(files, start):
-    """Bring the first records of a mapped run towards the processor; far apart, they come late."""
+    """Bring the first records of a mapped run towards the processor."""
     shard = find_shard(files, start)
-    place = shard % files.open_shards.size
-    if files.use_mmap and files.open_shards[place] == shard:
-        address = files.mappings[place] + (start - files.first_item[shard]) * files.item_bytes
+    place = shard % files.places.shape[1]
+    if files.places[OPEN_SHARD, place] == shard:
+        address = (
+            files.places[MAPPING, place] + (start - files.first_item[shard]) * files.item_bytes
+        )
         for line in range(4):
             prefetch(address + 64 * line)
 
@@ -505,7 +502,7 @@ def announce_run(files, start, length, fault):
             return
         count = min(length, files.first_item[shard + 1] - start)
         offset = (start - files.first_item[shard]) * files.item_bytes
-        descriptor = np.int32(files.descriptors[place])
+        descriptor = np.int32(files.places[DESCRIPTOR, place])
         _fadvise(descriptor, offset, count * files.item_bytes, _WILL_NEED)
         start += count
         length -= count
@@ -521,13 +518,13 @@ def is_cached(files, start, scratch, fault):
     offset = (start - files.first_item[shard]) * files.item_bytes
     store(scratch, 0, scratch + 16)  # an iovec of one byte, which goes behind it
     store(scratch, 1, np.int64(1))
-    descriptor = np.int32(files.descriptors[place])
+    descriptor = np.int32(files.places[DESCRIPTOR, place])
     return _preadv2(descriptor, pointer(scratch), np.int32(1), offset, _NO_WAIT) == 1
 
 
 @kernel(FILES_TYPE)
 def close_files(files):
-    for place in range(files.open_shards.size):
+    for place in range(files.places.shape[1]):
         close_place(files, place)
 
 

@@ -164,6 +164,7 @@ class BatchLayout:
                     field.base.itemsize,
                     int(field.base.kind == "i"),
                     out.dtype.itemsize,
+                    out.dtype.itemsize * math.prod(field.shape),
                     places[out.name].offset,
                     out.first,
                     out.fill,
@@ -177,7 +178,7 @@ class BatchLayout:
             if each.kind is not None:
                 most = each.max_entries if isinstance(each, Derived) else 0
                 derived[each.kind] = places[each.name].offset, each.dtype.itemsize, most
-        outputs = np.array(rows, np.int64).reshape(len(rows), 10)
+        outputs = np.array(rows, np.int64).reshape(len(rows), 11)
         return LayoutTable(np.int64(self._scratch_records), outputs, derived)
 
     def _within(self, field: str) -> int:

@@ -11,7 +11,7 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,15 @@ RECORDS, DOCUMENT_OFFSETS, METADATA_OFFSETS, METADATA_BYTES = range(4)
 _SUFFIXES = (STREAM, DOCUMENTS, INDEX, METADATA)
 
 
+class _Table(NamedTuple):
+    """The files of one kind."""
+
+    first_item: NDArray[np.int64]
+    name_address: NDArray[np.int64]
+    names: NDArray[np.uint8]
+    """what the addresses point into"""
+
+
 @dataclass(frozen=True)
 class LocalReader:
     """What is the same for all threads that read a dataset; each has `Files` of its own."""
@@ -40,19 +49,22 @@ class LocalReader:
     access: Access = "pread"
 
     @cached_property
-    def _tables(self) -> dict[int, tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]]:
+    def _tables(self) -> dict[int, "_Table"]:
         return {}
 
-    def _table(self, kind: int) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
-        """First items, names, and where each name starts."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalReader, (self.shards, self.record_bytes, self.access)  # addresses stay here
+
+    def _table(self, kind: int) -> "_Table":
         if kind not in self._tables:
             first_item = np.zeros(len(self.shards) + 1, np.int64)
             np.cumsum([self._num_items(shard, kind) for shard in self.shards], out=first_item[1:])
             names = [os.fsencode(shard.path(_SUFFIXES[kind])) + b"\0" for shard in self.shards]
             name_start = np.zeros(len(names) + 1, np.int64)
             np.cumsum([len(name) for name in names], out=name_start[1:])
-            joined = np.frombuffer(bytearray(b"".join(names)), np.uint8)
-            self._tables[kind] = first_item, joined, name_start
+            joined = np.frombuffer(b"".join(names), np.uint8)
+            name_address = joined.ctypes.data + name_start
+            self._tables[kind] = _Table(first_item, name_address, joined)
         return self._tables[kind]
 
     def _item_bytes(self, kind: int) -> int:
@@ -66,28 +78,23 @@ class LocalReader:
         """The files of one kind, for one of `num_sharers` in this process; nothing open yet."""
         from penstock.read.kernels import Files
 
-        places = max(2, min(len(self.shards), _max_open_files() // num_sharers))
+        table = self._table(kind)
+        num_places = max(2, min(len(self.shards), _max_open_files() // num_sharers))
         return Files(
             np.int64(kind),
-            *self._table(kind),
+            table.first_item,
+            table.name_address,
             np.int64(self._item_bytes(kind)),
             np.int64(self.access == "mmap"),
-            np.full(places, -1, np.int64),
-            np.full(places, -1, np.int64),
-            np.zeros(places, np.int64),
+            np.full((3, num_places), -1, np.int64),
         )
 
     def no_files(self) -> "Files":
         """What a kernel gets in the place of files that it will not read."""
         from penstock.read.kernels import Files
 
-        empty, offsets = np.zeros(1, np.int64), np.zeros(2, np.int64)
-        nowhere = np.full(1, -1, np.int64)
-        name = np.zeros(1, np.uint8)
-        kind = np.int64(RECORDS)
-        return Files(
-            kind, offsets, name, offsets, np.int64(1), np.int64(0), nowhere, nowhere.copy(), empty
-        )
+        nothing, nowhere = np.zeros(2, np.int64), np.full((3, 1), -1, np.int64)
+        return Files(np.int64(RECORDS), nothing, nothing, np.int64(1), np.int64(0), nowhere)
 
     def read(
         self, segments: NDArray[np.int64], layout: "BatchLayout", memory: NDArray[np.uint8]

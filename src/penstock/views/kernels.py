@@ -385,7 +385,7 @@ def pad_derived(derived, batch, element, count):
             fill_numbers(batch + start + element * size, count, size, np.int64(value))
 
 
-@kernel(VIEW_TYPE, LAYOUT_TYPE, ROOM_TYPE, types.int64[::1], types.int64, types.int64[::1])
+@helper
 def fill_batch(view, layout, room, samples, batch, counts):
     """Read the samples into the memory at `batch`; False, with the fault, if that fails.
 
@@ -407,8 +407,9 @@ def fill_batch(view, layout, room, samples, batch, counts):
         if fault[STOP]:
             return False
         num = find_segments(view, room, samples[row], row)
-        for s in range(1, num):
-            prefetch_run(room.files, room.segments[s, START])
+        if room.files.use_mmap:
+            for s in range(1, num):
+                prefetch_run(room.files, room.segments[s, START])
         if num < 0 or not fill_segments(
             room.files, layout, room.segments[:num], batch, width, room.scratch, fault
         ):
@@ -463,3 +464,8 @@ def sample_is_cached(view, room, sample):
             return True
         start = room.segments[0, START]
     return is_cached(room.files, start, room.scratch, room.fault)
+
+
+@kernel(VIEW_TYPE, LAYOUT_TYPE, ROOM_TYPE, types.int64[::1], types.int64, types.int64[::1])
+def read_samples(view, layout, room, samples, batch, counts):
+    return fill_batch(view, layout, room, samples, batch, counts)

@@ -1,9 +1,10 @@
 """Rows that were planned from the lengths of documents: one document each, or several."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,37 +20,9 @@ if TYPE_CHECKING:
 
 Overflow = Literal["truncate", "split"]
 
-_MAX_WIDTH = 1 << 27  # planning takes some memory for every possible length
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RowsView(View):
-    """Samples are rows of pieces."""
-
-    @property
-    def _narrow_to(self) -> int:
-        return 0
-
-    def _for_kernels(self, pieces: NDArray[np.int64], row_first: NDArray[np.int64]) -> "ViewState":
-        from penstock.views import kernels
-
-        return kernels.ViewState(
-            np.int64(kernels.ROWS),
-            np.int64(self.seq_len),
-            np.int64(0),
-            np.int64(-1),
-            np.int64(self.mask_ends),
-            np.int64(self._narrow_to),
-            np.int64(self.static_shapes),
-            np.int64(0),
-            np.int64(self.dataset.num_records),
-            pieces,
-            row_first,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Excerpts(_RowsView):
+class Excerpts(View):
     """Runs of records that somebody asks for, one a row."""
 
     runs: NDArray[np.int64]
@@ -72,21 +45,19 @@ class Excerpts(_RowsView):
 
     def for_kernels(self) -> "ViewState":
         """Describe this to kernels."""
-        return self._for_kernels(self.runs, np.empty(0, np.int64))
+        from penstock.views.kernels import ROWS
+
+        return self._state(ROWS, pieces=self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StoredRowsView(_RowsView):
-    """The rows are stored."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        integer("seq_len", self.seq_len, 1, _MAX_WIDTH)
+class _StoredRows(View):
+    """The rows were planned, and are stored."""
 
     @property
+    @abstractmethod
     def recipe(self) -> Recipe:
         """What decides the rows."""
-        raise NotImplementedError
 
     @cached_property
     def rows(self) -> Rows:
@@ -120,11 +91,13 @@ class _StoredRowsView(_RowsView):
 
     def for_kernels(self) -> "ViewState":
         """Describe this to kernels."""
-        return self._for_kernels(self.rows.pieces, self.rows.row_first)
+        from penstock.views.kernels import ROWS
+
+        return self._state(ROWS, pieces=self.rows.pieces, row_first=self.rows.row_first)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(_StoredRowsView):
+class Packed(_StoredRows):
     """Several documents a row, by a policy that is applied once to the lengths of all documents.
 
         best_fit           the longest first, each where it leaves the least space. Documents longer
@@ -161,7 +134,7 @@ class Packed(_StoredRowsView):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documents(_StoredRowsView):
+class Documents(_StoredRows):
     """One document a row, padded; empty documents have none.
 
     Documents longer than a row are truncated, or split into as many rows as they need.
@@ -171,6 +144,7 @@ class Documents(_StoredRowsView):
     ([40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 0, 0], [49, -100, -100, -100])
     """
 
+    _length_name: ClassVar[str] = "max_len"
     overflow: Overflow = "truncate"
     by_length: bool = False
     """samples from the shortest to the longest, which is what `LengthBuckets` shuffles"""
@@ -179,7 +153,7 @@ class Documents(_StoredRowsView):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.overflow not in ("truncate", "split"):
+        if self.overflow not in get_args(Overflow):
             raise UsageError(f"overflow is {self.overflow!r}; it must be 'truncate' or 'split'")
         if self.pad_to is not None:
             object.__setattr__(self, "pad_to", integer("pad_to", self.pad_to, 1, 1 << 40))
@@ -190,10 +164,6 @@ class Documents(_StoredRowsView):
         return Recipe(self.overflow, self.seq_len, by_length=self.by_length)
 
     @property
-    def narrows(self) -> bool:
-        """Whether a batch is only as wide as its longest row."""
-        return self.pad_to is not None
-
-    @property
-    def _narrow_to(self) -> int:
+    def narrow_to(self) -> int:
+        """0, or batches are only as wide as their longest row, rounded up to a multiple of this."""
         return self.pad_to or 0

@@ -63,9 +63,9 @@ class SampleReader:
 
     def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> dict[str, Any]:
         """Read samples into a batch's memory; what is not in that memory is the answer."""
-        from penstock.views.kernels import fill_batch
+        from penstock.views.kernels import read_samples
 
-        if not fill_batch(*self.arguments, samples, memory.ctypes.data, self.counts):
+        if not read_samples(*self.arguments, samples, memory.ctypes.data, self.counts):
             raise self.error()
         return self.read_metadata(samples.size)
 

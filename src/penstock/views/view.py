@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]
 Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
 
-_IGNORED = -100
+IGNORED = -100
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
-_EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
+_EXTRAS = get_args(Extra)
 _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows")
 
 
@@ -57,11 +57,13 @@ class View(Sequence[Batch]):
     pad_id: int = 0
     """the token in columns that hold no record"""
 
+    _length_name: ClassVar[str] = "seq_len"
     _pads: ClassVar[bool] = True
     """whether rows may have columns without a record"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seq_len", integer("seq_len", self.seq_len, 1, (1 << 40) - 1))
+        seq_len = integer(self._length_name, self.seq_len, 1, (1 << 40) - 1)
+        object.__setattr__(self, "seq_len", seq_len)
         given: Any = self.extras
         extras = (given,) if isinstance(given, str) else tuple(given)
         object.__setattr__(self, "extras", extras)
@@ -69,6 +71,8 @@ class View(Sequence[Batch]):
             if extra not in _EXTRAS:
                 raise UsageError(f"no extra {extra!r}; there are {', '.join(_EXTRAS)}")
         fields = self.dataset.fields
+        if seq_len >= 1 << 31 and (extras or self.metadata is not None):
+            raise UsageError(f"rows of {seq_len:,} are too long for extras and metadata")
         names = {*extras, *(_WITH_METADATA if self.metadata is not None else ())}
         names |= {"max_seqlen"} if "cu_seqlens" in extras else set()
         for name in fields.names or ():
@@ -118,9 +122,36 @@ class View(Sequence[Batch]):
         return None
 
     @property
-    def narrows(self) -> bool:
-        """Whether a batch is only as wide as its longest row."""
-        return False
+    def narrow_to(self) -> int:
+        """0, or batches are only as wide as their longest row, rounded up to a multiple of this."""
+        return 0
+
+    def _state(
+        self,
+        kind: int,
+        *,
+        stride: int = 0,
+        eos_id: int = -1,
+        is_plain: bool = False,
+        pieces: NDArray[np.int64] | None = None,
+        row_first: NDArray[np.int64] | None = None,
+    ) -> "ViewState":
+        """What all views tell kernels, and what is the view's own."""
+        from penstock.views.kernels import ViewState
+
+        return ViewState(
+            np.int64(kind),
+            np.int64(self.seq_len),
+            np.int64(stride),
+            np.int64(eos_id),
+            np.int64(self.mask_ends),
+            np.int64(self.narrow_to),
+            np.int64(self.static_shapes),
+            np.int64(is_plain),
+            np.int64(self.dataset.num_records),
+            np.empty((0, 3), np.int64) if pieces is None else pieces,
+            np.empty(0, np.int64) if row_first is None else row_first,
+        )
 
     def layout(self, rows: int, dtype: DTypeLike | None) -> BatchLayout:
         """The memory of a batch of `rows` rows, with tokens of type `dtype`."""
@@ -135,7 +166,7 @@ class View(Sequence[Batch]):
             self.seq_len,
             self._outputs(dtype),
             self._derived(),
-            narrows=self.narrows,
+            narrows=self.narrow_to > 0,
         )
 
     def _outputs(self, dtype: DTypeLike | None) -> tuple[Output, ...]:
@@ -152,7 +183,7 @@ class View(Sequence[Batch]):
                     TOKEN,
                     self._label_dtype(tokens),
                     first=1,
-                    fill=_IGNORED,
+                    fill=IGNORED,
                     mask=self.loss_mask,
                 )
             )
@@ -172,7 +203,10 @@ class View(Sequence[Batch]):
             return tokens
         signed = np.promote_types(tokens, np.int8)
         if signed.kind != "i":
-            raise UsageError(f"labels of type {tokens} cannot be ignored; use dtype=int64")
+            raise UsageError(
+                f"labels of type {tokens} have no room for the ignored label, {IGNORED}; give the "
+                "dataset a vocab_size, or view it as windows without masks"
+            )
         return signed
 
     def _derived(self) -> tuple[Derived, ...]:

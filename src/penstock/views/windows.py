@@ -46,9 +46,11 @@ class Windows(View):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.eos_id is not None:
-            object.__setattr__(self, "eos_id", integer("eos_id", self.eos_id))
-            if TOKEN not in (self.dataset.fields.names or ()):
+            fields = self.dataset.fields
+            if TOKEN not in (fields.names or ()):
                 raise UsageError(f"eos_id needs a field {TOKEN!r} in the records")
+            highest = int(np.iinfo(fields[TOKEN]).max)
+            object.__setattr__(self, "eos_id", integer("eos_id", self.eos_id, 0, highest))
             if "document_ids" in self.extras:
                 raise UsageError("an eos_id ends documents but does not name them; leave it out")
 
@@ -68,7 +70,7 @@ class Windows(View):
 
     @property
     def _sees_documents(self) -> bool:
-        return bool(self.extras) or self.mask_ends
+        return self.mask_ends or any(extra != "attention_mask" for extra in self.extras)
 
     @property
     def cuts_by_document(self) -> bool:
@@ -89,16 +91,9 @@ class Windows(View):
         if self._sees_documents:
             by_table = self.eos_id is None
             kind = kernels.WINDOWS_BY_DOCUMENT if by_table else kernels.WINDOWS_BY_EOS
-        return kernels.ViewState(
-            np.int64(kind),
-            np.int64(self.seq_len),
-            np.int64(self.stride),
-            np.int64(-1 if self.eos_id is None else self.eos_id),
-            np.int64(self.mask_ends),
-            np.int64(0),
-            np.int64(self.static_shapes),
-            np.int64(not self._sees_documents and self.metadata is None),
-            np.int64(self.dataset.num_records),
-            np.empty((0, 3), np.int64),
-            np.empty(0, np.int64),
+        return self._state(
+            kind,
+            stride=self.stride,
+            eos_id=-1 if self.eos_id is None else self.eos_id,
+            is_plain=not self.extras and not self._sees_documents and self.metadata is None,
         )
