@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.read.layout import ALIGNMENT_BYTES
+from penstock.read.layout import ALIGNMENT_BYTES, NUM_COUNTS
 
 
 class Memory:
     """A block of memory, with what is asked of it for every batch."""
 
-    __slots__ = ("address", "array", "interface", "tensor")
+    __slots__ = ("address", "array", "counts", "interface", "tensor")
 
     def __init__(self, array: NDArray[np.uint8], tensor: Any = None) -> None:
         self.array = array
+        self.counts: NDArray[np.int64] = array[: 8 * NUM_COUNTS].view(np.int64)
         self.tensor = tensor
         self.address: int = array.ctypes.data
         self.interface: dict[str, Any] = array.__array_interface__

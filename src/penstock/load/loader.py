@@ -328,7 +328,7 @@ class Loader:
             step, memory, decoded = self._get_step()
         if self._digest_tokens:
             self._token_sum = self._hash_tokens(memory.array, step)
-        counts = self._layout.counts(memory.array)
+        counts = memory.counts
         num_tokens = int(counts[NUM_TOKENS])
         lent = self._pool.lend(memory)
         batch = {name: show(lent, step.rows, counts) for name, show in self._show.items()}

@@ -454,7 +454,7 @@ def read_run(files, layout, row, column, start, length, batch, width, scratch, f
     return True
 
 
-@helper
+@inlined
 def fill_segments(files, layout, segments, batch, width, scratch, fault):
     """Read segments into the batch, those that lie end to end in one go.
 

@@ -84,7 +84,7 @@ class Place:
 
     def of(self, memory: NDArray[np.uint8], rows: int, counts: NDArray[np.int64]) -> NDArray[Any]:
         """Look at the first `rows` rows."""
-        shape = self.shape(rows, counts)
+        shape = (rows, *self.row_shape) if self.count is None else self.shape(rows, counts)
         if 0 in shape:
             return np.empty(shape, self.dtype)
         return np.ndarray(shape, self.dtype, memory, self.offset)

@@ -11,7 +11,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from penstock.jit import helper, kernel
+from penstock.jit import helper, inlined, kernel
 from penstock.metadata.kernels import SPANS_TYPE, Spans, collect_spans, find_groups
 from penstock.read.kernels import (
     COLUMN,
@@ -264,18 +264,24 @@ def pieces_of(view, sample):
     return np.int64(-1), np.int64(-1)
 
 
-@helper
+@inlined
 def find_segments(view, room, sample, row):
     """Fill in the segments of a sample; how many there are, or -1 and a fault."""
+    if view.kind == ROWS:
+        return find_pieces(view, room, sample, row)
+    if view.kind == WINDOWS_BY_DOCUMENT:
+        return cut_by_documents(room, sample * view.stride, view.width + 1, row)
     segments = room.segments
-    if view.kind != ROWS:
-        start = sample * view.stride
-        if view.kind == WINDOWS_BY_DOCUMENT:
-            return cut_by_documents(room, start, view.width + 1, row)
-        segments[0, ROW], segments[0, COLUMN] = row, 0
-        segments[0, START], segments[0, LENGTH] = start, view.width + 1
-        segments[0, DOCUMENT] = -1
-        return np.int64(1)
+    segments[0, ROW], segments[0, COLUMN] = row, 0
+    segments[0, START], segments[0, LENGTH] = sample * view.stride, view.width + 1
+    segments[0, DOCUMENT] = -1
+    return np.int64(1)
+
+
+@helper
+def find_pieces(view, room, sample, row):
+    """The segments of a stored row."""
+    segments = room.segments
     first, last = pieces_of(view, sample)
     if first < 0 or last - first > segments.shape[0]:
         set_fault(room.fault, WRONG_ROWS, 0, 0, sample, 0)
@@ -450,7 +456,7 @@ def announce_sample(view, room, sample):
     if view.kind != ROWS:
         announce_run(room.files, sample * view.stride, view.width + 1, room.fault)
         return
-    segments = room.segments[: max(0, find_segments(view, room, sample, 0))]
+    segments = room.segments[: max(0, find_pieces(view, room, sample, 0))]
     for s in range(segments.shape[0]):
         announce_run(room.files, segments[s, START], segments[s, LENGTH], room.fault)
 
@@ -460,7 +466,7 @@ def sample_is_cached(view, room, sample):
     """Whether the sample's first record can be read without waiting for the disk."""
     start = sample * view.stride
     if view.kind == ROWS:
-        if find_segments(view, room, sample, 0) < 1:
+        if find_pieces(view, room, sample, 0) < 1:
             return True
         start = room.segments[0, START]
     return is_cached(room.files, start, room.scratch, room.fault)
