@@ -253,7 +253,7 @@ def cut_by_eos(view, layout, room, row, width, batch, start):
     return np.int64(num)
 
 
-@helper
+@inlined
 def pieces_of(view, sample):
     """Which pieces make up a stored row; (-1, -1) if the stored rows are broken."""
     if view.row_first.size == 0:
@@ -278,7 +278,7 @@ def find_segments(view, room, sample, row):
     return np.int64(1)
 
 
-@helper
+@inlined
 def find_pieces(view, room, sample, row):
     """The segments of a stored row."""
     segments = room.segments
@@ -349,7 +349,7 @@ def add_boundary(layout, batch, counts, value):
         counts[NUM_BOUNDARIES] = num + 1
 
 
-@helper
+@inlined
 def finish_row(view, layout, segments, row, width, batch, counts):
     """Derive what follows from the segments of a row; how many of its inputs are records."""
     derived, outputs = layout.derived, layout.outputs
