@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.pack.policy import PackReport
     from penstock.pack.survey import LengthHistogram
 
-_BAR_WIDTH = 20
+_BAR_WIDTH = 18
 _EXPLAINED = (
     "padding   input columns without a token",
     "split     documents that are not whole in one row",
