@@ -68,7 +68,7 @@ def test_pack_reports_every_policy_and_stores_the_one_that_is_asked_for(path, ca
     printed = capsys.readouterr().out
     assert "2 documents, 1,003 tokens: 502 on average, 603 at most" in printed
     assert re.search(r"512 to 1,023 +1 +█+ +60.1%", printed)
-    assert re.search(r"concat +15 +0.0000% +100.00% +0.00% +43", printed)
+    assert re.search(r"concat +15 +0.0000% +100.00% +0.00% +42", printed)
     assert re.search(r"best_fit +16 +2.0508% +100.00% +0.00% +0", printed)
     assert re.search(r"bos_best_fit +2 +0.0000% +100.00% +87.04% +0", printed)
     assert re.search(r"bos_best_fit_keep +16 +2.0508% +100.00% +0.00% +0", printed)
@@ -86,6 +86,13 @@ def test_audit_goes_on_to_the_tokens(path, capsys):
     assert "128 of 1,003 are inputs of all samples together once" in _output(capsys)
     assert main(arguments) == 0
     assert "960 of 1,003 are inputs" in _output(capsys)
+
+
+def test_audit_refuses_an_order_that_a_loader_would_refuse(path, capsys):
+    arguments = ["audit", path, "--view", "documents", "--seq-len", "64", "--batch-size", "1"]
+    assert main([*arguments, "--shuffle", "lengths:1"]) == 1
+    assert "sorted by length" in capsys.readouterr().err
+    assert main([*arguments, "--shuffle", "lengths:1", "--by-length"]) == 0
 
 
 def _output(capsys):

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, UsageError
+from penstock.metadata import kernels
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly
+from penstock.views.reading import SampleReader
 
 ACCESS = ["pread", "mmap"]
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -776,3 +778,43 @@ def test_torch_tensors_hold_the_arrays(numbered):
         assert isinstance(batch[name], torch.Tensor)
     assert batch["metadata"].dtype == torch.uint8
     assert batch["metadata_offsets"].tolist() == [0, 1, 2, 3, 4]
+
+
+def count_groups(view, samples):
+    """How many reads of the index, and as many of the bytes, these samples take."""
+    layout = view.layout(len(samples), np.int64)
+    reader = SampleReader(view, layout)
+    reader.read(np.array(samples), np.empty(layout.num_bytes, np.uint8))
+    reader.close()
+    return int(reader.arguments[2].spans.counts[kernels.NUM_GROUPS])
+
+
+def test_a_row_takes_one_read_and_neighbouring_rows_take_it_together(tmp_path):
+    for name, shard_bytes in (("one", 1 << 20), ("two", 700)):
+        with penstock.Writer(
+            tmp_path / name, vocab_size=999, metadata=bytes, shard_bytes=shard_bytes
+        ) as writer:
+            for number in range(20):
+                spans = [(0, 3, b"ab"), (3, 4, b""), (6, 9, b"cd")]
+                writer.append([number] * 10, spans=spans)
+    view = penstock.open(tmp_path / "one").windows(40, metadata=bytes)
+    assert count_groups(view, [1]) == 1
+    assert count_groups(view, [0, 1, 2, 3]) == 1
+    assert count_groups(view, [0, 2]) == 2
+    data = penstock.open(tmp_path / "two")
+    assert len(data.shards) == 2
+    assert count_groups(data.windows(199, metadata=bytes), [0]) == 2
+
+
+def test_a_decoder_runs_in_the_reading_thread(numbered):
+    names = set()
+
+    def decode(blob):
+        names.add(threading.current_thread().name)
+        return blob
+
+    for prefetch, expected in ((2, "penstock"), (0, threading.current_thread().name)):
+        names.clear()
+        with penstock.Loader(numbered.windows(7, metadata=decode), 4, prefetch=prefetch) as loader:
+            next(iter(loader))
+        assert names == {expected}

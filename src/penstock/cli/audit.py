@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Walk the plan and report per epoch."""
     from penstock.audit import audit, audit_tokens
-    from penstock.order import make_order
+    from penstock.load.loader import order_of
 
     view = options.view(options.open_data(arguments), arguments)
-    order = make_order(options.shuffle(arguments), len(view), arguments.seed)
+    order = order_of(view, options.shuffle(arguments), arguments.seed)
     changes = _changes(arguments)
     total = arguments.epochs * len(view)
     with options.progress_bar("auditing", total, unit_bytes=False) as bar:

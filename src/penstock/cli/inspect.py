@@ -81,7 +81,7 @@ def _describe(view: "View") -> str:
 
 def _show(console: "Console", view: "View", index: int) -> None:
     """Print a sample document by document, then its fields and its metadata."""
-    from penstock.views.view import IGNORED
+    from penstock.read.layout import IGNORED
 
     sample, data = view[index], view.dataset
     console.print(f"[bold]sample {index:,}[/bold]")

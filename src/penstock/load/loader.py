@@ -54,6 +54,16 @@ class LoaderStats:
     """batches that are read and wait to be taken"""
 
 
+def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
+    """Make the order in which a loader reads `view`."""
+    if isinstance(shuffle, LengthBuckets) and not getattr(view, "by_length", False):
+        raise UsageError(
+            "LengthBuckets shuffles samples that are sorted by length; use "
+            "data.documents(…, by_length=True)"
+        )
+    return make_order(shuffle, len(view), seed)
+
+
 class Loader:
     """Batches of `view`, one epoch per `iter`, the same global order on any number of ranks.
 
@@ -111,13 +121,8 @@ class Loader:
                 f"the view has no samples: the dataset has {view.dataset.num_records:,} records, "
                 f"for rows of {view.seq_len:,}"
             )
-        if isinstance(shuffle, LengthBuckets) and not getattr(view, "by_length", False):
-            raise UsageError(
-                "LengthBuckets shuffles samples that are sorted by length; use "
-                "data.documents(…, by_length=True)"
-            )
         self.view = view
-        self.order: Order = make_order(shuffle, len(view), seed)
+        self.order: Order = order_of(view, shuffle, seed)
         self.plan = Plan(
             num_samples=len(view),
             batch_size=integer("batch_size", batch_size, 1),

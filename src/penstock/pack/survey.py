@@ -54,7 +54,8 @@ NUM_PASSES = 1 + len(PACKING)
 def _concat(data: Dataset, seq_len: int, progress: Progress) -> tuple[PackReport, LengthHistogram]:
     num_rows = len(data.windows(seq_len))
     report = PackReport(CONCAT, seq_len, data.num_documents, 0, data.num_records, num_rows)
-    report.lost = data.num_records - num_rows * seq_len
+    report.label_only = min(1, num_rows)  # the last label of the last window
+    report.lost = data.num_records - num_rows * seq_len - report.label_only
     histogram = LengthHistogram()
     for offsets, first_record, _ in document_chunks(data.shards):
         lengths = np.diff(offsets)

@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from penstock.jit import helper, inlined, kernel
+from penstock.read.layout import IGNORED
 
 FAULT_CODE, FAULT_FILE, FAULT_SHARD, FAULT_OFFSET, FAULT_DETAIL, STOP = range(6)
 NUM_FAULT_WORDS = 6
@@ -24,7 +25,6 @@ FINE, CANNOT_OPEN, WRONG_SIZE, CANNOT_READ, SHORT_READ, CANNOT_MAP, WRONG_CONTEN
 
 ROW, COLUMN, START, LENGTH = range(4)
 OPEN_SHARD, DESCRIPTOR, MAPPING = range(3)
-IGNORED = -100  # the label that torch's cross entropy leaves out
 
 _EINTR, _NO_DESCRIPTOR_LEFT = errno.EINTR, (errno.EMFILE, errno.ENFILE)
 _SEEK_END = np.int32(os.SEEK_END)

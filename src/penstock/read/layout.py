@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.read.kernels import LayoutTable
 
 ALIGNMENT_BYTES = 64
+IGNORED = -100  # the label that torch's cross entropy leaves out
 _MAX_SCRATCH_BYTES = 1 << 18
 
 # The words of `counts`: columns that hold records, in all rows together; the width of the rows;

@@ -14,7 +14,7 @@ from penstock.errors import UsageError
 from penstock.formats.stream import METADATA_ID, TOKEN
 from penstock.metadata.spans import check_decoder
 from penstock.read import layout as outputs_of
-from penstock.read.layout import MAX_SEQLEN, BatchLayout, Derived, Output
+from penstock.read.layout import IGNORED, MAX_SEQLEN, BatchLayout, Derived, Output
 from penstock.views.reading import SampleReader
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]
 Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
 
-IGNORED = -100
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _EXTRAS = get_args(Extra)
 _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows")
