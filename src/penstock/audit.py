@@ -165,6 +165,7 @@ def _check_documents(view: Packed | Documents) -> None:
     for offsets, first_record, first_document in document_chunks(data.shards):
         edges[first_document : first_document + offsets.size] = first_record + offsets
     seen = np.zeros(data.num_documents // 64 + 1, np.uint64)
+    fills_row = _fills_row(view)
     for start in range(0, len(pieces), _CHUNK):
         starts, lengths, documents = pieces[start : start + _CHUNK].T
         if documents.min() < 0 or documents.max() >= data.num_documents:
@@ -172,6 +173,8 @@ def _check_documents(view: Packed | Documents) -> None:
         first, end = edges[documents], edges[documents + 1]
         if np.any(starts < first) or np.any(starts + lengths > end):
             raise VerificationError(f"{view.stored_in}: a piece does not keep to its document")
+        if np.any((starts + lengths < end) & ~fills_row[start : start + _CHUNK]):
+            raise VerificationError(f"{view.stored_in}: a piece ends before its document and row")
         if view.report.is_lossless:
             continue
         if np.any(starts != first):
@@ -179,6 +182,16 @@ def _check_documents(view: Packed | Documents) -> None:
         repeated = mark_once(np.ascontiguousarray(documents), seen)
         if repeated >= 0:
             raise VerificationError(f"{view.stored_in}: document {repeated:,} comes twice")
+
+
+def _fills_row(view: Packed | Documents) -> NDArray[np.bool_]:
+    """Which pieces end in the last column of their row, which is only a label."""
+    lengths, row_first = view.rows.pieces[:, 1], view.rows.row_first
+    if not row_first.size or not lengths.size:
+        return np.asarray(lengths == view.seq_len + 1)
+    fills = np.zeros(lengths.size, np.bool_)
+    fills[row_first[1:] - 1] = np.add.reduceat(lengths, row_first[:-1]) == view.seq_len + 1
+    return fills
 
 
 def _plans(num_samples: int, change: Change, tail: Tail) -> list[Plan]:
