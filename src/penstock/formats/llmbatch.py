@@ -1,0 +1,107 @@
+"""LLMBATCH, the file of ZeroBatch v2: batches as they will be served, one after the other.
+
+    offset  type   field
+    0       8s     magic            "LLMBATCH"
+    8       u32    version          1, also in the format that calls itself v2
+    12      u32    batch_size       rows of a batch
+    16      u32    seq_len          tokens of a row
+    20      u64    num_batches
+    28      u32    dtype            0: uint32, the only one there is
+    32      u32    seed             of the shuffle when the file was written
+    36      u32    total_records    how many there were before the last, partial batch was dropped
+    40      zeros                   up to byte 4096, where batch 0 starts
+
+Little-endian throughout. Every batch is padded with zeros to whole pages of 4,096 bytes, and the
+file ends with its last batch: one wrong number in the header, and the size does not fit.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from penstock.errors import FormatError
+
+MAGIC, VERSION, UINT32 = b"LLMBATCH", 1, 0
+HEADER_BYTES = PAGE_BYTES = 4096
+TOKEN_BYTES = 4
+MOST_U32 = 0xFFFF_FFFF
+
+_FIELDS = struct.Struct("<8sIIIQIII")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of itself."""
+
+    batch_size: int
+    seq_len: int
+    num_batches: int
+    seed: int
+    total_records: int
+    """for information only; 2^32 - 1 stands for that many or more"""
+
+    @property
+    def batch_bytes(self) -> int:
+        """The tokens of one batch."""
+        return self.batch_size * self.seq_len * TOKEN_BYTES
+
+    @property
+    def padded_batch_bytes(self) -> int:
+        """From the start of one batch to that of the next."""
+        return -(-self.batch_bytes // PAGE_BYTES) * PAGE_BYTES
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of all batches."""
+        return self.num_batches * self.batch_size
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return HEADER_BYTES + self.num_batches * self.padded_batch_bytes
+
+    def pack(self) -> bytes:
+        """The first 4,096 bytes of the file."""
+        fields = _FIELDS.pack(
+            MAGIC,
+            VERSION,
+            self.batch_size,
+            self.seq_len,
+            self.num_batches,
+            UINT32,
+            self.seed,
+            min(self.total_records, MOST_U32),
+        )
+        return fields.ljust(HEADER_BYTES, b"\0")
+
+
+def parse_header(head: bytes, size_bytes: int, name: str) -> Header:
+    """Check the first bytes of the file `name`, of `size_bytes` in all, and say what is in it.
+
+    The reserved bytes may hold anything: a later version may use them.
+    """
+    if not head.startswith(MAGIC):
+        raise FormatError(
+            f"{name}: not an LLMBATCH file: it starts with {head[:8]!r}, not {MAGIC!r}"
+        )
+    if size_bytes < HEADER_BYTES or len(head) < _FIELDS.size:
+        raise FormatError(
+            f"{name}: {size_bytes:,} bytes, less than the {HEADER_BYTES:,} of an LLMBATCH header; "
+            "copy or write it again"
+        )
+    _, version, batch_size, seq_len, num_batches, dtype, seed, total = _FIELDS.unpack_from(head)
+    if version != VERSION:
+        raise FormatError(f"{name}: LLMBATCH version {version}; this Penstock reads {VERSION}")
+    if dtype != UINT32:
+        raise FormatError(f"{name}: dtype code {dtype}; LLMBATCH knows only {UINT32}, uint32")
+    header = Header(batch_size, seq_len, num_batches, seed, total)
+    if not header.num_rows * seq_len:
+        raise FormatError(
+            f"{name}: {num_batches:,} batches of {batch_size:,} x {seq_len:,} tokens hold nothing"
+        )
+    if header.size_bytes != size_bytes:
+        relation = "short" if size_bytes < header.size_bytes else "long"
+        raise FormatError(
+            f"{name}: {size_bytes:,} bytes, too {relation}: {num_batches:,} batches of "
+            f"{batch_size:,} x {seq_len:,} tokens make {header.size_bytes:,}; copy it again"
+        )
+    return header
