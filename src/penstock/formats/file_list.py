@@ -1,0 +1,227 @@
+"""A list of a dataset's files and their sizes, kept in a file: made once, used by every process.
+
+    [{"path": "web/000.ds", "size": 2097152, "mtime_ns": 1755000000000000000}, …]
+
+It is datatrove's `paths_file`, which has no `mtime_ns`; either program reads what the other wrote.
+A path is relative to the dataset's root, or absolute. `xxh3`, a checksum, may be there and is kept.
+
+The list says which files make up the dataset, not which lie there now: a file that was added later
+is not in it until the list is removed. A listed file that changed or went makes the list outdated.
+Whoever finds a list missing, outdated or half-written makes it again under a lock, and appears to
+the others only with the whole of it.
+"""
+
+import contextlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import FormatError, MissingDataError, ReadError
+from penstock.write import files as written  # by module: it imports formats itself
+
+_MOST = (1 << 63) - 1
+_CHECKSUM = re.compile(r"[0-9a-f]{16}")
+# About two million files; JSON takes some ten times its size in memory.
+_MAX_LIST_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """What a list says of one file."""
+
+    path: Path
+    size_bytes: int
+    mtime_ns: int | None = None
+    """None in a list that datatrove wrote: then the size alone tells whether the file changed"""
+    xxh3: str | None = None
+
+
+def list_files(
+    list_path: Path, root: Path, find: Callable[[], Iterable[Path]]
+) -> Sequence[ListedFile]:
+    """The files in the list, if it is there and current; else those that `find` gives.
+
+    However many processes start at once, one of them calls `find`, and the others wait for its
+    list. Where the list cannot be written, each finds for itself.
+    """
+    files = _read_if_current(list_path, root)
+    if files:
+        return files
+    with contextlib.ExitStack() as stack:
+        try:
+            list_path.parent.mkdir(parents=True, exist_ok=True)
+            died = stack.enter_context(
+                written.hold_lock(list_path.parent, list_path.name, wait=True)
+            )
+        except OSError:
+            return measure_files(find())
+        files = _read_if_current(list_path, root)
+        if files:
+            return files
+        if died:
+            _remove_leftovers(list_path)
+        files = measure_files(find())
+        if files:
+            with contextlib.suppress(OSError):
+                written.publish(list_path, _to_json(files, root))
+        return files
+
+
+def read_file_list(list_path: Path, root: Path) -> Sequence[ListedFile]:
+    """Read and check a list; whether its files are still as it says, `is_current` tells."""
+    return _parse(list_path, root, _read(list_path))
+
+
+def write_file_list(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
+    """Write a list, whole or not at all; paths below `root` are stored relative to it."""
+    with written.hold_lock(list_path.parent, list_path.name, wait=True):
+        written.publish(list_path, _to_json(files, root))
+
+
+def is_current(files: Iterable[ListedFile]) -> bool:
+    """Whether every listed file is there and has the size, and the time if known, of the list."""
+    return all(_is_unchanged(file) for file in files)
+
+
+def measure_files(paths: Iterable[Path]) -> list[ListedFile]:
+    """Look up the sizes and times of files."""
+    return [_measure(path) for path in paths]
+
+
+def _is_unchanged(file: ListedFile) -> bool:
+    try:
+        found = file.path.stat()
+    except OSError:
+        return False
+    return (
+        found.st_size == file.size_bytes
+        and file.mtime_ns in (None, found.st_mtime_ns)
+        and stat.S_ISREG(found.st_mode)
+    )
+
+
+def _measure(path: Path) -> ListedFile:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise MissingDataError(f"{path}: missing, though its folder names it") from None
+    except OSError as error:
+        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise FormatError(f"{path}: not a regular file; remove it or leave it out of the pattern")
+    return ListedFile(path, found.st_size, found.st_mtime_ns)
+
+
+def _read_if_current(list_path: Path, root: Path) -> Sequence[ListedFile] | None:
+    try:
+        text = _read(list_path)
+    except MissingDataError:
+        return None
+    try:
+        files = _parse(list_path, root, text)
+    except FormatError:
+        # What was begun as a list can be made again; anything else is the user's, and stays.
+        if not _begins_like_a_list(text):
+            raise
+        return None
+    return files if is_current(files) else None
+
+
+def _begins_like_a_list(text: bytes) -> bool:
+    """A list's beginning, or the zeros that some file systems leave after a loss of power."""
+    head = re.sub(rb"\s", b"", text[:256].strip(b"\0"))
+    return b'[{"path":'.startswith(head[:9])
+
+
+def _remove_leftovers(list_path: Path) -> None:
+    """Remove what a killed process had begun; only who holds the lock writes such files."""
+    leftover = re.compile(re.escape(list_path.name) + written.TEMPORARY)
+    for path in list_path.parent.iterdir():
+        if leftover.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _read(list_path: Path) -> bytes:
+    try:
+        # A pipe of this name would block, or give what cannot be read again.
+        is_regular = stat.S_ISREG(list_path.stat().st_mode)
+        text = _read_bytes(list_path) if is_regular else b""
+    except FileNotFoundError:
+        raise MissingDataError(f"{list_path}: no such list of files") from None
+    except OSError as error:
+        raise ReadError(error.errno, f"{list_path}: {error.strerror}") from None
+    if not is_regular:
+        raise ReadError(f"{list_path}: not a regular file; give the list another name")
+    if len(text) > _MAX_LIST_BYTES:
+        raise FormatError(
+            f"{list_path}: more than {_MAX_LIST_BYTES:,} bytes, too large for a list of files"
+        )
+    return text
+
+
+def _read_bytes(list_path: Path) -> bytes:
+    with list_path.open("rb") as file:
+        return file.read(_MAX_LIST_BYTES + 1)
+
+
+def _parse(list_path: Path, root: Path, text: bytes) -> list[ListedFile]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            f"{list_path}: not valid JSON ({error}); if it is a list of files, remove it, and it "
+            "is made again"
+        ) from None
+    try:
+        if not isinstance(document, list):
+            raise FormatError(f"{document!r:.60} is not a list of files")  # noqa: TRY301
+        return [_parse_entry(entry, f"[{k}]", root) for k, entry in enumerate(document)]
+    except FormatError as mistake:
+        raise FormatError(f"{list_path}: {mistake}") from None
+
+
+def _parse_entry(entry: Any, where: str, root: Path) -> ListedFile:
+    if not isinstance(entry, dict):
+        raise FormatError(f"{where}: {entry!r:.60} is not an object with a path and a size")
+    path, size_bytes = entry.get("path"), entry.get("size")
+    if not isinstance(path, str) or not _can_be_a_path(path):
+        raise FormatError(f"{where}.path: {path!r:.60} is not the path of a file")
+    if type(size_bytes) is not int or not 0 <= size_bytes <= _MOST:
+        raise FormatError(f"{where}.size: {size_bytes!r:.60} is not a number of bytes ({path})")
+    mtime_ns, xxh3 = entry.get("mtime_ns"), entry.get("xxh3")
+    if mtime_ns is not None and (type(mtime_ns) is not int or abs(mtime_ns) > _MOST):
+        raise FormatError(f"{where}.mtime_ns: {mtime_ns!r:.60} is not a time ({path})")
+    if xxh3 is not None and not (isinstance(xxh3, str) and _CHECKSUM.fullmatch(xxh3)):
+        raise FormatError(f"{where}.xxh3: {xxh3!r:.60} is not 16 hex digits ({path})")
+    return ListedFile(root / path, size_bytes, mtime_ns, xxh3)
+
+
+def _can_be_a_path(path: str) -> bool:
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return bool(encoded) and b"\0" not in encoded
+
+
+def _to_json(files: Iterable[ListedFile], root: Path) -> str:
+    """One file a line, `path` first: that is how the beginning of a list is known again."""
+    lines = ",\n ".join(json.dumps(_to_entry(file, root)) for file in files)
+    return f"[{lines}]\n"
+
+
+def _to_entry(file: ListedFile, root: Path) -> dict[str, Any]:
+    below = file.path.is_relative_to(root)
+    path = file.path.relative_to(root) if below else file.path.absolute()
+    entry = {
+        "path": str(path),
+        "size": file.size_bytes,
+        "mtime_ns": file.mtime_ns,
+        "xxh3": file.xxh3,
+    }
+    return {key: value for key, value in entry.items() if value is not None}
