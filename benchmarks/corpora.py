@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import penstock
 from penstock.formats import stream
-from penstock.formats.stream import Manifest, Shard, StoredFile
+from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, Manifest, Shard, StoredFile
 
 DATA = Path("bench-data")
 
@@ -44,7 +44,7 @@ def dense(num_tokens: int) -> Path:
 
 def stream_file(directory: Path) -> Path:
     """The only stream file of a dense corpus."""
-    return shard_file(directory, stream.STREAM)
+    return shard_file(directory, STREAM)
 
 
 def shard_file(directory: Path, suffix: str) -> Path:
@@ -115,7 +115,7 @@ def sparse(num_shards: int, records_per_shard: int) -> Path:
     directory.mkdir(parents=True)
     shards = []
     for number in range(num_shards):
-        sizes = {stream.STREAM: 2 * records_per_shard, stream.DOCUMENTS: 16}
+        sizes = {STREAM: 2 * records_per_shard, DOCUMENTS: 16}
         files = {suffix: StoredFile(size, _NO_CHECKSUM) for suffix, size in sizes.items()}
         shard = Shard(directory, f"{number:05d}", records_per_shard, 1, 0, files)
         for suffix, size in sizes.items():
@@ -133,20 +133,20 @@ def sparse_documents(directory: Path, lengths: Iterable[NDArray[np.int64]]) -> P
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     hashed, num_records, num_documents = xxhash.xxh3_64(bytes(8)), 0, 0
-    with (directory / f"00000{stream.DOCUMENTS}").open("xb") as file:
+    with (directory / f"00000{DOCUMENTS}").open("xb") as file:
         file.write(bytes(8))
         for some in lengths:
-            offsets = (num_records + np.cumsum(some)).astype(stream.OFFSET).tobytes()
+            offsets = (num_records + np.cumsum(some)).astype(OFFSET).tobytes()
             file.write(offsets)
             hashed.update(offsets)
             num_records += int(some.sum())
             num_documents += some.size
     files = {
-        stream.STREAM: StoredFile(2 * num_records, _NO_CHECKSUM),
-        stream.DOCUMENTS: StoredFile(8 * (num_documents + 1), hashed.hexdigest()),
+        STREAM: StoredFile(2 * num_records, _NO_CHECKSUM),
+        DOCUMENTS: StoredFile(8 * (num_documents + 1), hashed.hexdigest()),
     }
     shard = Shard(directory, "00000", num_records, num_documents, 0, files)
-    with shard.path(stream.STREAM).open("xb") as file:
+    with shard.path(STREAM).open("xb") as file:
         file.truncate(2 * num_records)
     _write_manifest(directory, [shard])
     return directory
@@ -154,4 +154,4 @@ def sparse_documents(directory: Path, lengths: Iterable[NDArray[np.int64]]) -> P
 
 def _write_manifest(directory: Path, shards: list[Shard]) -> None:
     manifest = Manifest(_RECORD, _VOCAB_SIZE, {}, None, None, tuple(shards))
-    (directory / stream.MANIFEST_NAME).write_text(manifest.to_json())
+    (directory / stream.MANIFEST_NAME).write_text(stream.manifest_to_json(manifest))

@@ -145,14 +145,14 @@ def test_nothing_to_open_is_said(tmp_path):
         penstock.open(tmp_path / "none-*")
     with pytest.raises(FileNotFoundError, match="absent: no such file or directory"):
         penstock.open(tmp_path / "absent")
-    with pytest.raises(MissingDataError, match=r"holds no dataset \(penstock.json is not there\)"):
+    with pytest.raises(MissingDataError, match=r"holds no dataset: neither penstock.json nor"):
         penstock.open(tmp_path)
 
 
-def test_a_file_in_place_of_a_directory_is_refused(tmp_path):
-    (tmp_path / "data.bin").write_bytes(b"1234")
-    with pytest.raises(FormatError, match=r"data.bin: not a dataset; pass the directory"):
-        penstock.open(tmp_path / "data.bin")
+def test_a_file_of_no_known_format_is_refused(tmp_path):
+    (tmp_path / "data.txt").write_bytes(b"1234")
+    with pytest.raises(FormatError, match=r"data.txt: starts with b'1234', which is no format"):
+        penstock.open(tmp_path / "data.txt")
 
 
 def test_a_name_that_no_file_system_takes_is_an_error_of_ours(tmp_path):

@@ -14,13 +14,17 @@ import xxhash
 from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.formats import Manifest, Shard, describe
-from penstock.formats.stream import DOCUMENTS, METADATA_ID, STREAM, TOKEN, fields_to_json
+from penstock.formats import Manifest, Shard, data_files, describe
+from penstock.formats.file_list import list_files
+from penstock.formats.shard import METADATA_ID, TOKEN
+from penstock.formats.stream import FORMAT, fields_to_json
 from penstock.metadata.spans import Decoder, as_array, check_decoder
 from penstock.pack.policy import Policy
-from penstock.read.documents import document_offsets
+from penstock.read.documents import document_offsets, document_table, documents_digest
+from penstock.read.fingerprint import records_digest
 from penstock.read.layout import BatchLayout, Output
-from penstock.read.local import Access, LocalReader
+from penstock.read.local import FIELD_APART, RECORDS, Access, LocalReader
+from penstock.read.scan import find_documents
 from penstock.views.packed import Documents, Excerpts, Overflow, Packed
 from penstock.views.view import Extra
 from penstock.views.windows import Windows
@@ -43,6 +47,11 @@ class Dataset:
         """The record, a NumPy struct."""
         return self.manifests[0].fields
 
+    @property
+    def apart(self) -> str | None:
+        """The last of the fields, if it lies in files of its own."""
+        return self.manifests[0].apart
+
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """All shards, in the order of the stream."""
@@ -60,8 +69,13 @@ class Dataset:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of all files, manifests aside."""
-        return sum(file.size_bytes for shard in self.shards for file in shard.files.values())
+        """Bytes of all files, manifests aside; one that several shards lie in counts once."""
+        sizes = {
+            file.path or (number, kind): file.size_bytes
+            for number, shard in enumerate(self.shards)
+            for kind, file in shard.files.items()
+        }
+        return sum(sizes.values())
 
     @property
     def vocab_size(self) -> int | None:
@@ -71,10 +85,10 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for equal data in equal shards, wherever they lie."""
+        """Equal for equal data in equal shards, wherever they lie; see `records_digest`."""
         content = xxhash.xxh3_64(repr(fields_to_json(self.fields)).encode())
         for shard in self.shards:
-            content.update(f"{shard.num_records} {shard.files[STREAM].xxh3};".encode())
+            content.update(f"{shard.num_records} {records_digest(shard)};".encode())
         return content.hexdigest()
 
     @cached_property
@@ -82,13 +96,16 @@ class Dataset:
         """Equal for equal documents in equal shards, whatever their tokens."""
         content = xxhash.xxh3_64()
         for shard in self.shards:
-            content.update(f"{shard.num_records} {shard.files[DOCUMENTS].xxh3};".encode())
+            content.update(f"{shard.num_records} {documents_digest(shard)};".encode())
         return content.hexdigest()
 
     @cached_property
     def reader(self) -> LocalReader:
         """What turns segments of this dataset into arrays."""
-        return LocalReader(self.shards, self.fields.itemsize, self.access)
+        apart_bytes = self.fields[self.apart].itemsize if self.apart else 0
+        return LocalReader(
+            self.shards, self.fields.itemsize - apart_bytes, self.access, apart_bytes
+        )
 
     def windows(
         self,
@@ -177,16 +194,28 @@ class Dataset:
     def records(self, start: int, stop: int) -> NDArray[Any]:
         """Read the records [start, stop) as they are stored; bare tokens as integers."""
         start, stop, _ = slice(start, stop).indices(self.num_records)
-        length = max(0, stop - start)
-        # One row of raw bytes: the record as a single opaque field.
-        raw = np.dtype([("record", f"V{self.fields.itemsize}")])
-        layout = BatchLayout(raw, 1, length, (Output("", "record", raw["record"]),))
-        memory = np.zeros(layout.num_bytes, np.uint8)
-        self.reader.read(np.array([[0, 0, start, length]]), layout, memory)
-        place = layout.places()[""]
-        records: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(self.fields)
+        if self.apart is None:
+            records = self._read_run(RECORDS, self.fields, start, stop)
+        else:
+            records = np.empty(max(0, stop - start), self.fields)
+            together = [name for name in self.fields.names or () if name != self.apart]
+            stored = np.dtype([(name, self.fields[name]) for name in together])
+            records[together] = self._read_run(RECORDS, stored, start, stop)
+            field = self.fields[self.apart]
+            records[self.apart] = self._read_run(FIELD_APART, field, start, stop)
         tokens: NDArray[Any] = records[TOKEN] if self.fields.names == (TOKEN,) else records
         return tokens
+
+    def _read_run(self, kind: int, stored: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+        """Read the items [start, stop) of one kind of file: one row of raw bytes."""
+        length = max(0, stop - start)
+        raw = np.dtype([("record", f"V{stored.itemsize}")])
+        layout = BatchLayout(raw, 1, length, (Output("", "record", raw["record"]),))
+        memory = np.zeros(layout.num_bytes, np.uint8)
+        self.reader.read(np.array([[0, 0, start, length]]), layout, memory, kind)
+        place = layout.places()[""]
+        run: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(stored)
+        return run
 
     def document_range(self, number: int) -> range:
         """Which records of the stream are document `number`."""
@@ -196,7 +225,7 @@ class Dataset:
                 start, stop = document_offsets(shard, number - first_document, 2).tolist()
                 if not 0 <= start <= stop <= shard.num_records:
                     raise FormatError(
-                        f"{shard.path(DOCUMENTS)}: document {number:,} is records {start:,} to "
+                        f"{document_table(shard)[0]}: document {number:,} is records {start:,} to "
                         f"{stop:,} of {shard.num_records:,}; run penstock verify"
                     )
                 return range(first_record + start, first_record + stop)
@@ -259,33 +288,66 @@ class Dataset:
 
 
 def open(
-    source: Source | Iterable[Source], *, access: Access = "pread", check_sizes: bool = True
+    source: Source | Iterable[Source],
+    *,
+    format: str | None = None,  # noqa: A002
+    access: Access = "pread",
+    check_sizes: bool = True,
+    bos_id: int | None = None,
+    eos_id: int | None = None,
+    file_list: Source | None = None,
 ) -> Dataset:
-    """Open a directory, a glob of directories, or a list of both as one dataset.
+    """Open a file, a directory, a pattern, or a list of them, in any known format, as one dataset.
 
-    Opening reads manifests and asks for the files' sizes. `check_sizes=False` leaves that to the
-    first read of each file, for file systems on which asking is slow and thousands of processes
-    would ask at once. `access="mmap"` reads through memory maps: faster from the page cache, but a
-    failing disk then ends the process (see `read.local`).
+    Opening reads manifests and headers and asks for the files' sizes. `check_sizes=False` leaves
+    that to the first read of each of our own files, for file systems on which asking is slow and
+    thousands of processes would ask at once. `access="mmap"` reads through memory maps: faster from
+    the page cache, but a failing disk then ends the process (see `read.local`).
+
+    The format is found out; `format` says it where that cannot be, as in "flat:uint32". Files that
+    do not know their documents (nanoGPT's, llm.c's) are one each, or are cut before every `bos_id`
+    or after every `eos_id`, which reads them once.
+
+    `file_list` names a file in which the names and sizes of many files are kept. It is made by the
+    first process that comes, and used by all others while every file has that size and time; then
+    the source is not searched again. Such a list can also be opened itself.
 
     >>> data = penstock.open(tmp / "data")
     >>> data.num_records, data.fields["token"]
     (100, dtype('uint16'))
     """
+    if bos_id is not None and eos_id is not None:
+        raise UsageError("documents are found by bos_id or by eos_id, not by both")
     if access not in ("pread", "mmap"):
         raise UsageError(f"access is {access!r}; it must be 'pread' or 'mmap'")
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
-    paths = [path for each in sources for path in _expand(each)]
+    paths = [path for each in sources for path in _expand(each)] if file_list is None else []
+    if file_list is not None:
+        listed = Path(file_list).expanduser().absolute()
+        files = list_files(
+            listed,
+            listed.parent,
+            lambda: [
+                file
+                for each in sources
+                for path in _expand(each)
+                for file in data_files(path, format)
+            ],
+        )
+        paths = [file.path for file in files]
     if not paths:
         raise UsageError("nothing to open: the list is empty")
-    manifests = tuple(describe(path) for path in paths)
-    for path, manifest in zip(paths, manifests, strict=True):
-        if manifest.fields != manifests[0].fields:
+    manifests = tuple(manifest for path in paths for manifest in describe(path, format))
+    if bos_id is not None or eos_id is not None:
+        manifests = tuple(find_documents(each, bos_id=bos_id, eos_id=eos_id) for each in manifests)
+    for manifest in manifests:
+        if (manifest.fields, manifest.apart) != (manifests[0].fields, manifests[0].apart):
+            name = next((f"{s.directory}/{s.name}" for s in manifest.shards), str(paths))
             raise FormatError(
-                f"{path}: records are {fields_to_json(manifest.fields)}, those of {paths[0]} are "
+                f"{name}: records are {fields_to_json(manifest.fields)}, those of {paths[0]} are "
                 f"{fields_to_json(manifests[0].fields)}; only equal records make one stream"
             )
-        for shard in manifest.shards if check_sizes else ():
+        for shard in manifest.shards if check_sizes and manifest.format == FORMAT else ():
             shard.check_sizes()
     data = Dataset(manifests, access)
     if data.num_records >= 1 << 63:

@@ -1,6 +1,7 @@
 """Checks what is on disk against what the manifest says: sizes, checksums, offsets, ids."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
-from penstock.formats.stream import (
+from penstock.formats.shard import (
     DOCUMENTS,
     INDEX,
     METADATA,
@@ -21,6 +22,8 @@ from penstock.formats.stream import (
     Manifest,
     Shard,
 )
+from penstock.formats.stream import FORMAT
+from penstock.read.documents import document_chunks
 
 _CHUNK_BYTES = 1 << 24
 
@@ -35,8 +38,33 @@ def verify(data: Dataset, progress: Callable[[int], None] = lambda num_bytes: No
         problem
         for manifest in data.manifests
         for shard in manifest.shards
-        for problem in _verify_shard(shard, manifest, progress)
+        for problem in (
+            _verify_shard(shard, manifest, progress)
+            if manifest.format == FORMAT
+            else _verify_foreign(shard, progress)
+        )
     ]
+
+
+def _verify_foreign(shard: Shard, progress: Callable[[int], None]) -> Iterator[str]:
+    """Sizes, the checksums there are, and documents; every byte is read."""
+    for path, file in {str(shard.path(kind)): file for kind, file in shard.files.items()}.items():
+        checksum = xxhash.xxh3_64()
+        try:
+            with Path(path).open("rb") as opened:
+                while chunk := opened.read(_CHUNK_BYTES):
+                    checksum.update(chunk)
+                    progress(len(chunk))
+        except OSError as error:
+            yield f"{path}: {error.strerror}"
+        if file.xxh3 not in (None, checksum.hexdigest()):
+            yield f"{path}: xxh3 is {checksum.hexdigest()}, expected {file.xxh3}"
+    try:
+        shard.check_sizes()
+        for _ in document_chunks([shard]):
+            pass
+    except PenstockError as error:
+        yield str(error)
 
 
 def _verify_shard(

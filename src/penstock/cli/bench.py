@@ -108,7 +108,7 @@ def _time_numpy(view: "Windows", loader: "Loader", num_batches: int) -> float:
     """What a user would write: one slice of a memory map per row, widened into a new batch."""
     import numpy as np
 
-    from penstock.formats.stream import STREAM
+    from penstock.formats.shard import STREAM
 
     shards = view.dataset.shards
     maps = [np.memmap(s.path(STREAM), view.dataset.fields, "r") for s in shards if s.num_records]
@@ -144,7 +144,7 @@ def _time_copy(view: "View", arguments: argparse.Namespace) -> float:
 
 
 def _drop_from_cache(data: "Dataset") -> None:
-    from penstock.formats.stream import STREAM
+    from penstock.formats.shard import STREAM
 
     for shard in data.shards:
         descriptor = os.open(shard.path(STREAM), os.O_RDONLY)

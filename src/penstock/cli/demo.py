@@ -162,7 +162,7 @@ def _prove(directory: Path, data: "Dataset", checkpoint: int) -> None:
     import numpy as np
     import xxhash
 
-    from penstock.formats.stream import STREAM
+    from penstock.formats.shard import STREAM
 
     first = [line for rank in range(2) for line in _log(directory, "first", rank)]
     second = [line for rank in range(4) for line in _log(directory, "second", rank)]

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table and the samples."""
     from rich.console import Console
 
-    from penstock.formats.stream import METADATA_ID
+    from penstock.formats.shard import METADATA_ID
 
     data = options.open_data(arguments)
     view = options.view(

@@ -1,49 +1,260 @@
 """Formats: where on disk the records, documents and metadata of a dataset lie.
 
-    manifest   what a directory says about itself, checked for consistency before it is believed
+    manifest   what is known of a dataset without reading its data, checked before it is believed
     shard      one file set; shards laid end to end make the stream of records
     record     one element of the stream, a NumPy struct of fields, `token` among them
 
-A format reads no tokens. `describe(path)` finds out which format a path is in; there is one so
-far, our own stream (`formats.stream`).
+A format reads no tokens. `describe(path)` finds out by their content what files are, in this order:
+a directory with a manifest or an index, magic bytes, companions such as `.idx`, and only then, for
+what has no header at all, the name. A format that cannot be told by content, or is told wrongly,
+can be forced: `format="flat:uint32"`.
 """
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
-from penstock.formats import stream
-from penstock.formats.stream import Manifest, Shard
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
+from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
+from penstock.formats.file_list import is_current, read_file_list
+from penstock.formats.files import Head, read_head
+from penstock.formats.shard import STREAM, Manifest, Shard
 
-__all__ = ["Manifest", "Shard", "describe"]
+__all__ = ["FILE_LIST", "FORMATS", "Manifest", "Shard", "data_files", "describe"]
+
+FILE_LIST = "files.json"
+_INDEX, _HF_STATE = "index.json", "state.json"
+_MAX_INDEX_BYTES = 1 << 30
 
 
-def describe(path: Path) -> Manifest:
-    """Read the manifest of the dataset at `path`."""
+def describe(path: Path, format: str | None = None) -> list[Manifest]:  # noqa: A002
+    """What is known of the dataset at `path`: one manifest, or one for each file of a directory."""
+    name, _, option = (format or "").partition(":")
+    if format is not None and name not in FORMATS:
+        raise UsageError(f"no format {format!r}; there are {', '.join(FORMATS)}")
     try:
-        return _describe(path)
+        if not path.exists():
+            raise MissingDataError(f"{path}: no such file or directory")
+        if path.name == stream.MANIFEST_NAME:
+            path = path.parent
+        if path.is_dir():
+            return _describe_directory(path, name, option or None)
+        if path.suffix == ".json":
+            return _describe_list(path, name, option or None)
+        return [_describe_file(path, name, option or None)]
     except PenstockError:
         raise
     except OSError as error:
         raise ReadError(error.errno, f"{path}: {error.strerror}") from None
 
 
-def _describe(path: Path) -> Manifest:
-    if path.name == stream.MANIFEST_NAME:
-        path = path.parent
-    if (path / stream.MANIFEST_NAME).is_file():
-        return stream.read_manifest(path)
-    if not path.exists():
-        raise MissingDataError(f"{path}: no such file or directory")
-    if path.is_file():
-        raise FormatError(f"{path}: not a dataset; pass the directory with {stream.MANIFEST_NAME}")
+def _parquet(head: Head, option: str | None) -> Manifest:
+    from penstock.formats.arrow import describe_parquet
+
+    return describe_parquet(head, option)
+
+
+def _arrow(head: Head, option: str | None) -> Manifest:
+    from penstock.formats.arrow import describe_arrow
+
+    return describe_arrow(head, option)
+
+
+Describe = Callable[[Head, str | None], Manifest]
+
+# How the files of each format are described, with what stands behind the colon in `format`.
+_FILES: dict[str, Describe] = {
+    "llmbatch": lambda head, option: llmbatch.describe(head),
+    "llmchnk": lambda head, option: llmchnk.describe(head),
+    "megatron": lambda head, option: megatron.describe(head.path),
+    "megatron-sequences": lambda head, option: megatron.describe(head.path, by_sequence=True),
+    "datatrove": lambda head, option: datatrove.describe(head, _token_type(option)),
+    "llmc": lambda head, option: flat.describe_llmc(head),
+    "npy": lambda head, option: flat.describe_npy(head),
+    "dolma": lambda head, option: dolma.describe(head, _token_type(option)),
+    "flat": lambda head, option: flat.describe_flat(head, _token_type(option)),
+    "parquet": _parquet,
+    "arrow": _arrow,
+}
+FORMATS = ("penstock", *_FILES, "litdata", "mds")
+"""the names that `format=` takes"""
+
+# Which files of a directory are data, and not companions of data.
+_SUFFIXES = {
+    ".batch": "llmbatch",
+    ".chnk": "llmchnk",
+    ".ds": "datatrove",
+    ".bin": "",
+    ".npy": "",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+}
+_STREAM_START = b"\xff\xff\xff\xff"  # of an Arrow stream, which has no magic, and of some tokens
+_BARE = (".bin", ".npy", ".ds")
+_MAGIC = {
+    llmbatch.MAGIC: "llmbatch",
+    llmchnk.MAGIC: "llmchnk",
+    megatron.MAGIC: "megatron",
+    flat.NPY_MAGIC: "npy",
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    _STREAM_START: "arrow",
+}
+
+
+def _describe_file(path: Path, name: str, option: str | None) -> Manifest:
+    head = read_head(path)
+    kind = name or _detect(head)
+    if kind not in _FILES:
+        raise UsageError(f"{path}: {kind} is a format of directories; give the directory")
+    return _FILES[kind](head, option)
+
+
+def _detect(head: Head) -> str:
+    """The format of a file."""
+    path = head.path
+    for magic, kind in _MAGIC.items():
+        if head.start.startswith(magic) and (magic != _STREAM_START or path.suffix not in _BARE):
+            return kind
+    if path.suffix == ".bin" and path.with_suffix(".idx").exists():
+        return "megatron"
+    if flat.is_llmc(head):
+        return "llmc"
+    if path.suffix == ".ds" or path.with_name(path.name + datatrove.INDEX_SUFFIX).exists():
+        return "datatrove"
+    by_name = {".npy": "dolma", ".bin": "flat"}
+    if path.suffix in by_name:
+        return by_name[path.suffix]
+    raise FormatError(
+        f"{path}: starts with {head.start[:8]!r}, which is no format that is known; say which it "
+        f"is, as in format='flat:uint16' (there are {', '.join(FORMATS)})"
+    )
+
+
+def _describe_list(path: Path, name: str, option: str | None) -> list[Manifest]:
+    """The files of a list, which may have their checksums."""
+    files = read_file_list(path, path.parent)
+    for file in files:
+        if not is_current([file]):
+            raise FormatError(
+                f"{file.path}: is missing, or is not as {path.name} lists it; copy it again, or "
+                "remove the list"
+            )
+    return [
+        _with_checksum(_describe_file(file.path, name, option), file.path, file.xxh3)
+        for file in files
+    ]
+
+
+def _with_checksum(manifest: Manifest, path: Path, xxh3: str | None) -> Manifest:
+    shards = tuple(
+        replace(
+            shard,
+            files={
+                kind: replace(file, xxh3=xxh3) if file.path == str(path) else file
+                for kind, file in shard.files.items()
+            },
+        )
+        for shard in manifest.shards
+    )
+    return replace(manifest, shards=shards) if xxh3 else manifest
+
+
+def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
+    """The files that hold the tokens of a dataset whose format is one of files."""
+    if not path.is_dir():
+        return [path]
+    files = _data_files(path, (format or "").partition(":")[0])
+    if not files:
+        raise UsageError(f"{path}: holds no files that can be listed; open it without file_list")
+    return files
+
+
+def _describe_directory(path: Path, name: str, option: str | None) -> list[Manifest]:
+    if name in ("", "penstock") and (path / stream.MANIFEST_NAME).is_file():
+        return [stream.read_manifest(path)]
+    if name in ("", *_FILES) and (path / FILE_LIST).is_file():
+        return _describe_list(path / FILE_LIST, name, option)
+    if name in ("", "litdata", "mds") and (path / _INDEX).is_file():
+        return [_describe_index(path, name, option)]
+    if name in ("", "arrow") and (path / _HF_STATE).is_file():
+        files = _saved_by_datasets(path)
+    else:
+        files = _data_files(path, name)
+    if files and name in ("", *_FILES):
+        return [_describe_file(file, name, option) for file in files]
     if any(path.glob(f"*{stream.PART_SUFFIX}")):
         raise MissingDataError(
             f"{path}: holds finished parts but no {stream.MANIFEST_NAME}; "
             f"join them with penstock.finish({str(path)!r})"
         )
-    if any(path.glob(f"*{stream.STREAM}")):
+    if any(path.glob(f"*{STREAM}")):
         raise MissingDataError(
             f"{path}: holds shards but no {stream.MANIFEST_NAME}: the writer did not finish; "
             "write the dataset again"
         )
-    raise MissingDataError(f"{path}: holds no dataset ({stream.MANIFEST_NAME} is not there)")
+    if (path / "dataset_dict.json").is_file():
+        raise FormatError(f"{path}: holds several splits; open one of its directories")
+    wanted = f"no files of the format {name}" if name else "no dataset"
+    raise MissingDataError(
+        f"{path}: holds {wanted}: neither {stream.MANIFEST_NAME} nor {_INDEX}, and no file that "
+        f"ends in {', '.join(_SUFFIXES)}"
+    )
+
+
+def _data_files(path: Path, name: str) -> list[Path]:
+    """The files of a directory that hold tokens, by name; all of one kind, unless one is asked."""
+    files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    suffixes = {file.suffix for file in files}
+    if name == "":
+        if len(suffixes) > 1:
+            raise FormatError(
+                f"{path}: holds files that end in {' and '.join(sorted(suffixes))}; say which, "
+                "with a pattern such as '*.bin'"
+            )
+        return files
+    allowed = {suffix for suffix, kind in _SUFFIXES.items() if kind in ("", name)}
+    return [file for file in files if file.suffix in allowed]
+
+
+def _read_json(path: Path) -> Any:
+    if path.stat().st_size > _MAX_INDEX_BYTES:
+        raise FormatError(f"{path}: too large for an index")
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not valid JSON ({error})") from None
+
+
+def _describe_index(path: Path, name: str, option: str | None) -> Manifest:
+    from penstock.formats import litdata, mds
+
+    index = _read_json(path / _INDEX)
+    if isinstance(index, dict) and isinstance(index.get("chunks"), list) and name != "mds":
+        return litdata.describe(path, index)
+    if isinstance(index, dict) and isinstance(index.get("shards"), list) and name != "litdata":
+        return mds.describe(path, index, _token_type(option))
+    raise FormatError(f"{path / _INDEX}: lists neither chunks (litdata) nor shards (MDS)")
+
+
+def _saved_by_datasets(path: Path) -> list[Path]:
+    """The files that Hugging Face datasets lists in `state.json`."""
+    from penstock.formats.files import plain_name
+
+    state = _read_json(path / _HF_STATE)
+    try:
+        return [path / plain_name(path, file["filename"]) for file in state["_data_files"]]
+    except (KeyError, TypeError):
+        raise FormatError(f"{path / _HF_STATE}: lists no data files") from None
+
+
+def _token_type(option: str | None) -> str | None:
+    types = {
+        f"{kind}{8 * size}": f"<{kind[0]}{size}" for kind in ("uint", "int") for size in (2, 4, 8)
+    }
+    if option is not None and option not in types:
+        raise UsageError(f"no type {option!r} of tokens; there are {', '.join(types)}")
+    return None if option is None else types[option]

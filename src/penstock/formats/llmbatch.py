@@ -17,8 +17,13 @@ file ends with its last batch: one wrong number in the header, and the size does
 
 import struct
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from penstock.errors import FormatError
+from penstock.formats.files import Head
+from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 
 MAGIC, VERSION, UINT32 = b"LLMBATCH", 1, 0
 HEADER_BYTES = PAGE_BYTES = 4096
@@ -105,3 +110,28 @@ def parse_header(head: bytes, size_bytes: int, name: str) -> Header:
             f"{batch_size:,} x {seq_len:,} tokens make {header.size_bytes:,}; copy it again"
         )
     return header
+
+
+def describe(head: Head) -> Manifest:
+    """The rows of all batches, end to end; each is a document."""
+    header = parse_header(head.start, head.size_bytes, str(head.path))
+    is_padded = header.padded_batch_bytes != header.batch_bytes
+    file = StoredFile(
+        head.size_bytes,
+        path=str(head.path),
+        first_byte=HEADER_BYTES,
+        block_items=header.batch_size * header.seq_len if is_padded else 0,
+        block_bytes=header.padded_batch_bytes if is_padded else 0,
+    )
+    num_tokens = header.num_rows * header.seq_len
+    shard = Shard(
+        head.path.parent,
+        head.path.name,
+        num_tokens,
+        header.num_rows,
+        0,
+        {STREAM: file},
+        row_records=header.seq_len,
+    )
+    fields: np.dtype[Any] = np.dtype([(TOKEN, "<u4")])
+    return Manifest(fields, None, {}, None, None, (shard,), "llmbatch")

@@ -7,28 +7,32 @@
     00000.metadata     the encoded metadata, end to end                       (only with metadata)
 
 The manifest is untrusted input: every number in it is checked against every other here, and
-against the sizes of the files in `check_sizes`, before a byte of data is read.
+against the sizes of the files in `Shard.check_sizes`, before a byte of data is read.
 """
 
 import json
-import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock.errors import FormatError, MissingDataError, ReadError
+from penstock.errors import FormatError, ReadError
+from penstock.formats.shard import (
+    DOCUMENTS,
+    INDEX,
+    METADATA,
+    METADATA_ID,
+    STREAM,
+    TOKEN,
+    Manifest,
+    Shard,
+    StoredFile,
+)
 
 MANIFEST_NAME = "penstock.json"
 PART_SUFFIX = ".part.json"
 FORMAT, VERSION = "penstock-stream", 1
-
-STREAM, DOCUMENTS, INDEX, METADATA = ".stream", ".documents", ".index", ".metadata"
-OFFSET = np.dtype("<u8")
-TOKEN, METADATA_ID = "token", "metadata_id"
-NO_METADATA = 0xFFFF_FFFF
 
 _SHARD_NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
 _CHECKSUM = re.compile(r"[0-9a-f]{16}")
@@ -40,75 +44,20 @@ _TIME_UNIT = r"\[([1-9]\d{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]"
 _SCALAR_TYPE = re.compile(rf"[<>|=]?([biufcSUV]\d{{1,9}}|[mM]8({_TIME_UNIT})?)")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """What the manifest says of one file."""
-
-    size_bytes: int
-    xxh3: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One file set of a dataset."""
-
-    directory: Path
-    name: str
-    num_records: int
-    num_documents: int
-    num_spans: int
-    files: dict[str, StoredFile]
-
-    def path(self, suffix: str) -> Path:
-        """Where one of the shard's files lies."""
-        return self.directory / f"{self.name}{suffix}"
-
-    def check_sizes(self, suffixes: tuple[str, ...] | None = None) -> None:
-        """Compare the sizes on disk (of all files, or of those named) with the manifest."""
-        for suffix in self.files if suffixes is None else suffixes:
-            path, expected = f"{self.directory}/{self.name}{suffix}", self.files[suffix].size_bytes
-            try:
-                found = os.stat(path).st_size  # noqa: PTH116 (20,000 of them at a time)
-            except FileNotFoundError:
-                raise MissingDataError(
-                    f"{path}: missing; the manifest lists it with {expected:,} bytes"
-                ) from None
-            except OSError as error:
-                raise ReadError(error.errno, f"{path}: {error.strerror}") from None
-            if found != expected:
-                relation = "short" if found < expected else "long"
-                raise FormatError(
-                    f"{path}: {found:,} bytes, too {relation}: the manifest says {expected:,}; "
-                    "copy or write it again"
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """All that is known of a directory without reading its data."""
-
-    fields: np.dtype[Any]
-    """The record: always a struct, `token` first for token streams."""
-    vocab_size: int | None
-    tokenizer: dict[str, str]
-    bos_id: int | None
-    eos_id: int | None
-    shards: tuple[Shard, ...]
-
-    def to_json(self) -> str:
-        """Serialize, one line per shard."""
-        head: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "fields": fields_to_json(self.fields),
-            "vocab_size": self.vocab_size,
-            "tokenizer": self.tokenizer,
-            "bos_id": self.bos_id,
-            "eos_id": self.eos_id,
-        }
-        lines = ",\n".join(f"  {json.dumps(_shard_to_json(shard))}" for shard in self.shards)
-        head_text = json.dumps(head, indent=1)[:-2]
-        return f'{head_text},\n "shards": [\n{lines}\n ]\n}}\n'
+def manifest_to_json(manifest: Manifest) -> str:
+    """Serialize, one line per shard."""
+    head: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "fields": fields_to_json(manifest.fields),
+        "vocab_size": manifest.vocab_size,
+        "tokenizer": manifest.tokenizer,
+        "bos_id": manifest.bos_id,
+        "eos_id": manifest.eos_id,
+    }
+    lines = ",\n".join(f"  {json.dumps(_shard_to_json(shard))}" for shard in manifest.shards)
+    head_text = json.dumps(head, indent=1)[:-2]
+    return f'{head_text},\n "shards": [\n{lines}\n ]\n}}\n'
 
 
 def read_manifest(directory: Path, name: str = MANIFEST_NAME) -> Manifest:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
-from penstock.formats.stream import TOKEN
+from penstock.formats.shard import TOKEN
 from penstock.load.buffers import Memory, PinnedPool, Pool
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank

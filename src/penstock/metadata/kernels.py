@@ -6,7 +6,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from penstock.formats.stream import NO_METADATA
+from penstock.formats.shard import NO_METADATA
 from penstock.jit import helper, kernel
 from penstock.read.kernels import (
     COLUMN,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import FormatError, UsageError
-from penstock.formats.stream import INDEX
+from penstock.formats.shard import INDEX
 from penstock.read.local import LocalReader
 
 if TYPE_CHECKING:

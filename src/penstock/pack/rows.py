@@ -25,14 +25,16 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
+from penstock.formats.stream import FORMAT
 from penstock.pack.policy import PackReport, Progress, Recipe, make_rows
 from penstock.write.files import hold_lock, sync_directory
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
 
-FORMAT, VERSION = "penstock-rows", 1
+ROWS_FORMAT, VERSION = "penstock-rows", 1
 SUFFIX = ".rows"
 _HEADER_BYTES = 4096
 _PIECE_BYTES = 24
@@ -83,16 +85,15 @@ class Rows:
 def find_rows(data: "Dataset", recipe: Recipe, progress: Progress = lambda count: None) -> Rows:
     """Open the stored rows of a recipe, or make and store them.
 
-    They lie beside the dataset, or in the user's cache where that cannot be written. Of many
-    processes that come at once, one makes them and the others wait for it.
+    They lie beside the dataset; in the user's cache where that cannot be written, or is not ours.
+    Of many processes that come at once, one makes them and the others wait for it.
     """
     if not data.num_records:
         return Rows(None, recipe, make_rows(data, recipe, None))
     name = f"{recipe.name}-{data.documents_fingerprint}{SUFFIX}"
-    homes = [data.shards[0].directory / "plans"]
-    with contextlib.suppress(RuntimeError):  # there is no home
-        root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        homes.append(Path(root).expanduser() / "penstock" / "plans")
+    homes = [data.shards[0].directory / "plans"] if data.manifests[0].format == FORMAT else []
+    with contextlib.suppress(ReadError):  # there is no home
+        homes.append(cache_directory("plans"))
     for home in homes:
         found = _read(home / name, data, recipe)
         if found is not None:
@@ -175,7 +176,7 @@ class _RowsFile:
 
 def _header(data: "Dataset", recipe: Recipe, report: PackReport) -> dict[str, Any]:
     header = {
-        "format": FORMAT,
+        "format": ROWS_FORMAT,
         "version": VERSION,
         "recipe": recipe.name,
         "documents": data.documents_fingerprint,

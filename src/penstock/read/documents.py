@@ -1,13 +1,15 @@
-"""Where documents start, for those who want all of them: chunk by chunk, in the stream's order."""
+"""Where documents start: the table of a shard, and all of them chunk by chunk."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, MissingDataError, ReadError
-from penstock.formats.stream import DOCUMENTS, OFFSET, Shard
+from penstock.formats.shard import DOCUMENTS, OFFSET, Shard, StoredFile
+from penstock.formats.tables import make_table
 
 _CHUNK = 1 << 20
 
@@ -27,36 +29,75 @@ def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
     """All documents; offsets that go backwards or end elsewhere than the shard are an error."""
     first_record = first_document = 0
     for shard in shards:
-        last = 0
-        for start in range(0, shard.num_documents, _CHUNK):
-            count = min(_CHUNK, shard.num_documents - start)
-            offsets = document_offsets(shard, start, count + 1)
-            goes_back = offsets[0] != last or np.any(offsets[1:] < offsets[:-1])
-            if goes_back or offsets[-1] > shard.num_records:
-                raise FormatError(
-                    f"{shard.path(DOCUMENTS)}: offsets go backwards or beyond the shard's "
-                    f"{shard.num_records:,} records near document {start:,}; run penstock verify"
-                )
-            last = int(offsets[-1])
+        for start, offsets in _offset_chunks(shard):
             yield DocumentChunk(offsets, first_record, first_document + start)
-        if last != shard.num_records:
-            raise FormatError(
-                f"{shard.path(DOCUMENTS)}: documents end at record {last:,}, the shard has "
-                f"{shard.num_records:,}; run penstock verify"
-            )
         first_record += shard.num_records
         first_document += shard.num_documents
 
 
+def _offset_chunks(shard: Shard) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    path, _ = document_table(shard)
+    last = 0
+    for start in range(0, shard.num_documents, _CHUNK):
+        count = min(_CHUNK, shard.num_documents - start)
+        offsets = document_offsets(shard, start, count + 1)
+        goes_back = offsets[0] != last or np.any(offsets[1:] < offsets[:-1])
+        if goes_back or offsets[-1] > shard.num_records:
+            raise FormatError(
+                f"{path}: offsets go backwards or beyond the shard's "
+                f"{shard.num_records:,} records near document {start:,}; run penstock verify"
+            )
+        last = int(offsets[-1])
+        yield start, offsets
+    if last != shard.num_records:
+        raise FormatError(
+            f"{path}: documents end at record {last:,}, the shard has "
+            f"{shard.num_records:,}; run penstock verify"
+        )
+
+
 def document_offsets(shard: Shard, first: int, count: int) -> NDArray[np.int64]:
     """Read `count` offsets of a shard's documents."""
-    path = shard.path(DOCUMENTS)
+    if shard.row_records:
+        return np.arange(first, first + count) * shard.row_records
+    path, file = document_table(shard)
+    implied = file.num_implied if first == 0 else 0
+    start = file.first_byte + (first - file.num_implied + implied) * OFFSET.itemsize
     try:
-        offsets = np.fromfile(path, OFFSET, count, offset=first * OFFSET.itemsize)
+        offsets = np.fromfile(path, OFFSET, count - implied, offset=start)
     except FileNotFoundError:
         raise MissingDataError(f"{path}: missing") from None
     except OSError as error:
         raise ReadError(error.errno, f"{path}: {error.strerror}") from None
-    if offsets.size != count:
+    if offsets.size != count - implied:
         raise FormatError(f"{path}: ends at offset {first + offsets.size:,}; it was cut")
-    return offsets.view(np.int64)
+    values = offsets.view(np.int64)
+    return np.concatenate([np.zeros(1, np.int64), values]) if implied else values
+
+
+def documents_digest(shard: Shard) -> str:
+    """Hash where the documents of a shard end."""
+    listed = shard.files[DOCUMENTS].xxh3 if DOCUMENTS in shard.files else None
+    if listed is not None:
+        return listed
+    if shard.row_records:
+        return f"rows of {shard.row_records}"
+    content = xxhash.xxh3_64()
+    for _, offsets in _offset_chunks(shard):
+        content.update(offsets.tobytes())
+    return content.hexdigest()
+
+
+def document_table(shard: Shard) -> tuple[str, StoredFile]:
+    """The path and the geometry of a shard's table of documents, made if the format has none."""
+    if DOCUMENTS in shard.files:
+        return str(shard.path(DOCUMENTS)), shard.files[DOCUMENTS]
+    if shard.source is None:
+        return f"{shard.directory}/{shard.name}", StoredFile(0)  # documents are rows, by arithmetic
+    table = make_table(shard.source, shard.num_records)
+    if table.size_bytes != OFFSET.itemsize * (shard.num_documents + 1):
+        raise FormatError(
+            f"{shard.directory}/{shard.name}: {table.size_bytes // 8 - 1:,} documents were found, "
+            f"{shard.num_documents:,} are announced"
+        )
+    return table.path, table

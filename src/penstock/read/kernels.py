@@ -76,10 +76,19 @@ class Files(NamedTuple):
     """the first item of each shard, such as its first record; one more entry at the end"""
     name_address: NDArray[np.int64]
     """where each path lies in memory, with a NUL at its end"""
+    geometry: NDArray[np.int64]
+    """for each shard the numbers below"""
     item_bytes: np.int64
     use_mmap: np.int64
     places: NDArray[np.int64]
     """for each place the shard that is open there, or -1, its descriptor, and where it is mapped"""
+
+
+# The size of the file and where its first item lies; where items come in blocks, how many make one
+# and how far apart blocks start. Of tables of documents: how many entries at the start are left out
+# because they are 0, and the length of every document where there is no table.
+FILE_BYTES, FIRST_BYTE, BLOCK_ITEMS, BLOCK_BYTES, NUM_IMPLIED, ROW_RECORDS = range(6)
+GEOMETRY_WORDS = 6
 
 
 class LayoutTable(NamedTuple):
@@ -89,6 +98,8 @@ class LayoutTable(NamedTuple):
     """how many stored records the scratch memory holds"""
     outputs: NDArray[np.int64]
     """for each output that shows a field the numbers below"""
+    apart: NDArray[np.int64]
+    """the same for those that show, or are masked by, the field in a file of its own"""
     derived: NDArray[np.int64]
     """for each output that is computed where its array starts, or -1, and its numbers' bytes"""
 
@@ -96,7 +107,8 @@ class LayoutTable(NamedTuple):
 # Where the field lies in the record and its bytes there, the bytes of its numbers and whether they
 # are signed; the bytes of the numbers that go out, of all of them in one column, and where their
 # array starts in the batch; the column of the row that comes first in it; what goes where there is
-# no record; and the field, if any, that is zero where the value is to be ignored.
+# no record; and the field, if any, that is zero where the value is to be ignored. An output without
+# bytes of numbers is only masked.
 WITHIN, FIELD_BYTES, SIZE_IN, SIGNED, SIZE_OUT, OUT_BYTES, OUT_START, FIRST_COLUMN, FILL = range(9)
 MASK_WITHIN, MASK_BYTES = 9, 10
 
@@ -105,13 +117,14 @@ FILES_TYPE = types.NamedTuple(
         types.int64,
         types.int64[::1],
         types.int64[::1],
+        types.int64[:, ::1],
         types.int64,
         types.int64,
         types.int64[:, ::1],
     ],
     Files,
 )
-LAYOUT_TYPE = types.NamedTuple([types.int64, types.int64[:, ::1], types.int64[:, ::1]], LayoutTable)
+LAYOUT_TYPE = types.NamedTuple([types.int64, *[types.int64[:, ::1]] * 3], LayoutTable)
 
 
 @intrinsic
@@ -181,17 +194,13 @@ def set_fault(fault, code, kind, shard, offset, detail):
 
 
 @helper
-def shard_bytes(files, shard):
-    return (files.first_item[shard + 1] - files.first_item[shard]) * files.item_bytes
-
-
-@helper
 def close_place(files, place):
     shard = files.places[OPEN_SHARD, place]
     if shard >= 0:
         files.places[OPEN_SHARD, place] = -1
         if files.use_mmap:
-            _munmap(pointer(files.places[MAPPING, place]), np.uint64(shard_bytes(files, shard)))
+            size = np.uint64(files.geometry[FILE_BYTES, shard])
+            _munmap(pointer(files.places[MAPPING, place]), size)
         _close(np.int32(files.places[DESCRIPTOR, place]))
 
 
@@ -220,7 +229,7 @@ def open_place(files, shard, fault):
         set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, last_error())
         return np.int64(-1)
     size = _lseek(descriptor, 0, _SEEK_END)
-    if size != shard_bytes(files, shard):
+    if size != files.geometry[FILE_BYTES, shard]:
         _close(descriptor)
         set_fault(fault, WRONG_SIZE, files.kind, shard, 0, size)
         return np.int64(-1)
@@ -259,13 +268,27 @@ def read_exactly(files, place, address, num_bytes, offset, fault):
     return True
 
 
+@inlined
+def find_bytes(files, shard, item):
+    """Where an item of a shard lies in its file, and how many lie end to end from there on."""
+    geometry = files.geometry
+    block_items = geometry[BLOCK_ITEMS, shard]
+    left = files.first_item[shard + 1] - files.first_item[shard] - item
+    if block_items == 0:
+        return geometry[FIRST_BYTE, shard] + item * files.item_bytes, left
+    block, within = item // block_items, item % block_items
+    offset = geometry[FIRST_BYTE, shard] + block * geometry[BLOCK_BYTES, shard]
+    return offset + within * files.item_bytes, min(left, block_items - within)
+
+
 @helper
 def read_items(files, shard, first, count, address, fault):
-    """Read items of one shard as they are stored."""
+    """Read items of one shard, which has no blocks, as they are stored."""
     place = open_place(files, shard, fault)
     if place < 0:
         return False
-    offset, num_bytes = first * files.item_bytes, count * files.item_bytes
+    offset = files.geometry[FIRST_BYTE, shard] + first * files.item_bytes
+    num_bytes = count * files.item_bytes
     if files.use_mmap:
         _memcpy(
             pointer(address), pointer(files.places[MAPPING, place] + offset), np.uint64(num_bytes)
@@ -326,6 +349,8 @@ def convert(source, stride, target, count, size_in, signed, size_out):
         widen(source, target, count, np.uint16, np.int64)
     elif bare and size_in == 4 and size_out == 8:
         widen(source, target, count, np.uint32, np.int64)
+    elif stride == size_in and signed and size_in == 4 and size_out == 8:
+        widen(source, target, count, np.int32, np.int64)
     elif bare and size_in == 1 and size_out == 8:
         widen(source, target, count, np.uint8, np.int64)
     elif bare and size_in == 2 and size_out == 4:
@@ -351,9 +376,8 @@ def ignore(masks, stride, mask_bytes, target, count, size):
 
 
 @inlined
-def unpack(records, record_bytes, layout, batch, row, width, column, count):
+def unpack(records, record_bytes, outputs, batch, row, width, column, count):
     """Spread `count` stored records, from `column` of a row on, over the batch's outputs."""
-    outputs = layout.outputs
     for f in range(outputs.shape[0]):
         first = max(column, outputs[f, FIRST_COLUMN])
         num = min(column + count, outputs[f, FIRST_COLUMN] + width) - first
@@ -368,7 +392,9 @@ def unpack(records, record_bytes, layout, batch, row, width, column, count):
         target = place_of(outputs, f, batch, row, width, first)
         masks, source = source + outputs[f, MASK_WITHIN], source + outputs[f, WITHIN]
         is_masked = outputs[f, MASK_BYTES] > 0
-        if size_in == size_out and field_bytes == record_bytes and not is_masked:
+        if size_in == 0:
+            ignore(masks, record_bytes, outputs[f, MASK_BYTES], target, num, size_out)
+        elif size_in == size_out and field_bytes == record_bytes and not is_masked:
             _memcpy(pointer(target), pointer(source), np.uint64(num * field_bytes))
         elif field_bytes == size_in and field_bytes in (1, 2, 4, 8):
             convert(source, record_bytes, target, num, size_in, outputs[f, SIGNED], size_out)
@@ -401,13 +427,12 @@ def fill_numbers(target, count, size, value):
 
 
 @helper
-def fill_rest(layout, batch, row, width, column):
+def fill_rest(outputs, batch, row, width, column):
     """Fill the columns from `column` on, where there are no records."""
-    outputs = layout.outputs
     for f in range(outputs.shape[0]):
         first = max(column, outputs[f, FIRST_COLUMN])
         count = outputs[f, FIRST_COLUMN] + width - first
-        if count <= 0:
+        if count <= 0 or outputs[f, SIZE_IN] == 0:
             continue
         target = place_of(outputs, f, batch, row, width, first)
         if outputs[f, FILL] != 0:
@@ -431,23 +456,23 @@ def find_shard(files, item):
 
 
 @inlined
-def read_run(files, layout, row, column, start, length, batch, width, scratch, fault):
+def read_run(files, outputs, row, column, start, length, batch, width, scratch, room, fault):
     """Read consecutive records into a row of the batch, from `column` on."""
     while length > 0:
         shard = find_shard(files, start)
         place = shard % files.places.shape[1]
         if files.places[OPEN_SHARD, place] != shard and open_place(files, shard, fault) < 0:
             return False
-        count = min(length, files.first_item[shard + 1] - start)
-        offset = (start - files.first_item[shard]) * files.item_bytes
+        offset, count = find_bytes(files, shard, start - files.first_item[shard])
+        count = min(length, count)
         if files.use_mmap:
             records = files.places[MAPPING, place] + offset
         else:
             records = scratch
-            count = min(count, layout.scratch_records)
+            count = min(count, room)
             if not read_exactly(files, place, scratch, count * files.item_bytes, offset, fault):
                 return False
-        unpack(records, files.item_bytes, layout, batch, row, width, column, count)
+        unpack(records, files.item_bytes, outputs, batch, row, width, column, count)
         column += count
         start += count
         length -= count
@@ -455,10 +480,10 @@ def read_run(files, layout, row, column, start, length, batch, width, scratch, f
 
 
 @inlined
-def fill_segments(files, layout, segments, batch, width, scratch, fault):
+def fill_segments(files, outputs, segments, batch, width, scratch, room, fault):
     """Read segments into the batch, those that lie end to end in one go.
 
-    `batch` and `scratch` (some records as stored) are addresses. False, with the fault, at the
+    `batch` and `scratch` (`room` records as stored) are addresses. False, with the fault, at the
     first that fails.
     """
     s = 0
@@ -474,7 +499,9 @@ def fill_segments(files, layout, segments, batch, width, scratch, fault):
         ):
             length += segments[s, LENGTH]
             s += 1
-        if not read_run(files, layout, row, column, start, length, batch, width, scratch, fault):
+        if not read_run(
+            files, outputs, row, column, start, length, batch, width, scratch, room, fault
+        ):
             return False
     return True
 
@@ -485,9 +512,8 @@ def prefetch_run(files, start):
     shard = find_shard(files, start)
     place = shard % files.places.shape[1]
     if files.places[OPEN_SHARD, place] == shard:
-        address = (
-            files.places[MAPPING, place] + (start - files.first_item[shard]) * files.item_bytes
-        )
+        offset, _ = find_bytes(files, shard, start - files.first_item[shard])
+        address = files.places[MAPPING, place] + offset
         for line in range(4):
             prefetch(address + 64 * line)
 
@@ -500,8 +526,8 @@ def announce_run(files, start, length, fault):
         place = open_place(files, shard, fault)
         if place < 0:
             return
-        count = min(length, files.first_item[shard + 1] - start)
-        offset = (start - files.first_item[shard]) * files.item_bytes
+        offset, count = find_bytes(files, shard, start - files.first_item[shard])
+        count = min(length, count)
         descriptor = np.int32(files.places[DESCRIPTOR, place])
         _fadvise(descriptor, offset, count * files.item_bytes, _WILL_NEED)
         start += count
@@ -515,7 +541,7 @@ def is_cached(files, start, scratch, fault):
     place = open_place(files, shard, fault)
     if place < 0:
         return True
-    offset = (start - files.first_item[shard]) * files.item_bytes
+    offset, _ = find_bytes(files, shard, start - files.first_item[shard])
     store(scratch, 0, scratch + 16)  # an iovec of one byte, which goes behind it
     store(scratch, 1, np.int64(1))
     descriptor = np.int32(files.places[DESCRIPTOR, place])
@@ -538,4 +564,5 @@ def close_files(files):
     types.int64[::1],
 )
 def read_segments(files, layout, segments, batch, width, scratch, fault):
-    fill_segments(files, layout, segments, batch, width, scratch, fault)
+    room = layout.scratch_records
+    fill_segments(files, layout.outputs, segments, batch, width, scratch, room, fault)

@@ -96,12 +96,15 @@ class BatchLayout:
     """Where each output of `rows` rows of up to `width` columns goes."""
 
     record: np.dtype[Any]
+    """all fields"""
     rows: int
     width: int
     outputs: tuple[Output, ...]
     derived: tuple[Derived, ...] = ()
     narrows: bool = False
     """whether a batch is only as wide as its longest row"""
+    apart: str | None = None
+    """the last of the fields, if it lies in files of its own"""
 
     def places(self) -> dict[str, Place]:
         """Where each output starts."""
@@ -155,33 +158,44 @@ class BatchLayout:
         from penstock.read.kernels import LayoutTable
 
         places = self.places()
-        rows = []
+        together, apart = list[list[int]](), list[list[int]]()
         for out in self.outputs:
-            field = self.record[out.field]
-            rows.append(
-                [
-                    self._within(out.field),
-                    field.itemsize,
-                    field.base.itemsize,
-                    int(field.base.kind == "i"),
-                    out.dtype.itemsize,
-                    out.dtype.itemsize * math.prod(field.shape),
-                    places[out.name].offset,
-                    out.first,
-                    out.fill,
-                    self._within(out.mask) if out.mask else 0,
-                    self.record[out.mask].itemsize if out.mask else 0,
-                ]
-            )
+            row = self._describe(out, places[out.name].offset)
+            if out.field == self.apart:
+                apart.append(row)
+                continue
+            if out.mask is not None and out.mask == self.apart:
+                apart.append([0, 1, 0, *row[3:]])
+                row = [*row[:-2], 0, 0]
+            together.append(row)
         derived = np.full((NUM_DERIVED, 3), -1, np.int64)
         every: list[Output | Derived] = [*self.outputs, *self.derived]
         for each in every:
             if each.kind is not None:
                 most = each.max_entries if isinstance(each, Derived) else 0
                 derived[each.kind] = places[each.name].offset, each.dtype.itemsize, most
-        outputs = np.array(rows, np.int64).reshape(len(rows), 11)
-        return LayoutTable(np.int64(self._scratch_records), outputs, derived)
+        outputs = np.array(together, np.int64).reshape(len(together), 11)
+        outputs_apart = np.array(apart, np.int64).reshape(len(apart), 11)
+        return LayoutTable(np.int64(self._scratch_records), outputs, outputs_apart, derived)
+
+    def _describe(self, out: Output, start: int) -> list[int]:
+        field = self.record[out.field]
+        return [
+            self._within(out.field),
+            field.itemsize,
+            field.base.itemsize,
+            int(field.base.kind == "i"),
+            out.dtype.itemsize,
+            out.dtype.itemsize * math.prod(field.shape),
+            start,
+            out.first,
+            out.fill,
+            self._within(out.mask) if out.mask else 0,
+            self.record[out.mask].itemsize if out.mask else 0,
+        ]
 
     def _within(self, field: str) -> int:
+        if field == self.apart:
+            return 0
         offset: int = self.record.fields[field][1]  # type: ignore[index]
         return offset

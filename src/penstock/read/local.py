@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
-from penstock.formats.stream import DOCUMENTS, INDEX, METADATA, OFFSET, STREAM, Shard
+from penstock.formats.shard import (
+    APART,
+    DOCUMENTS,
+    INDEX,
+    METADATA,
+    OFFSET,
+    STREAM,
+    Shard,
+    StoredFile,
+)
+from penstock.read.documents import document_table
 
 if TYPE_CHECKING:
     from penstock.read.kernels import Files
@@ -27,8 +37,8 @@ Access = Literal["pread", "mmap"]
 
 
 # Kinds of files, and which they are.
-RECORDS, DOCUMENT_OFFSETS, METADATA_OFFSETS, METADATA_BYTES = range(4)
-_SUFFIXES = (STREAM, DOCUMENTS, INDEX, METADATA)
+RECORDS, DOCUMENT_OFFSETS, METADATA_OFFSETS, METADATA_BYTES, FIELD_APART = range(5)
+_KINDS = (STREAM, DOCUMENTS, INDEX, METADATA, APART)
 
 
 class _Table(NamedTuple):
@@ -36,6 +46,7 @@ class _Table(NamedTuple):
 
     first_item: NDArray[np.int64]
     name_address: NDArray[np.int64]
+    geometry: NDArray[np.int64]
     names: NDArray[np.uint8]
     """what the addresses point into"""
 
@@ -47,32 +58,61 @@ class LocalReader:
     shards: Sequence[Shard]
     record_bytes: int
     access: Access = "pread"
+    apart_bytes: int = 0
 
     @cached_property
     def _tables(self) -> dict[int, "_Table"]:
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalReader, (self.shards, self.record_bytes, self.access)  # addresses stay here
+        # Addresses stay here.
+        return LocalReader, (self.shards, self.record_bytes, self.access, self.apart_bytes)
 
     def _table(self, kind: int) -> "_Table":
         if kind not in self._tables:
-            first_item = np.zeros(len(self.shards) + 1, np.int64)
+            files = [self._file(shard, kind) for shard in self.shards]
+            first_item = np.zeros(len(files) + 1, np.int64)
             np.cumsum([self._num_items(shard, kind) for shard in self.shards], out=first_item[1:])
-            names = [os.fsencode(shard.path(_SUFFIXES[kind])) + b"\0" for shard in self.shards]
+            names = [os.fsencode(path) + b"\0" for path, _ in files]
             name_start = np.zeros(len(names) + 1, np.int64)
             np.cumsum([len(name) for name in names], out=name_start[1:])
             joined = np.frombuffer(b"".join(names), np.uint8)
             name_address = joined.ctypes.data + name_start
-            self._tables[kind] = _Table(first_item, name_address, joined)
+            geometry = np.array(
+                [
+                    (
+                        file.size_bytes,
+                        file.first_byte,
+                        file.block_items,
+                        file.block_bytes,
+                        file.num_implied,
+                        shard.row_records,
+                    )
+                    for shard, (_, file) in zip(self.shards, files, strict=True)
+                ],
+                np.int64,
+            )
+            geometry = np.ascontiguousarray(geometry.reshape(len(files), 6).T)
+            self._tables[kind] = _Table(first_item, name_address, geometry, joined)
         return self._tables[kind]
 
     def _item_bytes(self, kind: int) -> int:
-        return (self.record_bytes, OFFSET.itemsize, OFFSET.itemsize, 1)[kind]
+        return (self.record_bytes, OFFSET.itemsize, OFFSET.itemsize, 1, self.apart_bytes)[kind]
 
     def _num_items(self, shard: Shard, kind: int) -> int:
-        file = shard.files.get(_SUFFIXES[kind])
-        return file.size_bytes // self._item_bytes(kind) if file else 0
+        if kind == DOCUMENT_OFFSETS:
+            return shard.num_documents + 1
+        if kind in (RECORDS, FIELD_APART):
+            return shard.num_records
+        if kind == METADATA_OFFSETS:
+            return shard.num_spans + 1
+        return shard.files[METADATA].size_bytes
+
+    def _file(self, shard: Shard, kind: int) -> tuple[str, StoredFile]:
+        """The path and the geometry of a shard's file of one kind."""
+        if kind == DOCUMENT_OFFSETS:
+            return document_table(shard)
+        return str(shard.path(_KINDS[kind])), shard.files[_KINDS[kind]]
 
     def new_files(self, kind: int = RECORDS, *, num_sharers: int = 1) -> "Files":
         """The files of one kind, for one of `num_sharers` in this process; nothing open yet."""
@@ -84,6 +124,7 @@ class LocalReader:
             np.int64(kind),
             table.first_item,
             table.name_address,
+            table.geometry,
             np.int64(self._item_bytes(kind)),
             np.int64(self.access == "mmap"),
             np.full((3, num_places), -1, np.int64),
@@ -91,20 +132,26 @@ class LocalReader:
 
     def no_files(self) -> "Files":
         """What a kernel gets in the place of files that it will not read."""
-        from penstock.read.kernels import Files
+        from penstock.read.kernels import GEOMETRY_WORDS, Files
 
         nothing, nowhere = np.zeros(2, np.int64), np.full((3, 1), -1, np.int64)
-        return Files(np.int64(RECORDS), nothing, nothing, np.int64(1), np.int64(0), nowhere)
+        geometry = np.zeros((GEOMETRY_WORDS, 1), np.int64)
+        kind, no, one = np.int64(RECORDS), np.int64(0), np.int64(1)
+        return Files(kind, nothing, nothing, geometry, one, no, nowhere)
 
     def read(
-        self, segments: NDArray[np.int64], layout: "BatchLayout", memory: NDArray[np.uint8]
+        self,
+        segments: NDArray[np.int64],
+        layout: "BatchLayout",
+        memory: NDArray[np.uint8],
+        kind: int = RECORDS,
     ) -> None:
-        """Read segments into `memory`, with files opened for this call alone."""
+        """Read segments of one kind of file into `memory`, opened for this call alone."""
         from penstock.read import kernels
 
         if not len(segments):
             return
-        files = self.new_files()
+        files = self.new_files(kind)
         fault = np.zeros(kernels.NUM_FAULT_WORDS, np.int64)
         scratch = np.empty(layout.scratch_bytes, np.uint8)
         try:
@@ -128,8 +175,8 @@ class LocalReader:
 
         code, kind, shard_number, offset, detail = (int(word) for word in fault[: kernels.STOP])
         shard = self.shards[shard_number]
-        path = shard.path(_SUFFIXES[kind])
-        expected = self._num_items(shard, kind) * self._item_bytes(kind)
+        path, file = self._file(shard, kind)
+        expected = file.size_bytes
         if code == kernels.WRONG_SIZE:
             return FormatError(f"{path}: {detail:,} bytes, expected {expected:,}; it was changed")
         if code == kernels.SHORT_READ:

@@ -20,7 +20,9 @@ from penstock.read.kernels import (
     FINE,
     LAYOUT_TYPE,
     LENGTH,
+    NUM_IMPLIED,
     ROW,
+    ROW_RECORDS,
     SIZE_OUT,
     START,
     STOP,
@@ -100,6 +102,8 @@ class Room(NamedTuple):
     documents: Files
     index: Files
     blobs: Files
+    apart: Files
+    """the field that lies in files of its own"""
     segments: NDArray[np.int64]
     """of one row"""
     scratch: np.int64
@@ -113,10 +117,7 @@ class Room(NamedTuple):
 
 ROOM_TYPE = types.NamedTuple(
     [
-        FILES_TYPE,
-        FILES_TYPE,
-        FILES_TYPE,
-        FILES_TYPE,
+        *[FILES_TYPE] * 5,
         types.int64[:, ::1],
         types.int64,
         types.int64[::1],
@@ -135,9 +136,21 @@ def read_offsets(room, shard, first):
     room.entries_of[0] = -1
     num = documents.first_item[shard + 1] - documents.first_item[shard]
     count = min(ENTRIES, num - first)
-    if not read_items(documents, shard, first, count, np.int64(entries.ctypes.data), room.fault):
-        return False
     num_records = room.files.first_item[shard + 1] - room.files.first_item[shard]
+    row_records = documents.geometry[ROW_RECORDS, shard]
+    if row_records > 0:
+        for k in range(count):
+            entries[k] = (first + k) * row_records
+    else:
+        num_implied = documents.geometry[NUM_IMPLIED, shard]
+        skipped = num_implied if first == 0 else np.int64(0)
+        entries[0] = 0
+        address = np.int64(entries.ctypes.data) + 8 * skipped
+        stored = first - num_implied + skipped
+        if count > skipped and not read_items(
+            documents, shard, stored, count - skipped, address, room.fault
+        ):
+            return False
     low = np.int64(0)
     for k in range(count):
         high = np.int64(0) if first + k == 0 else num_records
@@ -373,7 +386,8 @@ def finish_row(view, layout, segments, row, width, batch, counts):
         end = column + length
     num_tokens = min(end, width)
     if end <= width:
-        fill_rest(layout, batch, row, width, end)
+        fill_rest(outputs, batch, row, width, end)
+        fill_rest(layout.apart, batch, row, width, end)
         pad_derived(derived, batch, element + end, width - end)
         if end < width:
             add_boundary(layout, batch, counts, element + width)
@@ -389,6 +403,19 @@ def pad_derived(derived, batch, element, count):
         start, size = derived[kind, 0], derived[kind, 1]
         if start >= 0:
             fill_numbers(batch + start + element * size, count, size, np.int64(value))
+
+
+@inlined
+def read_fields(layout, room, num_segments, batch, width):
+    """Read all fields of a row's records; the one that lies apart last, for it may mask others."""
+    segments, scratch, records = room.segments[:num_segments], room.scratch, layout.scratch_records
+    if not fill_segments(
+        room.files, layout.outputs, segments, batch, width, scratch, records, room.fault
+    ):
+        return False
+    return layout.apart.shape[0] == 0 or fill_segments(
+        room.apart, layout.apart, segments, batch, width, scratch, records, room.fault
+    )
 
 
 @helper
@@ -416,9 +443,7 @@ def fill_batch(view, layout, room, samples, batch, counts):
         if room.files.use_mmap:
             for s in range(1, num):
                 prefetch_run(room.files, room.segments[s, START])
-        if num < 0 or not fill_segments(
-            room.files, layout, room.segments[:num], batch, width, room.scratch, fault
-        ):
+        if num < 0 or not read_fields(layout, room, num, batch, width):
             return False
         num_tokens = width
         if not view.is_plain:

@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError, PenstockError
 from penstock.metadata.spans import SpanReader, new_spans
 from penstock.read.layout import NUM_COUNTS, BatchLayout
-from penstock.read.local import DOCUMENT_OFFSETS, METADATA_BYTES, METADATA_OFFSETS, RECORDS
+from penstock.read.local import (
+    DOCUMENT_OFFSETS,
+    FIELD_APART,
+    METADATA_BYTES,
+    METADATA_OFFSETS,
+    RECORDS,
+)
 
 if TYPE_CHECKING:
     from penstock.read.kernels import LayoutTable
@@ -29,16 +35,21 @@ class SampleReader:
         self.fault = np.zeros(NUM_FAULT_WORDS, np.int64)
         self.counts = np.zeros(NUM_COUNTS, np.int64)
         with_metadata = view.metadata is not None
-        wanted = [True, view.cuts_by_document, with_metadata, with_metadata]
-        kinds = (RECORDS, DOCUMENT_OFFSETS, METADATA_OFFSETS, METADATA_BYTES)
-        num_sharers *= sum(wanted)
-        records, documents, index, blobs = (
+        wanted = {
+            RECORDS: True,
+            DOCUMENT_OFFSETS: view.cuts_by_document,
+            METADATA_OFFSETS: with_metadata,
+            METADATA_BYTES: with_metadata,
+            FIELD_APART: layout.apart is not None,
+        }
+        num_sharers *= sum(wanted.values())
+        records, documents, index, blobs, apart = (
             self._reader.new_files(kind, num_sharers=num_sharers)
             if is_wanted
             else self._reader.no_files()
-            for kind, is_wanted in zip(kinds, wanted, strict=True)
+            for kind, is_wanted in wanted.items()
         )
-        self._files = (records, documents, index, blobs)
+        self._files = (records, documents, index, blobs, apart)
         spans = new_spans(layout.rows if with_metadata else 0, layout.width)
         self._spans = (
             SpanReader(self._reader, view.metadata, spans, blobs) if with_metadata else None
@@ -48,6 +59,7 @@ class SampleReader:
             documents,
             index,
             blobs,
+            apart,
             np.empty((view.max_segments, SEGMENT_WORDS), np.int64),
             np.int64(self._scratch.ctypes.data),
             self.fault,

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
-from penstock.formats.stream import METADATA_ID, TOKEN
+from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import check_decoder
 from penstock.read import layout as outputs_of
 from penstock.read.layout import IGNORED, MAX_SEQLEN, BatchLayout, Derived, Output
@@ -166,6 +166,7 @@ class View(Sequence[Batch]):
             self._outputs(dtype),
             self._derived(),
             narrows=self.narrow_to > 0,
+            apart=self.dataset.apart,
         )
 
     def _outputs(self, dtype: DTypeLike | None) -> tuple[Output, ...]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
-from penstock.formats.stream import TOKEN
+from penstock.formats.shard import TOKEN
 from penstock.views.view import View
 
 if TYPE_CHECKING:

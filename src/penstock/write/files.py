@@ -11,7 +11,7 @@ from typing import IO
 import xxhash
 
 from penstock.errors import DatasetExistsError
-from penstock.formats.stream import StoredFile
+from penstock.formats.shard import StoredFile
 
 TEMPORARY = r"\.[0-9a-f]{16}\.tmp"
 

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.errors import UsageError
 from penstock.formats import stream
+from penstock.formats.shard import METADATA_ID, TOKEN
 
 Records = ArrayLike | Mapping[str, ArrayLike]
 
@@ -25,19 +26,19 @@ def record_type(
     except (TypeError, ValueError, SyntaxError) as error:
         raise UsageError(f"fields: {fields!r} is no NumPy record ({error})") from None
     if not record.names:
-        record = np.dtype([(stream.TOKEN, record)])
-    if with_metadata and stream.METADATA_ID not in (record.names or ()):
+        record = np.dtype([(TOKEN, record)])
+    if with_metadata and METADATA_ID not in (record.names or ()):
         members = [(name, record[name]) for name in record.names or ()]
-        record = np.dtype([*members, (stream.METADATA_ID, "<u4")])
+        record = np.dtype([*members, (METADATA_ID, "<u4")])
     problem = stream.fields_problem(record)
-    if problem is None and record.names == (stream.METADATA_ID,):
-        problem = f"there is nothing beside {stream.METADATA_ID!r}"
-    if problem is None and not with_metadata and stream.METADATA_ID in (record.names or ()):
-        problem = f"field {stream.METADATA_ID!r} is the writer's own; pass metadata=… instead"
-    if problem is None and vocab_size is not None and stream.TOKEN in (record.names or ()):
-        limit = int(np.iinfo(record[stream.TOKEN]).max) + 1
+    if problem is None and record.names == (METADATA_ID,):
+        problem = f"there is nothing beside {METADATA_ID!r}"
+    if problem is None and not with_metadata and METADATA_ID in (record.names or ()):
+        problem = f"field {METADATA_ID!r} is the writer's own; pass metadata=… instead"
+    if problem is None and vocab_size is not None and TOKEN in (record.names or ()):
+        limit = int(np.iinfo(record[TOKEN]).max) + 1
         if vocab_size > limit:
-            problem = f"{record[stream.TOKEN]} holds {limit:,} ids, vocab_size is {vocab_size:,}"
+            problem = f"{record[TOKEN]} holds {limit:,} ids, vocab_size is {vocab_size:,}"
     if problem:
         raise UsageError(f"fields: {problem}")
     return record
@@ -61,7 +62,7 @@ def as_records(
         shape = (len(first), *stored[name].shape)
         if values.shape != shape:
             raise UsageError(f"field {name!r} has shape {values.shape}, not {shape}")
-        limit = vocab_size if name == stream.TOKEN else None
+        limit = vocab_size if name == TOKEN else None
         problem = _value_problem(values, stored[name].base, limit) if values.size else None
         if problem:
             raise UsageError(f"field {name!r}: {problem}")
@@ -78,8 +79,8 @@ def _columns(records: Records, names: list[str]) -> dict[str, NDArray[Any]]:
     array = np.asarray(records)
     if array.dtype.names:
         return {name: array[name] for name in array.dtype.names}
-    if names == [stream.TOKEN]:
-        return {stream.TOKEN: array}
+    if names == [TOKEN]:
+        return {TOKEN: array}
     raise UsageError(f"a bare array; this dataset has the fields {names}")
 
 

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.formats import stream
-from penstock.formats.stream import Shard
+from penstock.formats.shard import DOCUMENTS, INDEX, METADATA, OFFSET, STREAM, Shard
 from penstock.write.files import OpenFile, sync_directory
 
-SUFFIXES = (stream.STREAM, stream.DOCUMENTS, stream.INDEX, stream.METADATA)
+SUFFIXES = (STREAM, DOCUMENTS, INDEX, METADATA)
 
 
 class OpenShard:
@@ -25,7 +24,7 @@ class OpenShard:
         try:
             for suffix in SUFFIXES if with_metadata else SUFFIXES[:2]:
                 self._files[suffix] = OpenFile(directory / f"{name}{suffix}")
-                if suffix in (stream.DOCUMENTS, stream.INDEX):
+                if suffix in (DOCUMENTS, INDEX):
                     self._files[suffix].write(bytes(8))
         except BaseException:
             self.discard()
@@ -33,15 +32,20 @@ class OpenShard:
 
     def append(self, document: NDArray[np.void], blobs: list[bytes]) -> None:
         """Write one document and the metadata of its spans."""
-        self._files[stream.STREAM].write(document.tobytes())
-        self.num_records += len(document)
-        self.num_documents += 1
-        self._files[stream.DOCUMENTS].write(self.num_records.to_bytes(8, "little"))
+        self.extend(document, np.array([len(document)]))
         for blob in blobs:
-            self._files[stream.METADATA].write(blob)
+            self._files[METADATA].write(blob)
             self._metadata_bytes += len(blob)
-            self._files[stream.INDEX].write(self._metadata_bytes.to_bytes(8, "little"))
+            self._files[INDEX].write(self._metadata_bytes.to_bytes(8, "little"))
         self.num_spans += len(blobs)
+
+    def extend(self, records: NDArray[np.void], lengths: NDArray[np.int64]) -> None:
+        """Write documents that lie end to end."""
+        self._files[STREAM].write(records.tobytes())
+        ends = self.num_records + np.cumsum(lengths)
+        self._files[DOCUMENTS].write(ends.astype(OFFSET).tobytes())
+        self.num_records += len(records)
+        self.num_documents += len(lengths)
 
     def finish(self) -> Shard:
         """Sync the files and give them their names."""

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.formats import stream
-from penstock.formats.stream import Manifest, Shard
+from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
 from penstock.write.files import TEMPORARY, hold_lock, lock_name, publish, refuse_if_held
 from penstock.write.records import Records, as_records, record_type
 from penstock.write.shard import SUFFIXES, OpenShard
@@ -110,14 +110,51 @@ class Writer:
         try:
             shard = self._shard_with_room(len(blobs))
             if blobs:
-                ids = document[stream.METADATA_ID]
-                ids[ids != stream.NO_METADATA] += np.uint32(shard.num_spans)
+                ids = document[METADATA_ID]
+                ids[ids != NO_METADATA] += np.uint32(shard.num_spans)
             shard.append(document, blobs)
         except BaseException:
             self.abort()
             raise
         self.num_documents += 1
         self.num_records += len(document)
+
+    def extend(self, records: Records, lengths: ArrayLike) -> None:
+        """Append many documents that lie end to end: all their records, and how long each is.
+
+        >>> with Writer(tmp / "many", vocab_size=50_257) as writer:
+        ...     writer.extend([1, 2, 3, 4, 5], [2, 0, 3])
+        >>> penstock.open(tmp / "many").document(2).tolist()
+        [3, 4, 5]
+        """
+        if self._closed:
+            raise UsageError("this writer is finished; make another one, for another path or part")
+        if self._encode is not None:
+            raise UsageError("metadata belongs to single documents; use append")
+        documents = self._as_records(records)
+        counts = np.asarray(lengths)
+        if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
+            raise UsageError(f"lengths are {counts.dtype} of shape {counts.shape}, not counts")
+        counts = counts.astype(np.int64)
+        if (counts.size and counts.min() < 0) or counts.sum() != len(documents):
+            raise UsageError(
+                f"lengths add up to {counts.sum():,}, there are {len(documents):,} records"
+            )
+        ends = np.cumsum(counts)
+        try:
+            first = start = 0
+            while first < counts.size:
+                shard = self._shard_with_room(0)
+                room = self._shard_bytes // self.fields.itemsize - shard.num_records
+                last = min(int(np.searchsorted(ends, start + max(room, 1))), counts.size - 1) + 1
+                stop = int(ends[last - 1])
+                shard.extend(documents[start:stop], counts[first:last])
+                first, start = last, stop
+        except BaseException:
+            self.abort()
+            raise
+        self.num_documents += counts.size
+        self.num_records += len(documents)
 
     def finish(self) -> None:
         """Make what was appended a dataset, or a finished part of one."""
@@ -128,7 +165,7 @@ class Writer:
             manifest = replace(self._head, shards=tuple(self._shards))
             with hold_lock(self._directory, "finish", wait=True):
                 self._refuse_to_replace()
-                publish(self._listed_in, manifest.to_json())
+                publish(self._listed_in, stream.manifest_to_json(manifest))
         except BaseException:
             self.abort()
             raise
@@ -224,7 +261,7 @@ class Writer:
     def _shard_with_room(self, num_spans: int) -> OpenShard:
         if self._open_shard is not None and (
             self._open_shard.num_records * self.fields.itemsize >= self._shard_bytes
-            or self._open_shard.num_spans + num_spans > stream.NO_METADATA
+            or self._open_shard.num_spans + num_spans > NO_METADATA
         ):
             self._end_shard()
         if self._open_shard is None:
@@ -240,7 +277,7 @@ class Writer:
     def _as_records(self, records: Records) -> NDArray[np.void]:
         names = list(self.fields.names or ())
         if self._encode is not None:
-            names.remove(stream.METADATA_ID)
+            names.remove(METADATA_ID)
         try:
             return as_records(records, self.fields, names, self._head.vocab_size)
         except UsageError as error:
@@ -259,8 +296,8 @@ class Writer:
             if wanted:
                 raise UsageError("this writer has no encoder; pass metadata=… to Writer")
             return []
-        ids = document[stream.METADATA_ID]
-        ids[:] = stream.NO_METADATA
+        ids = document[METADATA_ID]
+        ids[:] = NO_METADATA
         blobs: list[bytes] = []
         end = 0
         for start, stop, value in wanted:
@@ -320,7 +357,8 @@ def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
                     f"{found[0].name}; all parts of a dataset share them"
                 )
         shards = tuple(shard for manifest in manifests for shard in manifest.shards)
-        publish(directory / stream.MANIFEST_NAME, replace(head, shards=shards).to_json())
+        text = stream.manifest_to_json(replace(head, shards=shards))
+        publish(directory / stream.MANIFEST_NAME, text)
         for part in found:
             part.unlink()
 
@@ -332,7 +370,7 @@ def _optional(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) -
 def _check_that_it_opens(head: Manifest) -> None:
     """Refuse settings that would make a manifest that no reader accepts."""
     try:
-        accepted = stream.parse_manifest(json.loads(head.to_json()), Path())
+        accepted = stream.parse_manifest(json.loads(stream.manifest_to_json(head)), Path())
     except (FormatError, TypeError) as error:
         raise UsageError(str(error)) from None
     if accepted != head:

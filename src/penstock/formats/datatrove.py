@@ -1,0 +1,107 @@
+"""datatrove's tokenized files: `X.ds`, with `X.ds.index`, `X.ds.loss` and `X.ds.metadata`.
+
+    X.ds            tokens, uint16 or uint32, headerless
+    X.ds.index      uint64 for every document: where it ends, in tokens (not bytes), no leading 0
+    X.ds.loss       one byte for every token: 1 where it is to be trained on
+    X.ds.metadata   text: "tokenizer|bytes of a token", and the number of tokens
+
+Only the first is always there. The width of the tokens comes from the metadata, or from the index,
+whose last entry is their number.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import FormatError
+from penstock.formats.files import Head, check_size, num_items, read_head, read_part
+from penstock.formats.flat import describe_flat
+from penstock.formats.shard import (
+    APART,
+    DOCUMENTS,
+    STREAM,
+    TOKEN,
+    Manifest,
+    Shard,
+    StoredFile,
+)
+
+SUFFIX, INDEX_SUFFIX, LOSS_SUFFIX, TEXT_SUFFIX = ".ds", ".index", ".loss", ".metadata"
+LOSS_MASK = "loss_mask"
+_TOKENS: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+_FIRST_LINE = re.compile(rb"([^|\n]*)\|([24])\n")
+
+
+def describe(head: Head, dtype: str | None = None) -> Manifest:
+    """Find out the width of the tokens, and check all files against each other."""
+    text = _companion(head.path, TEXT_SUFFIX)
+    index = _companion(head.path, INDEX_SUFFIX)
+    tokenizer, size_said = _read_text(text) if text is not None else ("", None)
+    num_ends = num_items(index.path, index.size_bytes, np.dtype("<u8")) if index is not None else 0
+    last_end = 0
+    if index is not None and num_ends:
+        last = read_part(index.path, 8 * (num_ends - 1), 8)
+        last_end = int.from_bytes(last, "little")
+    token = _token_type(head, dtype, size_said, last_end)
+    if token is None:
+        token = describe_flat(head).fields[TOKEN]  # nothing says; refuse what looks like uint32
+    num_tokens = num_items(head.path, head.size_bytes, token)
+    if index is not None and last_end != num_tokens:
+        raise FormatError(
+            f"{index.path}: the last document ends at token {last_end:,}, {head.path.name} has "
+            f"{num_tokens:,} of {token.itemsize} bytes"
+        )
+    files = {STREAM: StoredFile(head.size_bytes, path=str(head.path))}
+    if index is not None:
+        files[DOCUMENTS] = StoredFile(index.size_bytes, path=str(index.path), num_implied=1)
+    loss = _companion(head.path, LOSS_SUFFIX)
+    members: list[tuple[str, object]] = [(TOKEN, token)]
+    if loss is not None and not loss.size_bytes:
+        loss = None  # what datatrove leaves where it was given no masks
+    if loss is not None:
+        check_size(loss.path, loss.size_bytes, num_tokens, f"{num_tokens:,} tokens")
+        files[APART] = StoredFile(loss.size_bytes, path=str(loss.path))
+        members.append((LOSS_MASK, "u1"))
+    shard = Shard(
+        head.path.parent,
+        head.path.name,
+        num_tokens,
+        num_ends if index is not None else int(num_tokens > 0),
+        0,
+        files,
+        row_records=0 if index is not None else num_tokens,
+    )
+    apart = LOSS_MASK if loss is not None else None
+    names = {"name": tokenizer} if tokenizer else {}
+    return Manifest(np.dtype(members), None, names, None, None, (shard,), "datatrove", apart)
+
+
+def _token_type(
+    head: Head, dtype: str | None, size_said: int | None, last_end: int
+) -> np.dtype[Any] | None:
+    if dtype is not None:
+        return np.dtype(dtype)
+    size = size_said
+    if last_end and head.size_bytes in (2 * last_end, 4 * last_end):
+        size = head.size_bytes // last_end
+    if size_said not in (None, size):
+        raise FormatError(
+            f"{head.path}: tokens of {size_said} bytes by its metadata, of {size} by its index; "
+            'say format="datatrove:uint16" or "datatrove:uint32"'
+        )
+    return None if size is None else _TOKENS[size]
+
+
+def _companion(path: Path, suffix: str) -> Head | None:
+    companion = path.with_name(path.name + suffix)
+    return read_head(companion) if companion.exists() else None
+
+
+def _read_text(text: Head) -> tuple[str, int | None]:
+    """The tokenizer's name and the bytes of a token, as far as the text says them."""
+    found = _FIRST_LINE.match(text.start)
+    if found is None:
+        return "", None  # without a tokenizer, datatrove writes "Unknown Tokenizer|4|4"
+    return found[1].decode(errors="replace")[:200], int(found[2])

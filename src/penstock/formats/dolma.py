@@ -1,0 +1,111 @@
+"""OLMo's and dolma's `.npy`: bare tokens, in spite of the name, with a `.csv.gz` of documents.
+
+    X.npy      tokens, headerless: uint16, or uint32 for vocabularies above 65,536
+    X.csv.gz   a line for every document: start, end (in tokens), and what dolma knows about it
+
+The last end and the file's size tell the width of the tokens.
+"""
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import FormatError, ReadError
+from penstock.formats.files import MOST, Head, num_items, read_head, read_part
+from penstock.formats.flat import describe_flat, one_file
+from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
+from penstock.formats.tables import make_table
+
+TABLE_SUFFIX = ".csv.gz"
+_TOKENS: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_CHUNK = 1 << 16
+_MAX_LINE = 1 << 20
+
+
+def table_of(path: Path) -> Path:
+    """Where the documents of `X.npy` are listed."""
+    return path.with_name(path.name.removesuffix(".npy") + TABLE_SUFFIX)
+
+
+def describe(head: Head, dtype: str | None = None) -> Manifest:
+    """Read the list of documents, if there is one, and check it against the file's size."""
+    listed = table_of(head.path)
+    if not listed.exists():
+        flat = describe_flat(head, dtype)
+        return one_file(head, flat.fields[TOKEN], flat.shards[0].num_records, kind="dolma")
+    table = make_table(Documents(str(listed), read_head(listed).identity), None)
+    end = read_part(Path(table.path), table.size_bytes - OFFSET.itemsize, OFFSET.itemsize)
+    num_tokens = int.from_bytes(end, "little")
+    width, rest = divmod(head.size_bytes, num_tokens) if num_tokens else (2, head.size_bytes)
+    if rest or width not in _TOKENS:
+        raise FormatError(
+            f"{head.path}: {head.size_bytes:,} bytes cannot be the {num_tokens:,} tokens that "
+            f"{listed.name} lists"
+        )
+    token = _TOKENS[width] if dtype is None else np.dtype(dtype)
+    if num_items(head.path, head.size_bytes, token) != num_tokens:
+        raise FormatError(f"{head.path}: its documents have {width} bytes a token, not {token}")
+    files = {STREAM: StoredFile(head.size_bytes, path=str(head.path)), DOCUMENTS: table}
+    num_documents = table.size_bytes // OFFSET.itemsize - 1
+    shard = Shard(head.path.parent, head.path.name, num_tokens, num_documents, 0, files)
+    return Manifest(np.dtype([(TOKEN, token)]), None, {}, None, None, (shard,), "dolma")
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The lines of a `.csv.gz`."""
+
+    path: str
+    file_identity: str
+
+    @property
+    def identity(self) -> str:
+        """Changes when the file may have."""
+        return f"dolma {self.file_identity}"
+
+    def ends(self) -> Iterator[NDArray[np.int64]]:
+        """Where documents end; each must start where the one before did."""
+        last, ends = 0, list[int]()
+        for number, (start, end) in enumerate(self._lines()):
+            if start != last or not start <= end <= MOST:
+                raise FormatError(
+                    f"{self.path}: document {number:,} is tokens {start:,} to {end:,}, the one "
+                    f"before ends at {last:,}"
+                )
+            last = end
+            ends.append(end)
+            if len(ends) == _CHUNK:
+                yield np.array(ends, np.int64)
+                ends = []
+        yield np.array(ends, np.int64)
+
+    def _lines(self) -> Iterator[tuple[int, int]]:
+        number = 0
+        try:
+            with gzip.open(self.path, "rt", newline="", errors="replace") as file:
+                for number, line in enumerate(csv.reader(_bounded(file))):  # noqa: B007
+                    start, end, *_ = line
+                    yield int(start), int(end)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise FormatError(f"{self.path}: damaged after line {number:,} ({error})") from None
+        except (ValueError, csv.Error):
+            raise FormatError(
+                f"{self.path}: line {number + 1:,} does not begin with two numbers, start and end"
+            ) from None
+        except OSError as error:
+            raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
+
+
+def _bounded(file: Any) -> Iterator[str]:
+    """Lines, but never one that would fill the memory."""
+    while line := file.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE:
+            raise ValueError("too long")
+        yield line

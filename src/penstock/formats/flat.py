@@ -1,0 +1,132 @@
+"""Bare tokens in one file: nanoGPT's `.bin`, that of llm.c and modded-nanogpt, NumPy's `.npy`.
+
+    nanoGPT              tokens, nothing else; uint16 unless `format="flat:uint32"` says otherwise
+    llm.c, modded-…      256 int32: magic, version, number of tokens, zeros; then the tokens
+    .npy                 NumPy's header; one dimension is a stream, two are rows
+
+None of them knows documents: a file is one, or `penstock.open` finds them by their first or last
+token. A row of a two-dimensional `.npy` is a document.
+"""
+
+import io
+import struct
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import FormatError
+from penstock.formats.files import MOST, Head, check_size, num_items, read_part
+from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
+
+NPY_MAGIC = b"\x93NUMPY"
+_LLMC_BYTES = 1024
+# The magic numbers of llm.c's token files, their version, and the type of the tokens.
+_LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
+_LLMC_FAMILY = range(20240501, 20241232)
+_NUM_SAMPLES = 4096
+
+
+def describe_flat(head: Head, dtype: str | None = None) -> Manifest:
+    """Tokens without a header."""
+    token = np.dtype(dtype or "<u2")
+    num_tokens = num_items(head.path, head.size_bytes, token)
+    if dtype is None:
+        _refuse_wider_tokens(head)
+    return one_file(head, token, num_tokens, kind="flat")
+
+
+def is_llmc(head: Head) -> bool:
+    """Whether a file starts as those of llm.c do."""
+    return (
+        head.size_bytes >= _LLMC_BYTES
+        and struct.unpack_from("<i", head.start)[0] in _LLMC_FAMILY
+        and not any(head.start[12:_LLMC_BYTES])
+    )
+
+
+def describe_llmc(head: Head) -> Manifest:
+    """Tokens behind 256 int32."""
+    if len(head.start) < _LLMC_BYTES:
+        raise FormatError(f"{head.path}: {head.size_bytes:,} bytes, shorter than its header")
+    magic, version, num_tokens = struct.unpack_from("<3i", head.start)
+    if magic not in _LLMC or _LLMC[magic][0] != version:
+        raise FormatError(
+            f"{head.path}: magic {magic}, version {version}; token files of llm.c have "
+            f"{', '.join(f'{m}, version {v}' for m, (v, _) in _LLMC.items())}"
+        )
+    if num_tokens < 0:
+        raise FormatError(f"{head.path}: the header says {num_tokens:,} tokens")
+    token = np.dtype(_LLMC[magic][1])
+    size = _LLMC_BYTES + num_tokens * token.itemsize
+    check_size(head.path, head.size_bytes, size, f"a header and {num_tokens:,} tokens")
+    return one_file(head, token, num_tokens, kind="llmc", first_byte=_LLMC_BYTES)
+
+
+def describe_npy(head: Head) -> Manifest:
+    """A NumPy array of one or two dimensions."""
+    file = io.BytesIO(head.start)
+    try:
+        version = np.lib.format.read_magic(file)
+        read_header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, is_fortran, dtype = read_header(file)
+    except Exception as error:  # whatever NumPy makes of a damaged header
+        raise FormatError(f"{head.path}: not a header of NumPy ({error!s:.200})") from None
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise FormatError(f"{head.path}: version {version} of .npy; 1.0 to 3.0 are read")
+    if dtype.kind not in "iu" or dtype.names or dtype.subdtype or dtype.newbyteorder("<") != dtype:
+        raise FormatError(f"{head.path}: holds {dtype}; tokens are little-endian integers")
+    if len(shape) not in (1, 2) or not all(0 <= n <= MOST for n in shape):
+        raise FormatError(f"{head.path}: has the shape {shape}; one or two dimensions are read")
+    if is_fortran and len(shape) == 2 and min(shape) > 1:
+        raise FormatError(
+            f"{head.path}: is stored column by column; save it as np.ascontiguousarray(…)"
+        )
+    num_tokens = int(np.prod(shape, dtype=object))
+    size = file.tell() + num_tokens * dtype.itemsize
+    check_size(head.path, head.size_bytes, size, f"a header and {num_tokens:,} tokens")
+    row_records = int(shape[1]) if len(shape) == 2 else 0
+    return one_file(
+        head, dtype, num_tokens, kind="npy", first_byte=file.tell(), row_records=row_records
+    )
+
+
+def one_file(
+    head: Head,
+    token: np.dtype[Any],
+    num_tokens: int,
+    *,
+    kind: str,
+    first_byte: int = 0,
+    row_records: int = 0,
+) -> Manifest:
+    """The manifest of one file of tokens, which is one document or rows of equal length."""
+    row_records = row_records or num_tokens
+    shard = Shard(
+        head.path.parent,
+        head.path.name,
+        num_tokens,
+        num_tokens // row_records if row_records else 0,
+        0,
+        {STREAM: StoredFile(head.size_bytes, path=str(head.path), first_byte=first_byte)},
+        row_records=row_records,
+    )
+    return Manifest(np.dtype([(TOKEN, token)]), None, {}, None, None, (shard,), kind)
+
+
+def _refuse_wider_tokens(head: Head) -> None:
+    """Tokens of four bytes, read as two, would be every other one nearly 0."""
+    count = min(head.size_bytes // 2, _NUM_SAMPLES) // 2 * 2
+    if count < 64:
+        return
+    middle = (head.size_bytes // 2 - count) // 2 // 2 * 4
+    tokens = np.frombuffer(read_part(head.path, middle, 2 * count), "<u2").reshape(-1, 2)
+    even, odd = (float((tokens[:, k] < 16).mean()) for k in (0, 1))
+    if odd > 0.99 and even < 0.9:
+        raise FormatError(
+            f"{head.path}: every other uint16 is nearly 0, as in files of uint32; say "
+            'format="flat:uint32" (or "flat:uint16", if that is what they are)'
+        )

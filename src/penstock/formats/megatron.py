@@ -1,0 +1,150 @@
+"""Megatron-LM's indexed datasets: `X.bin`, tokens end to end, and `X.idx`, where they are cut.
+
+    0    9   "MMIDIDX", NUL, NUL
+    9    8   version, 1
+    17   1   type of the tokens, see `DTYPES`
+    18   8   number of sequences, n
+    26   8   number of documents and one, m
+    34       int32[n]: lengths of the sequences, in tokens
+             int64[n]: where they start, in bytes
+             int64[m]: the first sequence of each document, and n
+             int8[n]: modes, in multimodal datasets only; they are not read
+
+A document is one or more sequences. Documents are what Megatron's documents are;
+`format="megatron-sequences"` makes a document of every sequence.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import FormatError
+from penstock.formats.files import MOST, check_size, num_items, read_head, read_part
+from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
+
+MAGIC = b"MMIDIDX\0\0"
+HEADER = struct.Struct("<9sQBQQ")
+DTYPES = {
+    code: np.dtype(name)
+    for code, name in enumerate(("|u1", "|i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"), start=1)
+}
+_CHUNK = 1 << 20
+
+
+def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
+    """Check the index of `X.bin` (or `X.idx`) against its own size and that of the tokens."""
+    head, tokens = read_head(path.with_suffix(".idx")), read_head(path.with_suffix(".bin"))
+    if len(head.start) < HEADER.size or not head.start.startswith(MAGIC):
+        raise FormatError(f"{head.path}: does not start with {MAGIC!r} and a header")
+    _, version, code, num_sequences, num_starts = HEADER.unpack_from(head.start)
+    if version != 1:
+        raise FormatError(f"{head.path}: version {version} of the index; this Penstock reads 1")
+    if code not in DTYPES:
+        raise FormatError(f"{head.path}: type {code} of tokens; there are 1 to {max(DTYPES)}")
+    if max(num_sequences, num_starts) > MOST // 32 or num_starts < 1:
+        raise FormatError(f"{head.path}: {num_sequences:,} sequences, {num_starts:,} documents?")
+    expected = HEADER.size + 12 * num_sequences + 8 * num_starts
+    if head.size_bytes != expected + num_sequences:  # with modes
+        why = f"{num_sequences:,} sequences and {num_starts:,} documents"
+        check_size(head.path, head.size_bytes, expected, why)
+    token = DTYPES[code]
+    num_tokens = num_items(tokens.path, tokens.size_bytes, token)
+    documents = Documents(
+        str(head.path), head.identity, num_sequences, num_starts, token.itemsize, by_sequence
+    )
+    end = documents.last_end()
+    check_size(tokens.path, tokens.size_bytes, end, f"sequences that end at byte {end:,}")
+    name = TOKEN if token.kind in "iu" else "value"
+    shard = Shard(
+        tokens.path.parent,
+        tokens.path.name,
+        num_tokens,
+        num_sequences if by_sequence else num_starts - 1,
+        0,
+        {STREAM: StoredFile(tokens.size_bytes, path=str(tokens.path))},
+        source=documents,
+    )
+    kind = "megatron-sequences" if by_sequence else "megatron"
+    fields: np.dtype[Any] = np.dtype([(name, token)])
+    return Manifest(fields, None, {}, None, None, (shard,), kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Where documents end, from the lengths and starts of their sequences."""
+
+    path: str
+    file_identity: str
+    num_sequences: int
+    num_starts: int
+    item_bytes: int
+    by_sequence: bool
+
+    @property
+    def identity(self) -> str:
+        """Changes when the index may have."""
+        return f"megatron {self.by_sequence} {self.file_identity}"
+
+    def last_end(self) -> int:
+        """Where the last sequence ends, in bytes."""
+        if not self.num_sequences:
+            return 0
+        last, path = self.num_sequences - 1, Path(self.path)
+        length = struct.unpack("<i", read_part(path, HEADER.size + 4 * last, 4))[0]
+        start = struct.unpack(
+            "<q", read_part(path, HEADER.size + 4 * self.num_sequences + 8 * last, 8)
+        )[0]
+        if length < 0 or start < 0:
+            raise FormatError(f"{path}: sequence {last:,} has {length:,} tokens at byte {start:,}")
+        return int(start + length * self.item_bytes)
+
+    def ends(self) -> Iterator[NDArray[np.int64]]:
+        """Where documents end; lengths and starts must tell the same."""
+        starts = self._map("<i8", HEADER.size + 4 * self.num_sequences, self.num_sequences)
+        for ends in self._sequence_ends(starts):
+            if self.by_sequence:
+                yield ends
+        if self.by_sequence:
+            return
+        firsts = self._map("<i8", HEADER.size + 12 * self.num_sequences, self.num_starts)
+        if firsts[0] != 0 or firsts[-1] != self.num_sequences:
+            raise FormatError(
+                f"{self.path}: documents are sequences {firsts[0]:,} to {firsts[-1]:,}, there are "
+                f"{self.num_sequences:,}"
+            )
+        last_end = self.last_end() // self.item_bytes
+        for first in range(1, self.num_starts, _CHUNK):
+            sequences = firsts[first : first + _CHUNK]
+            if sequences.min() < 0 or sequences.max() > self.num_sequences:
+                raise FormatError(
+                    f"{self.path}: a document near {first:,} starts at a sequence that is not there"
+                )
+            ends = np.full(sequences.size, last_end, np.int64)
+            is_inside = sequences < self.num_sequences
+            ends[is_inside] = starts[sequences[is_inside]] // self.item_bytes
+            yield ends
+
+    def _sequence_ends(self, starts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        lengths = self._map("<i4", HEADER.size, self.num_sequences)
+        last = 0
+        for first in range(0, self.num_sequences, _CHUNK):
+            some = lengths[first : first + _CHUNK].astype(np.int64)
+            ends = last + np.cumsum(some)
+            expected = (ends - some) * self.item_bytes
+            if some.min() < 0 or np.any(starts[first : first + _CHUNK] != expected):
+                raise FormatError(
+                    f"{self.path}: lengths and starts of sequences near {first:,} disagree, or "
+                    "leave gaps; write the dataset again"
+                )
+            last = int(ends[-1])
+            yield ends
+
+    def _map(self, dtype: str, offset: int, count: int) -> NDArray[np.int64]:
+        if count == 0:
+            return np.empty(0, np.int64)
+        return np.memmap(self.path, dtype, "r", offset, (count,))
