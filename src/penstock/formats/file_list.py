@@ -148,25 +148,19 @@ def _remove_leftovers(list_path: Path) -> None:
 
 def _read(list_path: Path) -> bytes:
     try:
-        # A pipe of this name would block, or give what cannot be read again.
-        is_regular = stat.S_ISREG(list_path.stat().st_mode)
-        text = _read_bytes(list_path) if is_regular else b""
+        found = list_path.stat()
+        # To open a pipe would block, and what is too large is not worth reading.
+        is_regular, size_bytes = stat.S_ISREG(found.st_mode), found.st_size
+        text = list_path.read_bytes() if is_regular and size_bytes <= _MAX_LIST_BYTES else b""
     except FileNotFoundError:
         raise MissingDataError(f"{list_path}: no such list of files") from None
     except OSError as error:
         raise ReadError(error.errno, f"{list_path}: {error.strerror}") from None
     if not is_regular:
         raise ReadError(f"{list_path}: not a regular file; give the list another name")
-    if len(text) > _MAX_LIST_BYTES:
-        raise FormatError(
-            f"{list_path}: more than {_MAX_LIST_BYTES:,} bytes, too large for a list of files"
-        )
+    if size_bytes > _MAX_LIST_BYTES:
+        raise FormatError(f"{list_path}: {size_bytes:,} bytes, too large for a list of files")
     return text
-
-
-def _read_bytes(list_path: Path) -> bytes:
-    with list_path.open("rb") as file:
-        return file.read(_MAX_LIST_BYTES + 1)
 
 
 def _parse(list_path: Path, root: Path, text: bytes) -> list[ListedFile]:

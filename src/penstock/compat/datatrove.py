@@ -1,0 +1,266 @@
+"""datatrove's two datasets, for files that its tokenizer wrote.
+
+    from penstock.compat.datatrove import DatatroveFolderDataset
+
+    X.ds          tokens, 2 or 4 bytes each, document after document
+    X.ds.index    uint64 per document: where it ends, in tokens    (for positions)
+
+Item i of a file is its tokens `[i * (seq_len + 1), (i + 1) * (seq_len + 1))`, as int64: inputs and
+labels are its first and last `seq_len`. Items, their order and `shuffle` are datatrove's, bit for
+bit. What is different on purpose is in `docs/compat.md`.
+
+Importing this imports torch, since datasets are of its type; nothing else in Penstock imports this.
+"""
+
+import os
+import stat
+from bisect import bisect
+from itertools import accumulate
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.arguments import integer
+from penstock.compat.document_ends import END, ends_within, positions
+from penstock.compat.listing import find_files
+from penstock.compat.mapped import check_multiple, map_file, remember
+from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.formats.file_list import list_files, measure_files
+
+_Base: Any
+try:
+    import torch
+except ImportError:
+    torch, _Base = None, object  # type: ignore[assignment]
+else:
+    _Base = torch.utils.data.Dataset
+
+__all__ = ["DatatroveFileDataset", "DatatroveFolderDataset"]
+
+_INT64 = np.dtype(np.int64)
+
+
+class DatatroveFileDataset(_Base):  # type: ignore[misc]
+    """The windows of one `.ds` file, one after the other; what is left at its end is dropped.
+
+    `return_positions` adds where each token stands in its document, 0 at the window's start: from
+    the `.index`, or with `positions_from_eos_token_id` from the tokens. `fsize` saves looking up
+    the size of the file.
+    """
+
+    def __init__(
+        self,
+        file_path: str | os.PathLike[str],
+        seq_len: int,
+        token_size: int = 2,
+        return_positions: bool = False,
+        positions_from_eos_token_id: int | None = None,
+        fsize: int | None = None,
+    ) -> None:
+        if torch is None:
+            raise UsageError("datatrove's datasets need torch: pip install 'penstock[torch]'")
+        if token_size not in (2, 4):
+            raise UsageError(f"token_size is {token_size!r}; tokens have 2 or 4 bytes")
+        if positions_from_eos_token_id is not None:
+            integer(
+                "positions_from_eos_token_id",
+                positions_from_eos_token_id,
+                0,
+                (1 << 8 * token_size) - 1,
+            )
+        self.file_path = local_path("file_path", file_path)
+        self.seq_len = integer("seq_len", seq_len, 1)
+        self.token_size = token_size
+        self.return_positions = return_positions
+        self.positions_from_eos_token_id = positions_from_eos_token_id
+        self.fsize = _size(self.file_path) if fsize is None else integer("fsize", fsize)
+        check_multiple(self.file_path, self.fsize, token_size)
+        self._width = self.seq_len + 1
+        self._len = self.fsize // token_size // self._width
+        if return_positions and positions_from_eos_token_id is None:
+            check_multiple(self._index_path, _size(self._index_path, _NO_INDEX), END.itemsize)
+        self.drop_maps()
+
+    def drop_maps(self) -> None:
+        """Close the files; they are opened again when they are needed."""
+        self._tokens: NDArray[Any] | None = None
+        self._ends: NDArray[Any] | None = None
+        self._ascending: NDArray[np.int64] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_tokens": None, "_ends": None, "_ascending": None}
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        # A Python integer: the product below could overflow in a small NumPy type.
+        item = index(item)
+        if not 0 <= item < self._len:
+            item = _from_end(item, self._len, self.file_path)
+        tokens = self._tokens
+        if tokens is None:
+            tokens = self._map_tokens()
+        start = item * self._width
+        window = tokens[start : start + self._width].astype(_INT64)
+        data = {"input_ids": torch.from_numpy(window)}
+        if self.return_positions:
+            data["positions"] = torch.from_numpy(self._positions(start, window))
+        return data
+
+    @property
+    def _index_path(self) -> str:
+        return f"{self.file_path}.index"
+
+    def _map_tokens(self) -> NDArray[Any]:
+        tokens = map_file(self.file_path, np.dtype(f"<u{self.token_size}"))
+        if tokens.nbytes < self.fsize:
+            raise FormatError(
+                f"{self.file_path}: {tokens.nbytes:,} bytes, expected {self.fsize:,}; it was cut"
+            )
+        self._tokens = tokens
+        remember(self)
+        return tokens
+
+    def _map_ends(self) -> NDArray[Any]:
+        ends = map_file(self._index_path, END)
+        tokens = self._tokens if self._tokens is not None else self._map_tokens()
+        last = int(ends[-1]) if len(ends) else 0
+        if last != len(tokens):
+            raise FormatError(
+                f"{self._index_path}: the last document ends at token {last:,}, the file has "
+                f"{len(tokens):,}; the index is of another file, or was cut"
+            )
+        self._ends = ends
+        return ends
+
+    def _positions(self, start: int, window: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.positions_from_eos_token_id is None:
+            known = self._ends
+            if known is None:
+                known = self._map_ends()
+            ends = ends_within(known, start, start + self._width, self._index_path)
+        else:
+            ends = np.flatnonzero(window[:-1] == self.positions_from_eos_token_id) + 1
+        ascending = self._ascending
+        if ascending is None:
+            ascending = self._ascending = np.arange(self._width)
+        return positions(ends, ascending)
+
+
+class DatatroveFolderDataset(_Base):  # type: ignore[misc]
+    """The windows of all files in a folder, file after file; `shuffle` permutes the files.
+
+    With `recursive`, files in the folders below belong to it too. `paths_file` keeps the list of
+    files for the next time and for other processes (`formats.file_list`).
+    """
+
+    def __init__(
+        self,
+        data_folder: str | os.PathLike[str],
+        seq_len: int,
+        filename_pattern: str = ".ds",
+        recursive: bool = True,
+        token_size: int = 2,
+        shuffle: bool = False,
+        seed: int = 42,
+        return_positions: bool = False,
+        positions_from_eos_token_id: int | None = None,
+        paths_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.data_folder = local_path("data_folder", data_folder)
+        self.seq_len = seq_len
+        self.filename_pattern = filename_pattern
+        self.recursive = recursive
+        self.token_size = token_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.return_positions = return_positions
+        self.positions_from_eos_token_id = positions_from_eos_token_id
+        self.paths_file = None if paths_file is None else local_path("paths_file", paths_file)
+        if self.paths_file:
+            listed = list_files(Path(self.paths_file), Path(self.data_folder), self._find)
+        else:
+            listed = measure_files(self._find())
+        self.files = [
+            DatatroveFileDataset(
+                file.path,
+                seq_len,
+                token_size,
+                return_positions,
+                positions_from_eos_token_id,
+                file.size_bytes,
+            )
+            for file in listed
+        ]
+        if shuffle:
+            order = np.random.default_rng(seed).permutation(len(self.files))
+            self.files = [self.files[k] for k in order]
+        self.lens = list(accumulate(map(len, self.files), initial=0))
+        self.current_file = 0
+
+    def _find(self) -> list[Path]:
+        root = Path(self.data_folder)
+        found = find_files(root, self.filename_pattern, recursive=self.recursive)
+        if not found:
+            raise MissingDataError(
+                f"{root}: holds no file that matches {self.filename_pattern!r}; check the folder "
+                "and filename_pattern"
+            )
+        return found
+
+    def __len__(self) -> int:
+        return self.lens[-1]
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        item = index(item)
+        file, lens = self.current_file, self.lens
+        if not lens[file] <= item < lens[file + 1]:
+            if not 0 <= item < lens[-1]:
+                item = _from_end(item, lens[-1], self.data_folder)
+            file = self.current_file = bisect(lens, item) - 1
+        data: dict[str, Any] = self.files[file][item - lens[file]]
+        return data
+
+    @property
+    def folder_path(self) -> str:
+        """Where the files lie."""
+        return self.data_folder
+
+    @property
+    def current_file_path(self) -> str:
+        """The file of the item that was read last."""
+        return self.files[self.current_file].file_path
+
+
+def local_path(name: str, value: Any) -> str:
+    """Take a path in a file system; say so where it is something else that datatrove takes."""
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        if isinstance(path, str) and path and "://" not in path:
+            return path
+    raise UsageError(f"{name} is {value!r:.80}; it must be a path on this machine, not a URL")
+
+
+_NO_INDEX = "; write it, pass positions_from_eos_token_id, or leave out return_positions"
+
+
+def _size(path: str, remedy: str = "") -> int:
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        raise MissingDataError(f"{path}: missing{remedy}") from None
+    except OSError as error:
+        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise FormatError(f"{path}: not a regular file")
+    return found.st_size
+
+
+def _from_end(item: int, length: int, path: str) -> int:
+    if not -length <= item < length:
+        raise IndexError(f"{path}: item {item:,} of {length:,}")
+    return item % length

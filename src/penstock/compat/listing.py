@@ -1,0 +1,74 @@
+"""Which files of a folder a pattern names."""
+
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from penstock.errors import MissingDataError, ReadError
+
+# In every file system of Linux's ext family, and closed to all but root.
+_SYSTEM_FOLDERS = ("lost+found",)
+
+
+def find_files(root: Path, pattern: str, *, recursive: bool) -> list[Path]:
+    """Files below `root`, sorted by their relative paths.
+
+    `*`, `?` and `[…]` match within one name, and `**` any number of folders. A pattern without any
+    of these is the end of a name; one without a slash is looked for in every folder below. Without
+    `recursive`, `**` matches no folder at all.
+    """
+    if not any(sign in pattern for sign in "*?["):
+        pattern = f"*{pattern}"
+    parts = [part for part in pattern.split("/") if part]
+    if len(parts) == 1:
+        parts.insert(0, "**")
+    if not recursive:
+        parts = [part for part in parts if part != "**"]
+    fixed = 0  # folders that are named outright: nothing beside them is walked
+    while fixed < len(parts) - 1 and not any(sign in parts[fixed] for sign in "*?["):
+        fixed += 1
+    start = root.joinpath(*parts[:fixed])
+    depth = len(parts) - fixed if "**" not in parts else None
+    found = [
+        path for path in _walk(start, depth) if _matches(_parts_below(path, start), parts[fixed:])
+    ]
+    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
+
+
+def _walk(
+    folder: Path, depth: int | None, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[Path]:
+    """Every file, through links too, at most `depth` names down."""
+    try:
+        found = folder.stat()
+        with os.scandir(folder) as scanned:
+            entries = list(scanned)
+    except FileNotFoundError:
+        raise MissingDataError(f"{folder}: no such folder") from None
+    except OSError as error:
+        # A folder that is passed over would be data that is missing without a word.
+        raise ReadError(
+            error.errno, f"{folder}: {error.strerror}; recursive=False leaves out folders below"
+        ) from None
+    identity = (found.st_dev, found.st_ino)
+    if identity in above:
+        return  # a link to a folder that it lies in itself
+    for entry in entries:
+        path = folder / entry.name
+        if not (path.is_dir() if entry.is_symlink() else entry.is_dir()):
+            yield path
+        elif depth != 1 and entry.name not in _SYSTEM_FOLDERS:
+            yield from _walk(path, depth and depth - 1, above | {identity})
+
+
+def _parts_below(path: Path, start: Path) -> tuple[str, ...]:
+    return path.parts[len(start.parts) :]
+
+
+def _matches(names: tuple[str, ...], parts: list[str]) -> bool:
+    if not parts:
+        return not names
+    if parts[0] == "**":
+        return any(_matches(names[skipped:], parts[1:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
