@@ -294,6 +294,8 @@ def test_a_missing_index_is_an_error_before_training(tmp_path):
         ([1, 3, 2, 12], 0, "go backwards near entry"),
         ([1 << 63, 3, 12], 0, "go backwards near entry"),
         ([2, 11, 9, 12], 2, "go backwards near entry"),
+        ([5, 3, 6, 12], 2, "go backwards near entry"),
+        ([1, 2, 9, 8, 12], 0, "go backwards near entry"),
     ],
 )
 def test_an_index_that_cannot_be_right_is_an_error(tmp_path, ends, item, message):

@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError
 
 END = np.dtype("<u8")
+_NEIGHBOURS = 32
 
 
 def ends_within(ends: NDArray[Any], start: int, stop: int, path: str) -> NDArray[np.int64]:
     """The ends e with `start < e < stop`, counted from `start`, by two binary searches.
 
-    `ends` is mapped, so a search touches a few of its pages. Disorder is noticed where it would
-    change the answer: among these ends and their two neighbours.
+    `ends` is mapped, so a search touches a few of its pages. Disorder is noticed among these ends
+    and their neighbours; a search that it led astray far from here is not.
     """
     # Keys of the array's own type: for any other, NumPy converts the whole array first.
     first, last = ends.searchsorted(np.array((start, stop - 1), END), "right").tolist()
-    around = ends[max(first - 1, 0) : last + 1]
+    around = ends[max(first - _NEIGHBOURS, 0) : last + _NEIGHBOURS]
     if first > last or (around[1:] < around[:-1]).any():
         raise FormatError(
             f"{path}: the ends of documents go backwards near entry {min(first, last):,} (token "

@@ -64,6 +64,7 @@ def main() -> None:
         cases.append({"kind": kind, "path": path, "options": options, "items": items})
     (HERE / "paths.json").unlink(missing_ok=True)
     DatatroveFolderDataset("data", 63, paths_file="paths.json")
+    (HERE / "paths.json.lock").unlink(missing_ok=True)
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     written_by = json.dumps(f"datatrove {version('datatrove')}")
     (HERE / "items.json").write_text(f'{{"written_by": {written_by}, "cases": [\n{lines}\n]}}\n')
