@@ -152,7 +152,7 @@ def _take_in(
 ) -> None:
     """Give records their keys and hand them on in blocks, all in the same memory."""
     keys = shape.new_keys()
-    block = np.empty(sorter.capacity, shape.item)
+    block = sorter.block
     tokens = block["tokens"]
     num_filled = 0
     for record in records:
@@ -160,11 +160,11 @@ def _take_in(
         num_filled += 1
         if num_filled == len(block):
             block["key"] = keys.random_raw(num_filled)
-            sorter.add(block)
+            sorter.add(num_filled)
             progress(sorter.num_records)
             num_filled = 0
     block["key"][:num_filled] = keys.random_raw(num_filled)
-    sorter.add(block[:num_filled])
+    sorter.add(num_filled)
     progress(sorter.num_records)
 
 

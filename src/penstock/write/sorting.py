@@ -7,6 +7,7 @@ depends on how many records will come: a wrong guess costs another pass over som
 
 import contextlib
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +18,7 @@ from penstock.errors import UsageError
 
 Items = NDArray[np.void]
 
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18
 _MOST_FAN_OUT_BITS = 8  # 256 files are open at a time, a quarter of the usual limit
 _INDEX_BYTES = 48  # keys, their order and what sorting needs, for every record that is in memory
 
@@ -34,19 +35,19 @@ def capacity_of(memory_bytes: int, item: np.dtype[np.void]) -> int:
 
 
 class Sorter:
-    """Takes blocks of records with a `key`, and gives them back by key, equal ones as they came.
+    """Takes records with a `key`, and gives them back by key, equal ones as they came.
 
-    It works in `directory` and leaves what it wrote there if it fails.
+    They are put into `block` and then added. What it writes to `directory` stays there if it fails.
     """
 
     def __init__(
         self, directory: Path, item: np.dtype[np.void], capacity: int, expected: int
     ) -> None:
         self.num_records = 0
-        self.capacity = capacity
+        # For arrivals, for dividing and for sorting: what malloc gets back it may not give back.
+        self.block: Items = np.empty(capacity, item)
         self._directory, self._item = directory, item
         self._bits = self._fan_out_bits(expected)
-        self._only_block: Items | None = None
         self._buckets: _Buckets | None = None
 
     def __enter__(self) -> Self:
@@ -56,45 +57,44 @@ class Sorter:
         if self._buckets is not None:
             self._buckets.__exit__()
 
-    def add(self, block: Items) -> None:
-        """Take a block, of which only the last may be less than full."""
-        self.num_records += len(block)
-        if self._buckets is None and len(block) < self.capacity:
-            self._only_block = block
-            return
-        if self._buckets is None:
+    def add(self, num_records: int) -> None:
+        """Take the first records of `block`; only the last time it may be less than full."""
+        self.num_records += num_records
+        if self._buckets is None and num_records == len(self.block):
             self._buckets = _Buckets(self._directory, "0", self._bits, 0)
-        self._buckets.add(block)
+        if self._buckets is not None:
+            self._buckets.add(self.block[:num_records])
 
     def in_order(self) -> Iterator[Items]:
-        """All records by their keys, about a mebibyte at a time."""
-        if self._only_block is not None:
-            yield from _sorted(self._only_block)
-        if self._buckets is not None:
+        """All records by their keys, some 256 KiB at a time."""
+        if self._buckets is None:
+            yield from _sorted(self.block[: self.num_records])
+        else:
             yield from self._buckets_in_order(self._buckets)
 
     def _buckets_in_order(self, buckets: "_Buckets") -> Iterator[Items]:
         for path in buckets.finish():
             num_records = path.stat().st_size // self._item.itemsize
-            bits_left = 64 - buckets.bits_used
-            if num_records <= self.capacity or bits_left == 0:
-                block = np.fromfile(path, self._item)
-                path.unlink()
-                yield from _sorted(block)
-                del block  # before the next one is read
+            if num_records <= len(self.block):
+                for block in self._blocks_of(path):
+                    yield from _sorted(block)
                 continue
-            bits = min(self._fan_out_bits(num_records), bits_left)
+            bits = min(self._fan_out_bits(num_records), 64 - buckets.bits_used)
             with _Buckets(self._directory, path.name, bits, buckets.bits_used) as inner:
-                with path.open("rb") as file:
-                    while len(block := np.fromfile(file, self._item, self.capacity)):
-                        inner.add(block)
-                del block
-                path.unlink()
+                for block in self._blocks_of(path):
+                    inner.add(block)
                 yield from self._buckets_in_order(inner)
+
+    def _blocks_of(self, path: Path) -> Iterator[Items]:
+        """The content of a file, which is then removed, a block at a time."""
+        with path.open("rb", buffering=0) as file:
+            while num_bytes := _read_all(file, self.block.view(np.uint8).data):
+                yield self.block[: num_bytes // self._item.itemsize]
+        path.unlink()
 
     def _fan_out_bits(self, num_records: int) -> int:
         """Enough for buckets of half the memory: chance makes some larger than others."""
-        wanted = -(-2 * num_records // self.capacity)
+        wanted = -(-2 * num_records // len(self.block))
         return min(max(1, (wanted - 1).bit_length()), _MOST_FAN_OUT_BITS)
 
 
@@ -134,13 +134,21 @@ class _Buckets:
         return self._paths
 
 
+def _read_all(file: FileIO, buffer: memoryview) -> int:
+    """Read until the buffer is full or the file ends."""
+    num_bytes = 0
+    while got := file.readinto(buffer[num_bytes:]):
+        num_bytes += got
+    return num_bytes
+
+
 def _sorted(block: Items) -> Iterator[Items]:
     order = np.argsort(block["key"], kind="stable")
     yield from _pieces(block, order)
 
 
 def _pieces(block: Items, order: NDArray[np.int64]) -> Iterator[Items]:
-    """The records of `block` in another order, copied about a mebibyte at a time."""
+    """The records of `block` in another order, copied some 256 KiB at a time."""
     size = max(1, _PIECE_BYTES // block.dtype.itemsize)
     for start in range(0, len(order), size):
         yield block[order[start : start + size]]

@@ -1,0 +1,56 @@
+"""Tokens of 32 bits to 64, a whole batch at a time, outside the GIL."""
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from penstock.jit import kernel
+
+
+@intrinsic
+def load(typing_context, address, index):
+    """Number `index` of the uint32 at an address."""
+
+    def generate(context, builder, signature, arguments):
+        element = context.get_data_type(types.uint32).as_pointer()
+        base = builder.inttoptr(arguments[0], element)
+        return builder.load(builder.gep(base, [arguments[1]]), align=4)
+
+    return types.uint32(address, index), generate
+
+
+@intrinsic
+def store(typing_context, address, index, value):
+    """Set number `index` of the int64 at an address."""
+
+    def generate(context, builder, signature, arguments):
+        element = context.get_data_type(types.int64).as_pointer()
+        base = builder.inttoptr(arguments[0], element)
+        builder.store(arguments[2], builder.gep(base, [arguments[1]]), align=8)
+        return context.get_dummy_value()
+
+    return types.void(address, index, types.int64), generate
+
+
+_CHUNK = 1 << 12
+
+
+@kernel(types.uint32[:, ::1], types.int64[:, ::1])
+def widen(batch, out):
+    """Copy a batch to `out`, of the same shape; answers the sum of its tokens, modulo 2^64.
+
+    Each 16 KiB is first only read, for a sum that nobody wants. On the processor that this was
+    measured on, loads from memory wait for the stores between them: a batch that is not in the
+    cache takes 5.1 us in two steps, 3.0 of them to read it, and 6.8 us in one. Announcing the next
+    lines to the processor did not help.
+    """
+    # As addresses: with two arrays the compiler does not vectorize the second loop.
+    source, target = batch.ctypes.data, out.ctypes.data
+    total = np.int64(0)
+    for start in range(0, out.size, _CHUNK):
+        stop = min(start + _CHUNK, out.size)
+        for i in range(start, stop):
+            total += np.int64(load(source, i))
+        for i in range(start, stop):
+            store(target, i, np.int64(load(source, i)))
+    return total

@@ -1,0 +1,218 @@
+"""ZeroBatch's names for LLMBATCH files: `write_batch_file`, `BatchFileReader`, `BatchNativeLoader`.
+
+For code that was written for ZeroBatch; change its imports to this module. For row-wise shuffling,
+any batch size, ranks and exact resume, open the file with `penstock.open` instead.
+What differs from ZeroBatch, and why, is in docs/zerobatch.md.
+"""
+
+import json
+import mmap
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.arguments import integer
+from penstock.compat.kernels import widen
+from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.formats.llmbatch import HEADER_BYTES, parse_header
+from penstock.order import BlockShuffle, make_order
+from penstock.write.llmbatch import FILE_LIST, FILE_SUFFIX, write_batch_dataset, write_batch_file
+
+__all__ = ["BatchFileReader", "BatchNativeLoader", "write_batch_dataset", "write_batch_file"]
+
+PathLike = str | os.PathLike[str]
+
+# A private map that may be written to is counted as memory, and one larger than the machine's is
+# refused, unless it is made without reserving; Python has the name of the flag from 3.13 on.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+_POSITIONS_AT_A_TIME = 1 << 12
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """What turns out to be a pipe must not wait for somebody who writes."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+class BatchFileReader:
+    """An LLMBATCH file in memory, as the operating system pages it in.
+
+    The arrays of `read_batch` are the map itself and keep it alive, also when the reader is closed
+    or gone. Writing to one changes a private copy of the page, never the file. As with any map,
+    the file must not be cut short while it is in use.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path).absolute()
+        try:
+            with open(self.path, "rb", opener=_open_at_once) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                self.header = parse_header(file.read(HEADER_BYTES), size_bytes, str(self.path))
+                memory = mmap.mmap(
+                    file.fileno(),
+                    size_bytes,
+                    flags=mmap.MAP_PRIVATE | _NO_RESERVE,
+                    prot=mmap.PROT_READ | mmap.PROT_WRITE,
+                )
+        except FileNotFoundError:
+            raise MissingDataError(f"{self.path}: no such file") from None
+        except OSError as error:
+            raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
+        self.num_batches = self.header.num_batches
+        self.batch_size = self.header.batch_size
+        self.seq_len = self.header.seq_len
+        self.padded_batch_bytes = self.header.padded_batch_bytes
+        self._batches: NDArray[np.uint32] | None = np.ndarray(
+            (self.num_batches, self.batch_size, self.seq_len),
+            "<u4",
+            memory,
+            HEADER_BYTES,
+            (self.padded_batch_bytes, 4 * self.seq_len, 4),
+        )
+
+    def read_batch(self, batch_index: int) -> NDArray[np.uint32]:
+        """A batch as uint32 of shape (batch_size, seq_len), without a copy.
+
+        Negative indices count from the end.
+        """
+        if self._batches is None:
+            raise UsageError(f"{self.path}: this reader is closed; make another one")
+        try:
+            batch: NDArray[np.uint32] = self._batches[operator.index(batch_index)]
+        except IndexError:
+            raise IndexError(
+                f"{self.path}: no batch {batch_index}; there are {self.num_batches:,}"
+            ) from None
+        return batch
+
+    def read_batch_torch(self, batch_index: int) -> Any:
+        """A batch as a LongTensor of shape (batch_size, seq_len), the caller's own."""
+        import torch
+
+        # NumPy's memory is malloc's, which gives back what the caller freed last and the cache
+        # still has: a pool with leases could only be slower.
+        out = np.empty((self.batch_size, self.seq_len), np.int64)
+        widen(self.read_batch(batch_index), out)
+        return torch.from_numpy(out)
+
+    def close(self) -> None:
+        """Let go of the file; arrays that were made from it stay what they are."""
+        self._batches = None
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchFileReader, (self.path,)
+
+
+class BatchNativeLoader:
+    """Whole batches as LongTensors, blocks of `block_size` of them in shuffled order.
+
+    `path` is a file, a directory of them, or a list; several files, of equal shape, are one
+    dataset. The order depends on `seed` and epoch alone; `set_epoch` chooses the epoch that the
+    next `iter()` goes through. Every batch is the caller's own memory.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        block_size: int = 256,
+        shuffle: bool = True,
+        seed: int = 42,
+        epoch: int = 0,
+    ) -> None:
+        self._readers = [BatchFileReader(file) for file in _files_of(path)]
+        first = self._readers[0]
+        self.batch_size, self.seq_len = first.batch_size, first.seq_len
+        for reader in self._readers:
+            if (reader.batch_size, reader.seq_len) != (first.batch_size, first.seq_len):
+                raise FormatError(
+                    f"{reader.path}: batches of {reader.batch_size:,} x {reader.seq_len:,} tokens, "
+                    f"but {first.path.name} has {first.batch_size:,} x {first.seq_len:,}; all "
+                    "files of a dataset must be alike"
+                )
+        self._first_batch = np.cumsum([0] + [reader.num_batches for reader in self._readers])
+        self.num_batches = int(self._first_batch[-1])
+        self.block_size = integer("block_size", block_size, 1)
+        self.shuffle, self.seed = bool(shuffle), seed
+        how = BlockShuffle(self.block_size) if self.shuffle else False
+        self._order = make_order(how, self.num_batches, seed)
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration goes through."""
+        highest = (1 << 63) // self.num_batches - 1
+        self.epoch = integer("epoch", epoch, 0, highest)
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.epoch
+        for start in range(0, self.num_batches, _POSITIONS_AT_A_TIME):
+            stop = min(start + _POSITIONS_AT_A_TIME, self.num_batches)
+            positions = np.arange(start, stop) + epoch * self.num_batches
+            batches = self._order.samples_at(positions)
+            files = np.searchsorted(self._first_batch, batches, side="right") - 1
+            within = batches - self._first_batch[files]
+            for file, batch in zip(files.tolist(), within.tolist(), strict=True):
+                yield self._readers[file].read_batch_torch(batch)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        paths = [reader.path for reader in self._readers]
+        return BatchNativeLoader, (paths, self.block_size, self.shuffle, self.seed, self.epoch)
+
+
+def _files_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
+    """The files that a path stands for, in order."""
+    if not isinstance(path, str | os.PathLike):
+        files = [file for part in path for file in _files_of(part)]
+        if not files:
+            raise UsageError("path is an empty list; name at least one file")
+        return files
+    directory = Path(path)
+    if not directory.is_dir():
+        return [directory]
+    if (directory / FILE_LIST).exists():
+        return _listed_in(directory)
+    files = sorted(directory.glob(f"*{FILE_SUFFIX}"))
+    if not files:
+        raise MissingDataError(f"{directory}: holds no {FILE_SUFFIX} file")
+    return files
+
+
+def _listed_in(directory: Path) -> list[Path]:
+    """The files of a written dataset: a directory that was copied in part is not one."""
+    path = directory / FILE_LIST
+    try:
+        listed = {entry["path"]: entry["size"] for entry in json.loads(path.read_bytes())}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise FormatError(f"{path}: not a list of files with path and size ({error!r})") from None
+    if not listed:
+        raise FormatError(f"{path}: lists nothing")
+    for name, size_bytes in listed.items():
+        if type(name) is not str or name in ("", "..") or Path(name).name != name:
+            raise FormatError(f"{path}: {name!r:.60} is not a plain file name")
+        if type(size_bytes) is not int:
+            raise FormatError(f"{path}: {name}: size {size_bytes!r:.60} is not a number of bytes")
+        file = directory / name
+        if not file.exists():
+            raise MissingDataError(f"{file}: missing; {path.name} lists it: copy it again")
+        if file.stat().st_size != size_bytes:
+            raise FormatError(
+                f"{file}: {file.stat().st_size:,} bytes, {path.name} says {size_bytes:,}; "
+                "copy it again"
+            )
+    return [directory / name for name in listed]
