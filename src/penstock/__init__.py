@@ -17,6 +17,7 @@ from penstock._version import __version__
 
 if TYPE_CHECKING:
     from penstock import testing
+    from penstock.conversion import ConvertReport, convert
     from penstock.dataset import Dataset, open
     from penstock.errors import PenstockError
     from penstock.load.loader import Loader, LoaderStats
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockShuffle",
+    "ConvertReport",
     "Dataset",
     "Documents",
     "LengthBuckets",
@@ -42,6 +44,7 @@ __all__ = [
     "Windows",
     "Writer",
     "__version__",
+    "convert",
     "finish",
     "make_order",
     "open",
@@ -51,6 +54,7 @@ __all__ = [
 
 _HOMES = {
     "BlockShuffle": "order",
+    "ConvertReport": "conversion",
     "Dataset": "dataset",
     "Documents": "views.packed",
     "LengthBuckets": "order",
@@ -63,6 +67,7 @@ _HOMES = {
     "View": "views.view",
     "Windows": "views.windows",
     "Writer": "write.writer",
+    "convert": "conversion",
     "finish": "write.writer",
     "make_order": "order",
     "open": "dataset",

@@ -132,6 +132,16 @@ class Dataset:
             metadata=metadata,
         )
 
+    def rows(self, **options: Any) -> Windows:
+        """View rows of equal length as they are stored, as in LLMBATCH; options as for `windows`.
+
+        The last token of a row is a label only.
+        """
+        lengths = {shard.row_records for shard in self.shards if shard.num_records}
+        if len(lengths) != 1 or min(lengths) < 2:
+            raise UsageError("the dataset has no rows of one length; use windows or documents")
+        return self.windows(lengths.pop() - 1, overlap=False, **options)
+
     def documents(
         self,
         max_len: int,

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Sequence
 
 from penstock._version import __version__
-from penstock.cli import audit, bench, demo, inspect, pack, verify
+from penstock.cli import audit, bench, convert, demo, inspect, pack, verify
 from penstock.errors import PenstockError
 
 _COMMANDS = {
     "demo": demo,
     "inspect": inspect,
     "pack": pack,
+    "convert": convert,
     "verify": verify,
     "audit": audit,
     "bench": bench,
@@ -25,6 +26,7 @@ examples:
   penstock demo                                 see the whole thing work, on real text, in a minute
   penstock inspect data/fineweb --seq-len 2048  what a dataset holds, and a few samples
   penstock pack data/fineweb --report           padding, split and cropped documents, per policy
+  penstock convert corpus.ds out --to penstock  between formats; resumes where it was killed
   penstock verify 'data/*'                      read every byte, check sizes, checksums, offsets
   penstock audit data/fineweb --seq-len 2048 --batch-size 32 --ranks 8 --change 1000:ranks=4
   penstock bench data/fineweb --seq-len 2048 --batch-size 32

@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from penstock.formats.shard import STREAM
     from penstock.load.loader import Loader
     from penstock.views.windows import Windows
 
@@ -64,7 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
         "Loader": lambda: _time_loader(loader, arguments.batches),
         "memory copy": lambda: _time_copy(view, arguments),
     }
-    if isinstance(view, Windows):
+    has_one_array = data.apart is None and not any(
+        shard.files[STREAM].block_items for shard in data.shards
+    )
+    if isinstance(view, Windows) and has_one_array:
         windows = view
         contenders["NumPy memmap"] = lambda: _time_numpy(windows, loader, arguments.batches)
     _time_loader(loader, 1)  # starts the threads
@@ -111,7 +115,17 @@ def _time_numpy(view: "Windows", loader: "Loader", num_batches: int) -> float:
     from penstock.formats.shard import STREAM
 
     shards = view.dataset.shards
-    maps = [np.memmap(s.path(STREAM), view.dataset.fields, "r") for s in shards if s.num_records]
+    maps = [
+        np.memmap(
+            shard.path(STREAM),
+            view.dataset.fields,
+            "r",
+            shard.files[STREAM].first_byte,
+            (shard.num_records,),
+        )
+        for shard in shards
+        if shard.num_records
+    ]
     firsts = np.cumsum([0, *map(len, maps)])
     rows = loader.plan.batch_size
     positions = np.arange(num_batches * rows) + loader.position

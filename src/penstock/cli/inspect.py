@@ -141,7 +141,9 @@ def _summary(data: "Dataset") -> Any:
     fields = ", ".join(f"{name} {data.fields[name]}" for name in data.fields.names or ())
     spans = sum(shard.num_spans for shard in data.shards)
     vocabulary = "not stated" if data.vocab_size is None else f"{data.vocab_size:,} ids"
+    kinds = dict.fromkeys(each.format for each in data.manifests)
     rows = {
+        "format": ", ".join(kinds),
         "records": f"{data.num_records:,}",
         "documents": f"{data.num_documents:,}",
         "metadata spans": f"{spans:,}" if spans else "",
@@ -149,7 +151,7 @@ def _summary(data: "Dataset") -> Any:
         "vocabulary": vocabulary,
         "tokenizer": ", ".join(f"{k} {v}" for k, v in manifest.tokenizer.items()),
         "bos, eos": f"{manifest.bos_id}, {manifest.eos_id}",
-        "directories": f"{len(data.manifests):,}",
+        "manifests": f"{len(data.manifests):,}" if len(data.manifests) > 1 else "",
         "shards": f"{len(data.shards):,}",
         "size": f"{data.size_bytes:,} bytes",
         "fingerprint": data.fingerprint,

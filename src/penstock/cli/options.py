@@ -25,8 +25,22 @@ def positive(text: str) -> int:
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
-    """The dataset: one or more directories or patterns."""
-    parser.add_argument("data", nargs="+", help="directories, or patterns of them in quotes")
+    """The dataset: files, directories or patterns, and what they are."""
+    parser.add_argument("data", nargs="+", help="files, directories, or patterns in quotes")
+    add_format(parser)
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """What files are, where that cannot be found out."""
+    parser.add_argument("--format", help="of the files, if it is not found out, as in flat:uint32")
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument("--eos-id", type=int, help="the token that ends documents, for bare tokens")
+    ends.add_argument("--bos-id", type=int, help="the token that starts them")
+
+
+def format_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What `penstock.open` is told about the files."""
+    return {"format": options.format, "eos_id": options.eos_id, "bos_id": options.bos_id}
 
 
 def add_seq_len(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +103,7 @@ def open_data(options: argparse.Namespace) -> "Dataset":
     """Open what the user named."""
     from penstock.dataset import open
 
-    return open(options.data, access=getattr(options, "access", "pread"))
+    return open(options.data, access=getattr(options, "access", "pread"), **format_of(options))
 
 
 def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":

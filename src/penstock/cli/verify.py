@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     from penstock.dataset import open
     from penstock.verify import verify
 
-    data = open(arguments.data, check_sizes=False)
+    data = open(arguments.data, check_sizes=False, **options.format_of(arguments))
     with options.progress_bar("verifying", data.size_bytes, unit_bytes=True) as bar:
         problems = verify(data, bar.advance)
     for problem in problems:

@@ -35,13 +35,33 @@ def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
         first_document += shard.num_documents
 
 
-def _offset_chunks(shard: Shard) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def document_ends(shards: Sequence[Shard], first: int, last: int) -> Iterator[NDArray[np.int64]]:
+    """Where documents `first` to `last` end in the stream, some at a time; checked as above."""
+    first_record = first_document = 0
+    for shard in shards:
+        start, stop = (
+            max(first - first_document, 0),
+            min(last - first_document, shard.num_documents),
+        )
+        if start < stop:
+            for _, offsets in _offset_chunks(shard, start, stop):
+                yield first_record + offsets[1:]
+        first_record += shard.num_records
+        first_document += shard.num_documents
+
+
+def _offset_chunks(
+    shard: Shard, first: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Offsets of the documents `first` to `stop`, and the number of the first of each chunk."""
+    stop = shard.num_documents if stop is None else stop
     path, _ = document_table(shard)
     last = 0
-    for start in range(0, shard.num_documents, _CHUNK):
-        count = min(_CHUNK, shard.num_documents - start)
+    for start in range(first, stop, _CHUNK):
+        count = min(_CHUNK, stop - start)
         offsets = document_offsets(shard, start, count + 1)
-        goes_back = offsets[0] != last or np.any(offsets[1:] < offsets[:-1])
+        is_joined = offsets[0] == last or start == first > 0
+        goes_back = not is_joined or np.any(offsets[1:] < offsets[:-1])
         if goes_back or offsets[-1] > shard.num_records:
             raise FormatError(
                 f"{path}: offsets go backwards or beyond the shard's "
@@ -49,7 +69,7 @@ def _offset_chunks(shard: Shard) -> Iterator[tuple[int, NDArray[np.int64]]]:
             )
         last = int(offsets[-1])
         yield start, offsets
-    if last != shard.num_records:
+    if stop == shard.num_documents and last != shard.num_records:
         raise FormatError(
             f"{path}: documents end at record {last:,}, the shard has "
             f"{shard.num_records:,}; run penstock verify"

@@ -6,14 +6,22 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from penstock.errors import DatasetExistsError
-from penstock.formats.shard import StoredFile
 
 TEMPORARY = r"\.[0-9a-f]{16}\.tmp"
+
+
+class Written(NamedTuple):
+    """A file that is finished."""
+
+    size_bytes: int
+    xxh3: str
 
 
 class OpenFile:
@@ -26,19 +34,22 @@ class OpenFile:
         self._hash = xxhash.xxh3_64()
         self._size_bytes = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | NDArray[Any]) -> None:
         """Append to the file."""
-        self._file.write(data)
-        self._hash.update(data)
-        self._size_bytes += len(data)
+        content: Any = data
+        if isinstance(data, np.ndarray):
+            content = np.ascontiguousarray(data).view(np.uint8).reshape(-1).data
+        self._file.write(content)
+        self._hash.update(content)
+        self._size_bytes += len(content)
 
-    def finish(self) -> StoredFile:
+    def finish(self) -> Written:
         """Sync the file and give it its name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._temporary.rename(self._path)
-        return StoredFile(self._size_bytes, self._hash.hexdigest())
+        return Written(self._size_bytes, self._hash.hexdigest())
 
     def discard(self) -> None:
         """Remove the file."""

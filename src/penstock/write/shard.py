@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.formats.shard import DOCUMENTS, INDEX, METADATA, OFFSET, STREAM, Shard
+from penstock.formats.shard import DOCUMENTS, INDEX, METADATA, OFFSET, STREAM, Shard, StoredFile
 from penstock.write.files import OpenFile, sync_directory
 
 SUFFIXES = (STREAM, DOCUMENTS, INDEX, METADATA)
@@ -49,7 +49,7 @@ class OpenShard:
 
     def finish(self) -> Shard:
         """Sync the files and give them their names."""
-        files = {suffix: file.finish() for suffix, file in self._files.items()}
+        files = {suffix: StoredFile(*file.finish()) for suffix, file in self._files.items()}
         sync_directory(self._directory)
         return Shard(
             self._directory,

@@ -1,0 +1,420 @@
+"""From any format that opens to any that can be written: streaming, in parallel, resumable.
+
+The documents are cut into output shards, whole documents each. A shard is a task: a thread reads it
+in chunks and writes its files under temporary names, hashed as they go. When they have their names,
+`NAME.done.json` says so; a run that was killed goes on after the shards that are done. Last of all
+comes the manifest (`penstock.json`, or `files.json` with sizes and checksums), and the marks go.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from penstock.arguments import integer
+from penstock.dataset import Dataset
+from penstock.errors import DatasetExistsError, UsageError
+from penstock.formats import FILE_LIST
+from penstock.formats.datatrove import LOSS_MASK
+from penstock.formats.shard import (
+    DOCUMENTS,
+    METADATA_ID,
+    STREAM,
+    TOKEN,
+    Manifest,
+    Shard,
+    StoredFile,
+)
+from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
+from penstock.read.documents import document_chunks, document_ends
+from penstock.write.files import TEMPORARY, OpenFile, hold_lock, publish, sync_directory
+from penstock.write.targets import TARGETS, Target, llmbatch_writer
+
+Progress = Callable[[int], None]
+
+_CHUNK_BYTES = 1 << 23
+_DONE = ".done.json"
+_OURS = re.compile(rf"\d{{5,}}\.[a-z.]+{TEMPORARY}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConvertReport:
+    """What a conversion wrote, and what its format could not hold."""
+
+    files: tuple[Path, ...]
+    num_records: int
+    size_bytes: int
+    num_resumed: int
+    """shards that an earlier run had written"""
+    lost: tuple[str, ...]
+    """one sentence for everything that is not in the new files"""
+
+
+def convert(
+    data: Dataset,
+    path: str | os.PathLike[str],
+    to: str,
+    *,
+    shard_bytes: int = 1 << 30,
+    workers: int | None = None,
+    seq_len: int | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    progress: Progress = lambda num_bytes: None,
+) -> ConvertReport:
+    """Write a dataset in another format, into the directory `path`.
+
+    Arguments:
+        data: what `penstock.open` gave.
+        to: the format: penstock, datatrove, megatron, llmchnk, llmbatch, llmc or flat.
+        shard_bytes: a file ends with the document that makes its tokens this large.
+        workers: how many shards are written at once; as many as there are processors.
+        seq_len, batch_size, seed: of LLMBATCH. Rows are cut from the stream one after the other,
+            and shuffled with `seed`; without one they keep their order.
+        progress: is told how many bytes of the source have been read, as they are.
+
+    >>> report = convert(data, tmp / "ds", "datatrove")
+    >>> penstock.open(tmp / "ds").document(4).tolist()
+    [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
+    """
+    if to not in TARGETS:
+        raise UsageError(f"nothing writes {to!r}; there are {', '.join(TARGETS)}")
+    if TOKEN not in (data.fields.names or ()):
+        raise UsageError(f"the records have no field {TOKEN!r}")
+    shard_bytes = integer("shard_bytes", shard_bytes, 1)
+    if to == "llmbatch":
+        data, target, rows = _as_rows(data, seq_len, batch_size)
+    elif (seq_len, batch_size, seed) != (None, None, None):
+        raise UsageError("seq_len, batch_size and seed are for LLMBATCH")
+    else:
+        target, rows = TARGETS[to], None
+    fields = _fields(data, target)
+    directory = Path(path).absolute()
+    lost = tuple(_losses(data, to, fields, rows))
+    if rows is not None and seed is not None:
+        return _shuffle_rows(data, directory, rows, seed, shard_bytes, lost, progress)
+    pieces = _cut(data, fields, shard_bytes, rows)
+    what = f"{data.fingerprint} {data.documents_fingerprint} {to} {fields} {shard_bytes} {rows}"
+    job = _Job(directory, target, xxhash.xxh3_128_hexdigest(what.encode()), progress)
+    with job.locked():
+        shards, num_resumed = job.run(pieces, integer("workers", workers or os.cpu_count() or 1, 1))
+        _publish(directory, to, data, fields, shards)
+        for name in shards:
+            (directory / f"{name}{_DONE}").unlink(missing_ok=True)
+    files = [(name, file) for stored in shards.values() for name, file in stored.items()]
+    return ConvertReport(
+        files=tuple(directory / name for name, _ in files),
+        num_records=sum(piece.num_records for piece in pieces),
+        size_bytes=sum(file.size_bytes for _, file in files),
+        num_resumed=num_resumed,
+        lost=lost,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The shape of LLMBATCH."""
+
+    seq_len: int
+    batch_size: int
+
+
+def _as_rows(
+    data: Dataset, seq_len: int | None, batch_size: int | None
+) -> tuple[Dataset, Target, _Rows]:
+    stored = {shard.row_records for shard in data.shards}
+    if seq_len is None and len(stored) == 1 and data.num_documents > len(data.shards):
+        seq_len = stored.pop()  # the source has rows of its own
+    if not seq_len or not batch_size:
+        raise UsageError("LLMBATCH has rows and batches; give seq_len and batch_size")
+    rows = _Rows(
+        integer("seq_len", seq_len, 1, 1 << 28), integer("batch_size", batch_size, 1, 1 << 28)
+    )
+    if data.num_records < rows.seq_len * rows.batch_size:
+        raise UsageError(
+            f"{data.num_records:,} tokens make no batch of {rows.batch_size:,} x {rows.seq_len:,}"
+        )
+    target = replace(TARGETS["llmbatch"], write=llmbatch_writer(rows.batch_size, rows.seq_len))
+    return data, target, rows
+
+
+def _fields(data: Dataset, target: Target) -> np.dtype[Any]:
+    """The record that is written."""
+    stored = data.fields[TOKEN]
+    members: list[tuple[str, Any]] = [(TOKEN, _token_type(stored, data.vocab_size, target))]
+    for name in data.fields.names or ():
+        keeps = target.holds_fields or (target.holds_loss_mask and name == LOSS_MASK)
+        if keeps and name not in (TOKEN, METADATA_ID):
+            members.append((name, data.fields[name]))
+    return np.dtype(members)
+
+
+def _token_type(stored: np.dtype[Any], vocab_size: int | None, target: Target) -> np.dtype[Any]:
+    types = [np.dtype(name) for name in target.token_types] or [stored]
+    if stored in types:
+        return stored
+    highest = np.iinfo(stored).max if vocab_size is None else vocab_size - 1
+    wide = [dtype for dtype in types if np.iinfo(dtype).max >= highest]
+    # Ids that turn out too large, or negative, are an error when they come.
+    return min(wide or types, key=lambda dtype: -dtype.itemsize if not wide else dtype.itemsize)
+
+
+def _losses(data: Dataset, to: str, fields: np.dtype[Any], rows: _Rows | None) -> Iterator[str]:
+    target = TARGETS[to]
+    if METADATA_ID in (data.fields.names or ()):
+        yield "metadata stays behind: a copy would have to number it anew"
+    left = [
+        n for n in data.fields.names or () if n not in (fields.names or ()) and n != METADATA_ID
+    ]
+    if left:
+        yield f"{to} has no place for the fields {', '.join(left)}"
+    knows_documents = any(shard.row_records != shard.num_records for shard in data.shards)
+    if not target.holds_documents and knows_documents:
+        yield f"{to} does not know documents; give bos_id or eos_id when you open it again"
+    if rows is not None:
+        rest = data.num_records % (rows.seq_len * rows.batch_size)
+        if rest:
+            yield f"the last {rest:,} tokens, less than a batch, are dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What becomes one output shard."""
+
+    data: Dataset
+    fields: np.dtype[Any]
+    name: str
+    first_record: int
+    num_records: int
+    first_document: int
+    num_documents: int
+    progress: Progress = lambda num_bytes: None
+
+    @property
+    def tokenizer(self) -> str:
+        return self.data.manifests[0].tokenizer.get("name", "")
+
+    def ends(self) -> Iterator[NDArray[np.int64]]:
+        last = self.first_document + self.num_documents
+        for ends in document_ends(self.data.shards, self.first_document, last):
+            yield ends - self.first_record
+
+    def records(self) -> Iterator[NDArray[Any]]:
+        count = max(1, _CHUNK_BYTES // self.data.fields.itemsize)
+        end = self.first_record + self.num_records
+        for start in range(self.first_record, end, count):
+            records = self.data.records(start, min(start + count, end))
+            if not records.dtype.names:
+                records = records.view(self.data.fields)
+            yield self._convert(records)
+            self.progress(records.nbytes)
+
+    def _convert(self, records: NDArray[Any]) -> NDArray[Any]:
+        if records.dtype == self.fields:
+            return records
+        tokens, token = records[TOKEN], self.fields[TOKEN]
+        limits = np.iinfo(token)
+        if not (
+            np.iinfo(tokens.dtype).min >= limits.min and np.iinfo(tokens.dtype).max <= limits.max
+        ):
+            for value in (int(tokens.min()), int(tokens.max())):
+                if not limits.min <= value <= limits.max:
+                    raise UsageError(f"token id {value:,} does not fit {token}, which is written")
+        converted = np.empty(records.shape, self.fields)
+        for name in self.fields.names or ():
+            converted[name] = records[name]
+        return converted
+
+
+def _cut(
+    data: Dataset, fields: np.dtype[Any], shard_bytes: int, rows: _Rows | None
+) -> list[_Piece]:
+    """Whole documents, or whole batches, until a shard is full."""
+    if rows is not None:
+        per_batch = rows.seq_len * rows.batch_size
+        step = max(1, shard_bytes // (4 * per_batch)) * per_batch
+        total = data.num_records // per_batch * per_batch
+        starts = range(0, total, step)
+        edges = [(start, 0) for start in starts] + [(total, 0)]
+    else:
+        per_shard = max(1, shard_bytes // fields.itemsize)
+        edges = [(0, 0)]
+        for offsets, first_record, first_document in document_chunks(data.shards):
+            ends = first_record + offsets[1:]
+            while ends.size and ends[-1] >= edges[-1][0] + per_shard:
+                k = int(np.searchsorted(ends, edges[-1][0] + per_shard))
+                edges.append((int(ends[k]), first_document + k + 1))
+        if edges[-1][1] < data.num_documents or len(edges) == 1:
+            edges.append((data.num_records, data.num_documents))
+    return [
+        _Piece(data, fields, f"{number:05d}", a[0], b[0] - a[0], a[1], b[1] - a[1])
+        for number, (a, b) in enumerate(pairwise(edges))
+    ]
+
+
+_Stored = Mapping[str, StoredFile]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A conversion into one directory."""
+
+    directory: Path
+    target: Target
+    identity: str
+    progress: Progress
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only one that writes there, and clear away what a killed run had begun."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise DatasetExistsError(f"{self.directory}: a file is in the way") from None
+        with hold_lock(self.directory, "convert"):
+            for name in (MANIFEST_NAME, FILE_LIST):
+                if (self.directory / name).exists():
+                    raise DatasetExistsError(
+                        f"{self.directory / name}: a finished dataset is here; choose another path"
+                    )
+            for leftover in self.directory.iterdir():
+                if _OURS.fullmatch(leftover.name):
+                    leftover.unlink()
+            yield
+
+    def run(self, pieces: list[_Piece], workers: int) -> tuple[dict[str, _Stored], int]:
+        """Write what is not written yet; the files of every shard, by their names."""
+        done = {piece.name: self._find_done(piece) for piece in pieces}
+        with ThreadPoolExecutor(workers, "penstock-convert") as pool:
+            todo = [piece for piece in pieces if done[piece.name] is None]
+            for piece in pieces:
+                if done[piece.name] is not None:
+                    self.progress(piece.num_records * piece.data.fields.itemsize)
+            tasks = {pool.submit(self._write, piece): piece for piece in todo}
+            try:
+                for task in as_completed(tasks):
+                    done[tasks[task].name] = task.result()
+            except BaseException:
+                for task in tasks:
+                    task.cancel()
+                raise
+        finished = {name: stored for name, stored in done.items() if stored is not None}
+        return finished, len(pieces) - len(todo)
+
+    def _write(self, piece: _Piece) -> _Stored:
+        files: dict[str, OpenFile] = {}
+
+        def open_new(suffix: str) -> OpenFile:
+            name = f"{piece.name}{suffix}"
+            files[name] = OpenFile(self.directory / name)
+            return files[name]
+
+        try:
+            self.target.write(replace(piece, progress=self.progress), open_new)
+            stored = {name: StoredFile(*file.finish()) for name, file in files.items()}
+        except BaseException:
+            for file in files.values():
+                file.discard()
+            raise
+        sync_directory(self.directory)
+        listed = {name: [file.size_bytes, file.xxh3] for name, file in stored.items()}
+        mark = {"identity": self.identity, "files": listed}
+        publish(self.directory / f"{piece.name}{_DONE}", json.dumps(mark))
+        return stored
+
+    def _find_done(self, piece: _Piece) -> _Stored | None:
+        """The files of a shard that an earlier run of the same conversion has written."""
+        mark = self.directory / f"{piece.name}{_DONE}"
+        try:
+            found = json.loads(mark.read_bytes())
+            stored = {name: StoredFile(*values) for name, values in found["files"].items()}
+            is_same = found["identity"] == self.identity
+            sizes = [(self.directory / name).stat().st_size for name in stored]
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        if not is_same:
+            raise DatasetExistsError(
+                f"{mark}: of another conversion; choose another path, or remove what is here"
+            )
+        return stored if sizes == [file.size_bytes for file in stored.values()] else None
+
+
+def _publish(
+    directory: Path, to: str, data: Dataset, fields: np.dtype[Any], shards: dict[str, _Stored]
+) -> None:
+    if to != "penstock":
+        _publish_list(directory, {n: f for stored in shards.values() for n, f in stored.items()})
+        return
+    head = data.manifests[0]
+    listed = []
+    for name, stored in shards.items():
+        files = {kind: stored[f"{name}{kind}"] for kind in (STREAM, DOCUMENTS)}
+        num_records = files[STREAM].size_bytes // fields.itemsize
+        num_documents = files[DOCUMENTS].size_bytes // 8 - 1
+        listed.append(Shard(directory, name, num_records, num_documents, 0, files))
+    manifest = Manifest(
+        fields, data.vocab_size, head.tokenizer, head.bos_id, head.eos_id, tuple(listed)
+    )
+    publish(directory / MANIFEST_NAME, manifest_to_json(manifest))
+
+
+def _publish_list(directory: Path, files: _Stored) -> None:
+    """List the files that hold tokens; a checksum is a companion's own only by its tokens' file."""
+    lines = [
+        json.dumps({"path": name, "size": file.size_bytes, "xxh3": file.xxh3})
+        for name, file in files.items()
+        if name.count(".") == 1 and not name.endswith(".idx")
+    ]
+    publish(directory / FILE_LIST, "[" + ",\n ".join(lines) + "]\n")
+
+
+def _shuffle_rows(
+    data: Dataset,
+    directory: Path,
+    rows: _Rows,
+    seed: int,
+    shard_bytes: int,
+    lost: tuple[str, ...],
+    progress: Progress,
+) -> ConvertReport:
+    from penstock.write.llmbatch import write_batch_dataset
+
+    num_rows = data.num_records // rows.seq_len
+    per_read = max(1, _CHUNK_BYTES // (rows.seq_len * data.fields.itemsize))
+
+    def records() -> Iterator[NDArray[Any]]:
+        for first in range(0, num_rows, per_read):
+            last = min(first + per_read, num_rows)
+            block = data.records(first * rows.seq_len, last * rows.seq_len)
+            tokens = block[TOKEN] if block.dtype.names else block
+            yield from tokens.reshape(-1, rows.seq_len)
+            progress(block.nbytes)
+
+    per_file = max(1, shard_bytes // (4 * rows.seq_len * rows.batch_size))
+    num_batches = write_batch_dataset(
+        directory,
+        records(),
+        num_rows,
+        rows.batch_size,
+        rows.seq_len,
+        seed,
+        batches_per_file=per_file,
+    )
+    files = tuple(sorted(directory.glob("*.batch")))
+    return ConvertReport(
+        files=files,
+        num_records=num_batches * rows.batch_size * rows.seq_len,
+        size_bytes=sum(file.stat().st_size for file in files),
+        num_resumed=0,
+        lost=lost,
+    )

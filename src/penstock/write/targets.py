@@ -1,0 +1,192 @@
+"""Files of other systems: each writer takes a run of documents and the files to put them in.
+
+A writer streams: it asks for the records, and for where documents end, as often as it needs to, and
+holds one chunk of either at a time.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.formats import datatrove, llmchnk, megatron
+from penstock.formats.llmbatch import Header
+from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN
+from penstock.write.files import OpenFile
+
+Ends = NDArray[np.int64]
+OpenNew = Callable[[str], OpenFile]
+"""opens a new file by what its name ends in"""
+
+
+class Documents(Protocol):
+    """Documents that lie end to end, as a writer sees them."""
+
+    @property
+    def fields(self) -> np.dtype[Any]:
+        """The record."""
+
+    @property
+    def num_records(self) -> int:
+        """How many there are."""
+
+    @property
+    def num_documents(self) -> int:
+        """How many there are."""
+
+    @property
+    def tokenizer(self) -> str:
+        """Its name, if it is known."""
+
+    def records(self) -> Iterator[NDArray[Any]]:
+        """All records, some at a time; the memory is used again for the next."""
+
+    def ends(self) -> Iterator[Ends]:
+        """Where documents end, counted from the first record, some at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A format that can be written."""
+
+    write: Callable[[Documents, OpenNew], None]
+    token_types: tuple[str, ...]
+    """which types of tokens it can hold; the first that holds the stored one is taken"""
+    holds_documents: bool = True
+    holds_loss_mask: bool = False
+    holds_fields: bool = False
+
+
+def write_stream(documents: Documents, open_new: OpenNew) -> None:
+    """Our own shard."""
+    table, stream = open_new(DOCUMENTS), open_new(STREAM)
+    table.write(bytes(OFFSET.itemsize))
+    for ends in documents.ends():
+        table.write(ends.astype(OFFSET))
+    for records in documents.records():
+        stream.write(records)
+
+
+def write_datatrove(documents: Documents, open_new: OpenNew) -> None:
+    """`X.ds`, `X.ds.index`, `X.ds.loss` where there is a mask, and `X.ds.metadata`."""
+    suffix = datatrove.SUFFIX
+    tokens, index = open_new(suffix), open_new(suffix + datatrove.INDEX_SUFFIX)
+    has_mask = datatrove.LOSS_MASK in (documents.fields.names or ())
+    loss = open_new(suffix + datatrove.LOSS_SUFFIX) if has_mask else None
+    for ends in documents.ends():
+        index.write(ends.astype("<u8"))
+    for records in documents.records():
+        tokens.write(np.ascontiguousarray(records[TOKEN]))
+        if loss is not None:
+            loss.write((records[datatrove.LOSS_MASK] != 0).astype("u1"))
+    size, count = documents.fields[TOKEN].itemsize, documents.num_records
+    name = documents.tokenizer.replace("|", " ").replace("\n", " ") or "unknown"
+    text = f"{name}|{size}\n{count}\n{_metric(count)}"
+    open_new(suffix + datatrove.TEXT_SUFFIX).write(text.encode())
+
+
+def write_megatron(documents: Documents, open_new: OpenNew) -> None:
+    """`X.bin` and `X.idx`, a sequence for every document."""
+    code = next(c for c, dtype in megatron.DTYPES.items() if dtype == documents.fields[TOKEN])
+    size, count = documents.fields[TOKEN].itemsize, documents.num_documents
+    index = open_new(".idx")
+    index.write(megatron.HEADER.pack(megatron.MAGIC, 1, code, count, count + 1))
+    for lengths, _ in _lengths_and_starts(documents):
+        if lengths.size and lengths.max() > np.iinfo(np.int32).max:
+            raise UsageError("Megatron's documents have less than 2^31 tokens; one is longer")
+        index.write(lengths.astype("<i4"))
+    for _, starts in _lengths_and_starts(documents):
+        index.write((starts * size).astype("<i8"))
+    for first in range(0, count + 1, 1 << 20):
+        index.write(np.arange(first, min(first + (1 << 20), count + 1), dtype="<i8"))
+    _write_tokens(documents, open_new(".bin"))
+
+
+def _lengths_and_starts(documents: Documents) -> Iterator[tuple[Ends, Ends]]:
+    last = 0
+    for ends in documents.ends():
+        starts = np.concatenate([[last], ends[:-1]])
+        yield ends - starts, starts
+        last = int(ends[-1])
+
+
+def write_flat(documents: Documents, open_new: OpenNew) -> None:
+    """Tokens, nothing else."""
+    _write_tokens(documents, open_new(".bin"))
+
+
+def write_llmc(documents: Documents, open_new: OpenNew) -> None:
+    """Tokens behind 256 int32."""
+    magic, version = (20240520, 1) if documents.fields[TOKEN].itemsize == 2 else (20240801, 7)
+    if documents.num_records > np.iinfo(np.int32).max:
+        raise UsageError("a file of llm.c has less than 2^31 tokens; make shard_bytes smaller")
+    file = open_new(".bin")
+    file.write(struct.pack("<3i", magic, version, documents.num_records).ljust(1024, b"\0"))
+    _write_tokens(documents, file)
+
+
+def write_llmchnk(documents: Documents, open_new: OpenNew) -> None:
+    """A header, where records start, and their tokens."""
+    code = llmchnk.DTYPES.index(documents.fields[TOKEN])
+    counts = documents.num_documents, documents.num_records
+    file = open_new(".chnk")
+    file.write(llmchnk.HEADER.pack(llmchnk.MAGIC, 1, code, *counts))
+    file.write(bytes(OFFSET.itemsize))
+    for ends in documents.ends():
+        file.write(ends.astype(OFFSET))
+    _write_tokens(documents, file)
+
+
+def llmbatch_writer(batch_size: int, seq_len: int) -> Callable[[Documents, OpenNew], None]:
+    """Rows of `seq_len` tokens, in batches, in the order in which they come."""
+
+    def write(documents: Documents, open_new: OpenNew) -> None:
+        num_rows = documents.num_records // seq_len
+        header = Header(batch_size, seq_len, num_rows // batch_size, 0, num_rows)
+        file = open_new(".batch")
+        file.write(header.pack())
+        per_batch, left = batch_size * seq_len, header.num_batches * batch_size * seq_len
+        padding = bytes(header.padded_batch_bytes - header.batch_bytes)
+        until_padding = per_batch
+        for records in documents.records():
+            tokens = np.ascontiguousarray(records[TOKEN][:left])
+            left -= tokens.size
+            if not padding:
+                file.write(tokens)
+                continue
+            while tokens.size:
+                file.write(tokens[:until_padding])
+                rest = tokens[until_padding:]
+                until_padding -= tokens.size - rest.size
+                tokens = rest
+                if not until_padding:
+                    file.write(padding)
+                    until_padding = per_batch
+
+    return write
+
+
+def _write_tokens(documents: Documents, file: OpenFile) -> None:
+    for records in documents.records():
+        file.write(np.ascontiguousarray(records[TOKEN]))
+
+
+def _metric(count: int) -> str:
+    """A number of tokens as datatrove words it: three digits and a prefix, "1.23 MT"."""
+    power, digit = divmod(len(str(count)) - 1, 3)
+    return f"{count / 1000**power:.{2 - digit}f} {' kMGTPE'[power].strip()}T"
+
+
+TARGETS = {
+    "penstock": Target(write_stream, (), holds_loss_mask=True, holds_fields=True),
+    "datatrove": Target(write_datatrove, ("<u2", "<u4"), holds_loss_mask=True),
+    "megatron": Target(write_megatron, ("<u2", "<i4", "<i8", "|u1", "|i1", "<i2")),
+    "llmchnk": Target(write_llmchnk, ("<u2", "<u4")),
+    "llmbatch": Target(lambda *_: None, ("<u4",), holds_documents=False),
+    "llmc": Target(write_llmc, ("<u2", "<u4"), holds_documents=False),
+    "flat": Target(write_flat, ("<u2", "<u4", "<i4", "<u8", "<i8"), holds_documents=False),
+}
