@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 import penstock
-from penstock.errors import FormatError
+from penstock.errors import FormatError, UsageError
 from penstock.testing import assert_resumes_exactly
 from penstock.verify import verify
 
@@ -196,3 +196,18 @@ def test_checksums_of_a_list_are_verified(tmp_path):
     with (tmp_path / "a.bin").open("r+b") as file:
         file.write(b"!")
     assert [checksum in problem for problem in verify(penstock.open(tmp_path))] == [True]
+
+
+def test_label_masks_of_olmo_are_given_beside_the_tokens():
+    name = "dolma/olmo_tokens.npy"
+    entry, path = EXPECTED[name], path_of(name)
+    mask = path.with_name(entry["label_mask_file"])
+    data = penstock.open(path, loss_masks=mask)
+    assert data.records(0, data.num_records)["loss_mask"].tolist() == sum(entry["label_mask"], [])
+    labels = data.windows(5, loss_mask="loss_mask")[0]["labels"]
+    stream, masks = sum(expected_documents(name), []), sum(entry["label_mask"], [])
+    assert labels.tolist() == [stream[i] if masks[i] else -100 for i in range(1, 6)]
+    with pytest.raises(UsageError, match="2 loss_masks for 1 files"):
+        penstock.open(path, loss_masks=[mask, mask])
+    with pytest.raises(FormatError, match=r"too long: \d+ tokens need"):
+        penstock.open(path, loss_masks=path)

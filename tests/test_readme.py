@@ -18,6 +18,6 @@ def test_the_readme_runs(tmp_path, monkeypatch):
     assert names["checkpoint"]["position"] == 156  # of 156 windows, the last four are dropped
     assert names["packed"].report.num_rows == 99
     commands = [line for line in README.splitlines() if line.startswith("penstock ")]
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         assert main(shlex.split(command, comments=True)[1:]) == 0, command

@@ -25,7 +25,7 @@ from penstock.arguments import integer
 from penstock.dataset import Dataset
 from penstock.errors import DatasetExistsError, UsageError
 from penstock.formats import FILE_LIST
-from penstock.formats.datatrove import LOSS_MASK
+from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import (
     DOCUMENTS,
     METADATA_ID,

@@ -16,6 +16,8 @@ from numpy.typing import DTypeLike, NDArray
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats import Manifest, Shard, data_files, describe
 from penstock.formats.file_list import list_files
+from penstock.formats.files import read_head
+from penstock.formats.masks import with_mask
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.formats.stream import FORMAT, fields_to_json
 from penstock.metadata.spans import Decoder, as_array, check_decoder
@@ -306,6 +308,7 @@ def open(
     bos_id: int | None = None,
     eos_id: int | None = None,
     file_list: Source | None = None,
+    loss_masks: Source | Iterable[Source] | None = None,
 ) -> Dataset:
     """Open a file, a directory, a pattern, or a list of them, in any known format, as one dataset.
 
@@ -322,6 +325,9 @@ def open(
     first process that comes, and used by all others while every file has that size and time; then
     the source is not searched again. Such a list can also be opened itself.
 
+    `loss_masks` are files with a byte for every token, one for each file of tokens and in their
+    order, as OLMo's label masks; they become the field `loss_mask`.
+
     >>> data = penstock.open(tmp / "data")
     >>> data.num_records, data.fields["token"]
     (100, dtype('uint16'))
@@ -330,7 +336,7 @@ def open(
         raise UsageError("documents are found by bos_id or by eos_id, not by both")
     if access not in ("pread", "mmap"):
         raise UsageError(f"access is {access!r}; it must be 'pread' or 'mmap'")
-    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+    sources = _as_list(source)
     paths = [path for each in sources for path in _expand(each)] if file_list is None else []
     if file_list is not None:
         listed = Path(file_list).expanduser().absolute()
@@ -348,6 +354,12 @@ def open(
     if not paths:
         raise UsageError("nothing to open: the list is empty")
     manifests = tuple(manifest for path in paths for manifest in describe(path, format))
+    if loss_masks is not None:
+        masks = [path for each in _as_list(loss_masks) for path in _expand(each)]
+        if len(masks) != len(manifests):
+            raise UsageError(f"{len(masks)} loss_masks for {len(manifests)} files of tokens")
+        pairs = zip(manifests, masks, strict=True)
+        manifests = tuple(with_mask(each, read_head(mask, 0)) for each, mask in pairs)
     if bos_id is not None or eos_id is not None:
         manifests = tuple(find_documents(each, bos_id=bos_id, eos_id=eos_id) for each in manifests)
     for manifest in manifests:
@@ -363,6 +375,10 @@ def open(
     if data.num_records >= 1 << 63:
         raise FormatError(f"{paths[0]} and others: {data.num_records:,} records are too many")
     return data
+
+
+def _as_list(source: Source | Iterable[Source]) -> list[Source]:
+    return [source] if isinstance(source, str | os.PathLike) else list(source)
 
 
 def _expand(source: Source) -> list[Path]:

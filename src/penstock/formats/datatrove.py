@@ -16,20 +16,12 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import FormatError
-from penstock.formats.files import Head, check_size, num_items, read_head, read_part
+from penstock.formats.files import Head, num_items, read_head, read_part
 from penstock.formats.flat import describe_flat
-from penstock.formats.shard import (
-    APART,
-    DOCUMENTS,
-    STREAM,
-    TOKEN,
-    Manifest,
-    Shard,
-    StoredFile,
-)
+from penstock.formats.masks import with_mask
+from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, StoredFile
 
 SUFFIX, INDEX_SUFFIX, LOSS_SUFFIX, TEXT_SUFFIX = ".ds", ".index", ".loss", ".metadata"
-LOSS_MASK = "loss_mask"
 _TOKENS: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _FIRST_LINE = re.compile(rb"([^|\n]*)\|([24])\n")
 
@@ -56,14 +48,6 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
     files = {STREAM: StoredFile(head.size_bytes, path=str(head.path))}
     if index is not None:
         files[DOCUMENTS] = StoredFile(index.size_bytes, path=str(index.path), num_implied=1)
-    loss = _companion(head.path, LOSS_SUFFIX)
-    members: list[tuple[str, object]] = [(TOKEN, token)]
-    if loss is not None and not loss.size_bytes:
-        loss = None  # what datatrove leaves where it was given no masks
-    if loss is not None:
-        check_size(loss.path, loss.size_bytes, num_tokens, f"{num_tokens:,} tokens")
-        files[APART] = StoredFile(loss.size_bytes, path=str(loss.path))
-        members.append((LOSS_MASK, "u1"))
     shard = Shard(
         head.path.parent,
         head.path.name,
@@ -73,9 +57,12 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
         files,
         row_records=0 if index is not None else num_tokens,
     )
-    apart = LOSS_MASK if loss is not None else None
     names = {"name": tokenizer} if tokenizer else {}
-    return Manifest(np.dtype(members), None, names, None, None, (shard,), "datatrove", apart)
+    fields: np.dtype[Any] = np.dtype([(TOKEN, token)])
+    manifest = Manifest(fields, None, names, None, None, (shard,), "datatrove")
+    loss = _companion(head.path, LOSS_SUFFIX)
+    # An empty file is what datatrove leaves where it was given no masks.
+    return with_mask(manifest, loss) if loss is not None and loss.size_bytes else manifest
 
 
 def _token_type(

@@ -17,8 +17,9 @@ from numba import types
 from numpy.typing import NDArray
 
 from penstock.jit import helper, kernel
+from penstock.machine.kernels import last_error, read, write
 from penstock.order.kernels import DIGEST_KEY, STATE_TYPE, fill_samples, threefry
-from penstock.read.kernels import LAYOUT_TYPE, STOP, last_error
+from penstock.read.kernels import LAYOUT_TYPE, STOP
 from penstock.views.kernels import (
     ROOM_TYPE,
     VIEW_TYPE,
@@ -37,9 +38,6 @@ _EINTR = errno.EINTR
 _U = np.uint64
 _FOR_TOKENS, _FOR_EDGES = _U(2), _U(3)
 _GOLDEN, _ODD = _U(0x9E3779B97F4A7C15), _U(0xBF58476D1CE4E5B9)
-
-_read = types.ExternalFunction("read", types.int64(types.int32, types.voidptr, types.uint64))
-_write = types.ExternalFunction("write", types.int64(types.int32, types.voidptr, types.uint64))
 
 
 class Work(NamedTuple):
@@ -107,7 +105,7 @@ def serve(order, order_ahead, view, layout, room, work, ticket, requests, replie
     """
     ticket_bytes = np.uint64(8 * TICKET_WORDS)
     while True:
-        got = _read(requests, ticket.ctypes, ticket_bytes)
+        got = read(requests, ticket.ctypes, ticket_bytes)
         if got < 0 and last_error() == _EINTR:
             continue
         if got <= 0 or ticket[SEQUENCE] == LAST_TICKET or room.fault[STOP]:
@@ -116,7 +114,7 @@ def serve(order, order_ahead, view, layout, room, work, ticket, requests, replie
             return FAILED
         if decodes:
             return UNDECODED
-        _write(replies, ticket.ctypes, np.uint64(8))
+        write(replies, ticket.ctypes, np.uint64(8))
 
 
 @helper

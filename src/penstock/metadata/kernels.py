@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from penstock.formats.shard import NO_METADATA
 from penstock.jit import helper, kernel
+from penstock.machine.kernels import load, store
 from penstock.read.kernels import (
     COLUMN,
     FAULT_CODE,
@@ -17,10 +18,8 @@ from penstock.read.kernels import (
     START,
     WRONG_CONTENT,
     find_shard,
-    load,
     read_items,
     set_fault,
-    store,
 )
 
 SHARD, ID, SPAN_START, SPAN_STOP = range(4)

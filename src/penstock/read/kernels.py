@@ -1,7 +1,6 @@
 """Segments to filled arrays, outside the GIL: shard search, reading, splitting, widening.
 
-libc is called by name (`numba.types.ExternalFunction`), so there is nothing to compile at
-installation. A kernel cannot raise: it leaves what went wrong in `fault`, and the caller asks
+A kernel cannot raise: it leaves what went wrong in `fault`, and the caller asks
 `penstock.read.local` for the error with the file's name in it.
 """
 
@@ -11,12 +10,27 @@ import os
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from penstock.jit import helper, inlined, kernel
+from penstock.machine.kernels import (
+    close_file,
+    fadvise,
+    last_error,
+    load,
+    lseek,
+    map_file,
+    memcpy,
+    memset,
+    open_file,
+    pointer,
+    pread,
+    preadv2,
+    prefetch,
+    store,
+    unmap,
+)
 from penstock.read.layout import IGNORED
 
 FAULT_CODE, FAULT_FILE, FAULT_SHARD, FAULT_OFFSET, FAULT_DETAIL, STOP = range(6)
@@ -33,34 +47,6 @@ _NO_WAIT = np.int32(os.RWF_NOWAIT)
 # O_NONBLOCK: should the file have become a pipe by now, opening it must not wait for a writer.
 _OPEN_FLAGS = np.int32(os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 _PROTECT_READ, _MAP_SHARED = np.int32(mmap.PROT_READ), np.int32(mmap.MAP_SHARED)
-
-
-def _libc(name, result, *arguments):
-    return types.ExternalFunction(name, result(*arguments))
-
-
-_pread = _libc("pread", types.int64, types.int32, types.voidptr, types.uint64, types.int64)
-_open = _libc("open", types.int32, types.voidptr, types.int32)
-_close = _libc("close", types.int32, types.int32)
-_lseek = _libc("lseek", types.int64, types.int32, types.int64, types.int32)
-_mmap = _libc(
-    "mmap",
-    types.int64,
-    types.voidptr,
-    types.uint64,
-    types.int32,
-    types.int32,
-    types.int32,
-    types.int64,
-)
-_munmap = _libc("munmap", types.int32, types.voidptr, types.uint64)
-_errno_location = _libc("__errno_location", types.int64)
-_memcpy = _libc("memcpy", types.int64, types.voidptr, types.voidptr, types.uint64)
-_memset = _libc("memset", types.int64, types.voidptr, types.int32, types.uint64)
-_fadvise = _libc("posix_fadvise", types.int32, types.int32, types.int64, types.int64, types.int32)
-_preadv2 = _libc(
-    "preadv2", types.int64, types.int32, types.voidptr, types.int32, types.int64, types.int32
-)
 
 
 class Files(NamedTuple):
@@ -127,62 +113,6 @@ FILES_TYPE = types.NamedTuple(
 LAYOUT_TYPE = types.NamedTuple([types.int64, *[types.int64[:, ::1]] * 3], LayoutTable)
 
 
-@intrinsic
-def pointer(typing_context, address):
-    """Turn an address into a pointer that libc functions take."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(address), generate
-
-
-@intrinsic
-def load(typing_context, address, index, kind):
-    """Element `index` of numbers of type `kind` at an address, aligned or not."""
-
-    def generate(context, builder, signature, arguments):
-        element = context.get_data_type(signature.return_type).as_pointer()
-        base = builder.inttoptr(arguments[0], element)
-        return builder.load(builder.gep(base, [arguments[1]]), align=1)
-
-    return kind.instance_type(address, index, kind), generate
-
-
-@intrinsic
-def store(typing_context, address, index, value):
-    """Set element `index` of numbers of the type of `value` at an address, aligned or not."""
-
-    def generate(context, builder, signature, arguments):
-        element = context.get_data_type(signature.args[2]).as_pointer()
-        base = builder.inttoptr(arguments[0], element)
-        builder.store(arguments[2], builder.gep(base, [arguments[1]]), align=1)
-        return context.get_dummy_value()
-
-    return types.void(address, index, value), generate
-
-
-@intrinsic
-def prefetch(typing_context, address):
-    """Have the processor fetch the cache line at an address, which need not even exist."""
-
-    def generate(context, builder, signature, arguments):
-        pointed = ir.IntType(8).as_pointer()
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointed, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [pointed], kind)
-        hints = [ir.Constant(number, hint) for hint in (0, 3, 1)]  # to read, keep it, data
-        builder.call(function, [builder.inttoptr(arguments[0], pointed), *hints])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
-
-
-@helper
-def last_error():
-    return np.int64(load(_errno_location(), 0, np.int32))
-
-
 @helper
 def set_fault(fault, code, kind, shard, offset, detail):
     fault[FAULT_CODE] = code
@@ -200,8 +130,8 @@ def close_place(files, place):
         files.places[OPEN_SHARD, place] = -1
         if files.use_mmap:
             size = np.uint64(files.geometry[FILE_BYTES, shard])
-            _munmap(pointer(files.places[MAPPING, place]), size)
-        _close(np.int32(files.places[DESCRIPTOR, place]))
+            unmap(pointer(files.places[MAPPING, place]), size)
+        close_file(np.int32(files.places[DESCRIPTOR, place]))
 
 
 @helper
@@ -222,24 +152,24 @@ def open_place(files, shard, fault):
         return place
     close_place(files, place)
     name = pointer(files.name_address[shard])
-    descriptor = _open(name, _OPEN_FLAGS)
+    descriptor = open_file(name, _OPEN_FLAGS)
     while descriptor < 0 and last_error() in _NO_DESCRIPTOR_LEFT and close_one(files):
-        descriptor = _open(name, _OPEN_FLAGS)
+        descriptor = open_file(name, _OPEN_FLAGS)
     if descriptor < 0:
         set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, last_error())
         return np.int64(-1)
-    size = _lseek(descriptor, 0, _SEEK_END)
+    size = lseek(descriptor, 0, _SEEK_END)
     if size != files.geometry[FILE_BYTES, shard]:
-        _close(descriptor)
+        close_file(descriptor)
         set_fault(fault, WRONG_SIZE, files.kind, shard, 0, size)
         return np.int64(-1)
     # Rows are far apart: the kernel's own read-ahead would read 32 times what is wanted.
-    _fadvise(descriptor, 0, 0, _RANDOM)
+    fadvise(descriptor, 0, 0, _RANDOM)
     if files.use_mmap:
-        address = _mmap(pointer(0), np.uint64(size), _PROTECT_READ, _MAP_SHARED, descriptor, 0)
+        address = map_file(pointer(0), np.uint64(size), _PROTECT_READ, _MAP_SHARED, descriptor, 0)
         if address == -1:
             set_fault(fault, CANNOT_MAP, files.kind, shard, 0, last_error())
-            _close(descriptor)
+            close_file(descriptor)
             return np.int64(-1)
         files.places[MAPPING, place] = address
     files.places[DESCRIPTOR, place] = descriptor
@@ -257,7 +187,7 @@ def read_exactly(files, place, address, num_bytes, offset, fault):
     done = 0
     while done < num_bytes:
         want = np.uint64(num_bytes - done)
-        got = _pread(descriptor, pointer(address + done), want, offset + done)
+        got = pread(descriptor, pointer(address + done), want, offset + done)
         if got > 0:
             done += got
         elif got == 0:
@@ -290,7 +220,7 @@ def read_items(files, shard, first, count, address, fault):
     offset = files.geometry[FIRST_BYTE, shard] + first * files.item_bytes
     num_bytes = count * files.item_bytes
     if files.use_mmap:
-        _memcpy(
+        memcpy(
             pointer(address), pointer(files.places[MAPPING, place] + offset), np.uint64(num_bytes)
         )
         return True
@@ -395,7 +325,7 @@ def unpack(records, record_bytes, outputs, batch, row, width, column, count):
         if size_in == 0:
             ignore(masks, record_bytes, outputs[f, MASK_BYTES], target, num, size_out)
         elif size_in == size_out and field_bytes == record_bytes and not is_masked:
-            _memcpy(pointer(target), pointer(source), np.uint64(num * field_bytes))
+            memcpy(pointer(target), pointer(source), np.uint64(num * field_bytes))
         elif field_bytes == size_in and field_bytes in (1, 2, 4, 8):
             convert(source, record_bytes, target, num, size_in, outputs[f, SIGNED], size_out)
             if is_masked:
@@ -403,7 +333,7 @@ def unpack(records, record_bytes, outputs, batch, row, width, column, count):
         else:
             for i in range(num):
                 into = pointer(target + i * field_bytes)
-                _memcpy(into, pointer(source + i * record_bytes), np.uint64(field_bytes))
+                memcpy(into, pointer(source + i * record_bytes), np.uint64(field_bytes))
 
 
 @inlined
@@ -439,7 +369,7 @@ def fill_rest(outputs, batch, row, width, column):
             fill_numbers(target, count, outputs[f, SIZE_OUT], outputs[f, FILL])
         else:
             end = place_of(outputs, f, batch, row, width, first + count)
-            _memset(pointer(target), np.int32(0), np.uint64(end - target))
+            memset(pointer(target), np.int32(0), np.uint64(end - target))
 
 
 @inlined
@@ -529,7 +459,7 @@ def announce_run(files, start, length, fault):
         offset, count = find_bytes(files, shard, start - files.first_item[shard])
         count = min(length, count)
         descriptor = np.int32(files.places[DESCRIPTOR, place])
-        _fadvise(descriptor, offset, count * files.item_bytes, _WILL_NEED)
+        fadvise(descriptor, offset, count * files.item_bytes, _WILL_NEED)
         start += count
         length -= count
 
@@ -545,7 +475,7 @@ def is_cached(files, start, scratch, fault):
     store(scratch, 0, scratch + 16)  # an iovec of one byte, which goes behind it
     store(scratch, 1, np.int64(1))
     descriptor = np.int32(files.places[DESCRIPTOR, place])
-    return _preadv2(descriptor, pointer(scratch), np.int32(1), offset, _NO_WAIT) == 1
+    return preadv2(descriptor, pointer(scratch), np.int32(1), offset, _NO_WAIT) == 1
 
 
 @kernel(FILES_TYPE)

@@ -12,6 +12,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from penstock.jit import helper, inlined, kernel
+from penstock.machine.kernels import prefetch, store
 from penstock.metadata.kernels import SPANS_TYPE, Spans, collect_spans, find_groups
 from penstock.read.kernels import (
     COLUMN,
@@ -36,11 +37,9 @@ from penstock.read.kernels import (
     is_cached,
     load_integer,
     place_of,
-    prefetch,
     prefetch_run,
     read_items,
     set_fault,
-    store,
     store_integer,
 )
 from penstock.read.layout import (

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.errors import UsageError
 from penstock.formats import datatrove, llmchnk, megatron
 from penstock.formats.llmbatch import Header
+from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN
 from penstock.write.files import OpenFile
 
@@ -75,14 +76,14 @@ def write_datatrove(documents: Documents, open_new: OpenNew) -> None:
     """`X.ds`, `X.ds.index`, `X.ds.loss` where there is a mask, and `X.ds.metadata`."""
     suffix = datatrove.SUFFIX
     tokens, index = open_new(suffix), open_new(suffix + datatrove.INDEX_SUFFIX)
-    has_mask = datatrove.LOSS_MASK in (documents.fields.names or ())
+    has_mask = LOSS_MASK in (documents.fields.names or ())
     loss = open_new(suffix + datatrove.LOSS_SUFFIX) if has_mask else None
     for ends in documents.ends():
         index.write(ends.astype("<u8"))
     for records in documents.records():
         tokens.write(np.ascontiguousarray(records[TOKEN]))
         if loss is not None:
-            loss.write((records[datatrove.LOSS_MASK] != 0).astype("u1"))
+            loss.write((records[LOSS_MASK] != 0).astype("u1"))
     size, count = documents.fields[TOKEN].itemsize, documents.num_records
     name = documents.tokenizer.replace("|", " ").replace("\n", " ") or "unknown"
     text = f"{name}|{size}\n{count}\n{_metric(count)}"

@@ -1,0 +1,31 @@
+"""Loss masks in files of their own: a byte for every token, 0 where it is not to be trained on.
+
+datatrove's `X.ds.loss` is one; OLMo's label masks are others, wherever they lie.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.errors import UsageError
+from penstock.formats.files import Head, check_size
+from penstock.formats.shard import APART, Manifest, StoredFile
+
+LOSS_MASK = "loss_mask"
+
+
+def with_mask(manifest: Manifest, mask: Head) -> Manifest:
+    """Add the field `loss_mask` to the records of one file of tokens."""
+    if len(manifest.shards) != 1 or manifest.apart is not None:
+        raise UsageError(f"{mask.path}: a mask is for one file of tokens that has none")
+    (shard,) = manifest.shards
+    check_size(mask.path, mask.size_bytes, shard.num_records, f"{shard.num_records:,} tokens")
+    files = {**shard.files, APART: StoredFile(mask.size_bytes, path=str(mask.path))}
+    names = manifest.fields.names or ()
+    members = [*((name, manifest.fields[name]) for name in names), (LOSS_MASK, np.dtype("u1"))]
+    return replace(
+        manifest,
+        fields=np.dtype(members),
+        shards=(replace(shard, files=files),),
+        apart=LOSS_MASK,
+    )

@@ -1,0 +1,1 @@
+"""The machine: memory by its address, and the system's calls, as kernels use them."""

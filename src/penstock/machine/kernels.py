@@ -1,0 +1,98 @@
+"""Memory by its address, and calls to libc by name: what all other kernels stand on.
+
+`numba.types.ExternalFunction` finds libc's functions in the process, so there is nothing to compile
+at installation.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from penstock.jit import helper
+
+
+def _libc(name, result, *arguments):
+    return types.ExternalFunction(name, result(*arguments))
+
+
+pread = _libc("pread", types.int64, types.int32, types.voidptr, types.uint64, types.int64)
+open_file = _libc("open", types.int32, types.voidptr, types.int32)
+close_file = _libc("close", types.int32, types.int32)
+lseek = _libc("lseek", types.int64, types.int32, types.int64, types.int32)
+map_file = _libc(
+    "mmap",
+    types.int64,
+    types.voidptr,
+    types.uint64,
+    types.int32,
+    types.int32,
+    types.int32,
+    types.int64,
+)
+unmap = _libc("munmap", types.int32, types.voidptr, types.uint64)
+_errno_location = _libc("__errno_location", types.int64)
+memcpy = _libc("memcpy", types.int64, types.voidptr, types.voidptr, types.uint64)
+memset = _libc("memset", types.int64, types.voidptr, types.int32, types.uint64)
+fadvise = _libc("posix_fadvise", types.int32, types.int32, types.int64, types.int64, types.int32)
+preadv2 = _libc(
+    "preadv2", types.int64, types.int32, types.voidptr, types.int32, types.int64, types.int32
+)
+read = _libc("read", types.int64, types.int32, types.voidptr, types.uint64)
+write = _libc("write", types.int64, types.int32, types.voidptr, types.uint64)
+
+
+@intrinsic
+def pointer(typing_context, address):
+    """Turn an address into a pointer that libc functions take."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(address), generate
+
+
+@intrinsic
+def load(typing_context, address, index, kind):
+    """Element `index` of numbers of type `kind` at an address, aligned or not."""
+
+    def generate(context, builder, signature, arguments):
+        element = context.get_data_type(signature.return_type).as_pointer()
+        base = builder.inttoptr(arguments[0], element)
+        return builder.load(builder.gep(base, [arguments[1]]), align=1)
+
+    return kind.instance_type(address, index, kind), generate
+
+
+@intrinsic
+def store(typing_context, address, index, value):
+    """Set element `index` of numbers of the type of `value` at an address, aligned or not."""
+
+    def generate(context, builder, signature, arguments):
+        element = context.get_data_type(signature.args[2]).as_pointer()
+        base = builder.inttoptr(arguments[0], element)
+        builder.store(arguments[2], builder.gep(base, [arguments[1]]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(address, index, value), generate
+
+
+@intrinsic
+def prefetch(typing_context, address):
+    """Have the processor fetch the cache line at an address, which need not even exist."""
+
+    def generate(context, builder, signature, arguments):
+        pointed = ir.IntType(8).as_pointer()
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointed, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointed], kind)
+        hints = [ir.Constant(number, hint) for hint in (0, 3, 1)]  # to read, keep it, data
+        builder.call(function, [builder.inttoptr(arguments[0], pointed), *hints])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@helper
+def last_error():
+    return np.int64(load(_errno_location(), 0, np.int32))
