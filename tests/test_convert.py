@@ -56,7 +56,9 @@ def test_files_are_byte_for_byte_what_the_real_software_wrote(tmp_path, source, 
 
 
 @pytest.mark.parametrize("to", OF_DOCUMENTS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     documents=st.lists(st.lists(st.integers(0, 65_535), max_size=30), min_size=1, max_size=20),
     shard_bytes=st.integers(1, 200),
@@ -258,3 +260,15 @@ def test_memory_stays_bounded(tmp_path):
     command = [sys.executable, "-c", script, str(tmp_path / "t.bin"), str(tmp_path / "out")]
     grown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
     assert int(grown) < 120_000  # KiB
+
+
+def test_llmchnk_files_are_byte_for_byte_as_documented(tmp_path):
+    with penstock.Writer(tmp_path / "in", fields=[("token", "<u4")]) as writer:
+        for document in ([7, 8], [], [70_000]):
+            writer.append(np.array(document, np.uint32))
+    convert(penstock.open(tmp_path / "in"), tmp_path / "out", "llmchnk")
+    assert (tmp_path / "out" / "00000.chnk").read_bytes().hex(" ", 4) == (
+        "4c4c4d43 484e4b00 01000000 00000000 03000000 00000000 03000000 00000000 "  # the header
+        "00000000 00000000 02000000 00000000 02000000 00000000 03000000 00000000 "  # 0 2 2 3
+        "07000000 08000000 70110100"
+    )
