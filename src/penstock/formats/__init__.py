@@ -11,6 +11,7 @@ can be forced: `format="flat:uint32"`.
 """
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +20,14 @@ from typing import Any
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
 from penstock.formats.file_list import is_current, read_file_list
-from penstock.formats.files import Head, read_head
+from penstock.formats.files import Head, plain_name, read_head, read_part, refuse_repeats
 from penstock.formats.shard import STREAM, Manifest, Shard
 
 __all__ = ["FILE_LIST", "FORMATS", "Manifest", "Shard", "data_files", "describe"]
 
 FILE_LIST = "files.json"
 _INDEX, _HF_STATE = "index.json", "state.json"
-_MAX_INDEX_BYTES = 1 << 30
+_MAX_INDEX_BYTES = 1 << 28  # JSON takes some ten times its size in memory
 
 
 def describe(path: Path, format: str | None = None) -> list[Manifest]:  # noqa: A002
@@ -119,11 +120,11 @@ def _detect(head: Head) -> str:
     for magic, kind in _MAGIC.items():
         if head.start.startswith(magic) and (magic != _STREAM_START or path.suffix not in _BARE):
             return kind
-    if path.suffix == ".bin" and path.with_suffix(".idx").exists():
+    if path.suffix == ".bin" and os.path.lexists(path.with_suffix(".idx")):
         return "megatron"
     if flat.is_llmc(head):
         return "llmc"
-    if path.suffix == ".ds" or path.with_name(path.name + datatrove.INDEX_SUFFIX).exists():
+    if path.suffix == ".ds" or os.path.lexists(f"{path}{datatrove.INDEX_SUFFIX}"):
         return "datatrove"
     by_name = {".npy": "dolma", ".bin": "flat"}
     if path.suffix in by_name:
@@ -137,6 +138,8 @@ def _detect(head: Head) -> str:
 def _describe_list(path: Path, name: str, option: str | None) -> list[Manifest]:
     """The files of a list, which may have their checksums."""
     files = read_file_list(path, path.parent)
+    if not files:
+        raise FormatError(f"{path}: lists no files; remove it, or list some")
     for file in files:
         if not is_current([file]):
             raise FormatError(
@@ -176,11 +179,11 @@ def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
 def _describe_directory(path: Path, name: str, option: str | None) -> list[Manifest]:
     if name in ("", "penstock") and (path / stream.MANIFEST_NAME).is_file():
         return [stream.read_manifest(path)]
-    if name in ("", *_FILES) and (path / FILE_LIST).is_file():
+    if name in ("", *_FILES) and os.path.lexists(path / FILE_LIST):
         return _describe_list(path / FILE_LIST, name, option)
-    if name in ("", "litdata", "mds") and (path / _INDEX).is_file():
+    if name in ("", "litdata", "mds") and os.path.lexists(path / _INDEX):
         return [_describe_index(path, name, option)]
-    if name in ("", "arrow") and (path / _HF_STATE).is_file():
+    if name in ("", "arrow") and os.path.lexists(path / _HF_STATE):
         files = _saved_by_datasets(path)
     else:
         files = _data_files(path, name)
@@ -207,7 +210,10 @@ def _describe_directory(path: Path, name: str, option: str | None) -> list[Manif
 
 def _data_files(path: Path, name: str) -> list[Path]:
     """The files of a directory that hold tokens, by name; all of one kind, unless one is asked."""
-    files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    # A link to nowhere stays: reading it says what is missing.
+    files = sorted(
+        file for file in path.iterdir() if file.suffix in _SUFFIXES and not file.is_dir()
+    )
     suffixes = {file.suffix for file in files}
     if name == "":
         if len(suffixes) > 1:
@@ -221,10 +227,13 @@ def _data_files(path: Path, name: str) -> list[Path]:
 
 
 def _read_json(path: Path) -> Any:
-    if path.stat().st_size > _MAX_INDEX_BYTES:
-        raise FormatError(f"{path}: too large for an index")
+    size_bytes = read_head(path, 1).size_bytes
+    if size_bytes > _MAX_INDEX_BYTES:
+        raise FormatError(
+            f"{path}: {size_bytes:,} bytes, too large for an index; {_MAX_INDEX_BYTES:,} are read"
+        )
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_part(path, 0, size_bytes))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not valid JSON ({error})") from None
 
@@ -242,13 +251,14 @@ def _describe_index(path: Path, name: str, option: str | None) -> Manifest:
 
 def _saved_by_datasets(path: Path) -> list[Path]:
     """The files that Hugging Face datasets lists in `state.json`."""
-    from penstock.formats.files import plain_name
-
-    state = _read_json(path / _HF_STATE)
+    listed = path / _HF_STATE
+    state = _read_json(listed)
     try:
-        return [path / plain_name(path, file["filename"]) for file in state["_data_files"]]
+        names = [plain_name(listed, file["filename"]) for file in state["_data_files"]]
     except (KeyError, TypeError):
-        raise FormatError(f"{path / _HF_STATE}: lists no data files") from None
+        raise FormatError(f"{listed}: lists no data files") from None
+    refuse_repeats(listed, names)
+    return [path / name for name in names]
 
 
 def _token_type(option: str | None) -> str | None:

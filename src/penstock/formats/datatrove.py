@@ -9,6 +9,7 @@ Only the first is always there. The width of the tokens comes from the metadata,
 whose last entry is their number.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, St
 
 SUFFIX, INDEX_SUFFIX, LOSS_SUFFIX, TEXT_SUFFIX = ".ds", ".index", ".loss", ".metadata"
 _TOKENS: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
-_FIRST_LINE = re.compile(rb"([^|\n]*)\|([24])\n")
+_TEXT = re.compile(rb"([^|\n]*)\|([24])\n(?:([0-9]{1,18})\n)?")
 
 
 def describe(head: Head, dtype: str | None = None) -> Manifest:
     """Find out the width of the tokens, and check all files against each other."""
     text = _companion(head.path, TEXT_SUFFIX)
     index = _companion(head.path, INDEX_SUFFIX)
-    tokenizer, size_said = _read_text(text) if text is not None else ("", None)
+    tokenizer, size_said, num_said = _read_text(text) if text is not None else ("", None, None)
     num_ends = num_items(index.path, index.size_bytes, np.dtype("<u8")) if index is not None else 0
     last_end = 0
     if index is not None and num_ends:
@@ -44,6 +45,11 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
         raise FormatError(
             f"{index.path}: the last document ends at token {last_end:,}, {head.path.name} has "
             f"{num_tokens:,} of {token.itemsize} bytes"
+        )
+    if num_said not in (None, num_tokens):
+        raise FormatError(
+            f"{head.path}: {num_tokens:,} tokens of {token.itemsize} bytes, its metadata says "
+            f"{num_said:,}; copy or write it again"
         )
     files = {STREAM: StoredFile(head.size_bytes, path=str(head.path))}
     if index is not None:
@@ -83,12 +89,13 @@ def _token_type(
 
 def _companion(path: Path, suffix: str) -> Head | None:
     companion = path.with_name(path.name + suffix)
-    return read_head(companion) if companion.exists() else None
+    return read_head(companion) if os.path.lexists(companion) else None
 
 
-def _read_text(text: Head) -> tuple[str, int | None]:
-    """The tokenizer's name and the bytes of a token, as far as the text says them."""
-    found = _FIRST_LINE.match(text.start)
+def _read_text(text: Head) -> tuple[str, int | None, int | None]:
+    """The tokenizer's name, the bytes of a token and how many, as far as the text says them."""
+    found = _TEXT.match(text.start)
     if found is None:
-        return "", None  # without a tokenizer, datatrove writes "Unknown Tokenizer|4|4"
-    return found[1].decode(errors="replace")[:200], int(found[2])
+        return "", None, None  # without a tokenizer, datatrove writes "Unknown Tokenizer|4|4"
+    num_tokens = None if found[3] is None else int(found[3])
+    return found[1].decode(errors="replace")[:200], int(found[2]), num_tokens

@@ -8,6 +8,7 @@ The last end and the file's size tell the width of the tokens.
 
 import csv
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from penstock.formats.tables import make_table
 TABLE_SUFFIX = ".csv.gz"
 _TOKENS: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 _CHUNK = 1 << 16
-_MAX_LINE = 1 << 20
+_MAX_LINE, _MAX_DIGITS = 1 << 20, 20
 
 
 def table_of(path: Path) -> Path:
@@ -37,7 +38,7 @@ def table_of(path: Path) -> Path:
 def describe(head: Head, dtype: str | None = None) -> Manifest:
     """Read the list of documents, if there is one, and check it against the file's size."""
     listed = table_of(head.path)
-    if not listed.exists():
+    if not os.path.lexists(listed):
         flat = describe_flat(head, dtype)
         return one_file(head, flat.fields[TOKEN], flat.shards[0].num_records, kind="dolma")
     table = make_table(Documents(str(listed), read_head(listed).identity), None)
@@ -92,6 +93,8 @@ class Documents:
             with gzip.open(self.path, "rt", newline="", errors="replace") as file:
                 for number, line in enumerate(csv.reader(_bounded(file))):  # noqa: B007
                     start, end, *_ = line
+                    if max(len(start), len(end)) > _MAX_DIGITS:
+                        raise ValueError("too long")  # noqa: TRY301
                     yield int(start), int(end)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise FormatError(f"{self.path}: damaged after line {number:,} ({error})") from None

@@ -1,15 +1,20 @@
 """What parsers of foreign files share: their first bytes, their size, and sentences for errors."""
 
+import contextlib
+import io
 import os
 import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from penstock.errors import FormatError, MissingDataError, ReadError
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
 
 MOST = (1 << 62) - 1
+_MAX_READ_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,35 +32,52 @@ class Head:
         return f"{self.path} {self.size_bytes} {self.mtime_ns}"
 
 
-def read_head(path: Path, num_bytes: int = 4096) -> Head:
-    """Read the first bytes of a regular file."""
+@contextlib.contextmanager
+def open_regular(path: str | Path) -> Iterator[io.FileIO]:
+    """Open a file that is there and regular; whatever fails while it is open is told of it."""
     try:
-        # O_NONBLOCK: opening what is a pipe must not wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+        with io.FileIO(path, opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FormatError(f"{path}: is not a regular file")
-            start = os.pread(descriptor, num_bytes, 0)
-        finally:
-            os.close(descriptor)
+            yield file
+    except PenstockError:
+        raise
     except FileNotFoundError:
         raise MissingDataError(f"{path}: missing") from None
+    except IsADirectoryError:
+        raise FormatError(f"{path}: is not a regular file") from None
     except OSError as error:
-        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+        raise ReadError(error.errno, f"{path}: {error.strerror or error}") from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # what is a pipe must not wait for a writer
+
+
+def read_head(path: Path, num_bytes: int = 4096) -> Head:
+    """Read the first bytes of a regular file."""
+    with open_regular(path) as file:
+        found = os.fstat(file.fileno())
+        start = os.pread(file.fileno(), num_bytes, 0)
     return Head(path, start, found.st_size, found.st_mtime_ns)
 
 
 def read_part(path: Path, start: int, num_bytes: int) -> bytes:
     """Read bytes that must be there."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            part = os.pread(file.fileno(), num_bytes, start)
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+    with open_regular(path) as file:
+        part = os.pread(file.fileno(), num_bytes, start)
     if len(part) != num_bytes:
         raise FormatError(f"{path}: ends at byte {start + len(part):,}; it was cut")
     return part
+
+
+def read_whole(path: Path) -> bytes:
+    """Read a file that has to be in memory as a whole."""
+    parts = list[bytes]()
+    with open_regular(path) as file:
+        while part := file.read(_MAX_READ_BYTES):  # Linux gives no more than 2 GiB at once
+            parts.append(part)
+    return b"".join(parts)
 
 
 def check_size(path: Path, found: int, expected: int, why: str) -> None:
@@ -80,6 +102,17 @@ def num_items(path: Path, size_bytes: int, dtype: np.dtype[np.generic]) -> int:
 
 def plain_name(where: Path, name: object) -> str:
     """The name of a file in a list of files, which must not lead out of its directory."""
-    if not isinstance(name, str) or not name or "/" in name or "\0" in name or name in (".", ".."):
+    try:
+        encoded = os.fsencode(name) if isinstance(name, str) else b""
+    except UnicodeEncodeError:
+        encoded = b""
+    if encoded in (b"", b".", b"..") or b"/" in encoded or b"\0" in encoded:
         raise FormatError(f"{where}: lists {name!r:.60}, which is not a plain file name")
-    return name
+    return str(name)
+
+
+def refuse_repeats(where: Path, names: Iterable[str]) -> None:
+    """Refuse a list that would repeat the documents of a file."""
+    name, times = max(Counter(names).items(), key=lambda item: item[1], default=("", 0))
+    if times > 1:
+        raise FormatError(f"{where}: {name} is listed {times:,} times; list every file once")

@@ -14,6 +14,7 @@ A document is one or more sequences. Documents are what Megatron's documents are
 `format="megatron-sequences"` makes a document of every sequence.
 """
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.formats.files import MOST, check_size, num_items, read_head, read_part
+from penstock.formats.files import MOST, check_size, num_items, open_regular, read_head, read_part
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 
 MAGIC = b"MMIDIDX\0\0"
@@ -147,4 +148,8 @@ class Documents:
     def _map(self, dtype: str, offset: int, count: int) -> NDArray[np.int64]:
         if count == 0:
             return np.empty(0, np.int64)
-        return np.memmap(self.path, dtype, "r", offset, (count,))
+        with open_regular(self.path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < offset + count * np.dtype(dtype).itemsize:
+                raise FormatError(f"{self.path}: {size:,} bytes; it was cut after it was opened")
+            return np.memmap(file, dtype, "r", offset, (count,))

@@ -7,7 +7,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.errors import FormatError, MissingDataError, ReadError
+from penstock.errors import FormatError
+from penstock.formats.files import open_regular
 from penstock.formats.shard import DOCUMENTS, OFFSET, Shard, StoredFile
 from penstock.formats.tables import make_table
 
@@ -83,12 +84,8 @@ def document_offsets(shard: Shard, first: int, count: int) -> NDArray[np.int64]:
     path, file = document_table(shard)
     implied = file.num_implied if first == 0 else 0
     start = file.first_byte + (first - file.num_implied + implied) * OFFSET.itemsize
-    try:
-        offsets = np.fromfile(path, OFFSET, count - implied, offset=start)
-    except FileNotFoundError:
-        raise MissingDataError(f"{path}: missing") from None
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+    with open_regular(path) as opened:
+        offsets = np.fromfile(opened, OFFSET, count - implied, offset=start)
     if offsets.size != count - implied:
         raise FormatError(f"{path}: ends at offset {first + offsets.size:,}; it was cut")
     values = offsets.view(np.int64)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import UsageError
-from penstock.formats.files import read_head
+from penstock.errors import FormatError, UsageError
+from penstock.formats.files import open_regular, read_head
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard
 from penstock.formats.tables import make_table
 
@@ -61,18 +61,21 @@ class _Marks:
 
     @property
     def identity(self) -> str:
-        return f"{self.dtype} {self.mark} starts {self.is_start} {self.file_identity}"
+        what = f"{self.dtype} {self.mark} starts {self.is_start} from {self.first_byte}"
+        return f"{what} {self.file_identity}"
 
     def ends(self) -> Iterator[NDArray[np.int64]]:
         """Ends before every mark but one at the very start, or after every mark; and at the end."""
         last, count = 0, max(1, _CHUNK_BYTES // self.dtype.itemsize)
         for first in range(0, self.num_tokens, count):
-            tokens = np.fromfile(
-                self.path,
-                self.dtype,
+            wanted, offset = (
                 min(count, self.num_tokens - first),
-                offset=self.first_byte + first * self.dtype.itemsize,
+                self.first_byte + first * self.dtype.itemsize,
             )
+            with open_regular(self.path) as file:
+                tokens = np.fromfile(file, self.dtype, wanted, offset=offset)
+            if tokens.size != wanted:
+                raise FormatError(f"{self.path}: was cut while it was read; copy or write it again")
             found = first + np.flatnonzero(tokens == self.mark) + (0 if self.is_start else 1)
             ends = found[found > 0]
             last = int(ends[-1]) if ends.size else last
