@@ -8,7 +8,8 @@ None of them knows documents: a file is one, or `penstock.open` finds them by th
 token. A row of a two-dimensional `.npy` is a document.
 """
 
-import io
+import ast
+import re
 import struct
 from typing import Any
 
@@ -19,11 +20,12 @@ from penstock.formats.files import MOST, Head, check_size, num_items, read_part
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 
 NPY_MAGIC = b"\x93NUMPY"
-_LLMC_BYTES = 1024
+_LLMC_BYTES, _LLMC_FIELDS = 1024, struct.Struct("<3i")
 # The magic numbers of llm.c's token files, their version, and the type of the tokens.
 _LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
 _LLMC_FAMILY = range(20240501, 20241232)
 _NUM_SAMPLES = 4096
+_NPY_TOKEN = re.compile(r"\|[iu]1|<[iu][1248]")
 
 
 def describe_flat(head: Head, dtype: str | None = None) -> Manifest:
@@ -31,6 +33,7 @@ def describe_flat(head: Head, dtype: str | None = None) -> Manifest:
     token = np.dtype(dtype or "<u2")
     num_tokens = num_items(head.path, head.size_bytes, token)
     if dtype is None:
+        _refuse_chunks_of_litdata(head)
         _refuse_wider_tokens(head)
     return one_file(head, token, num_tokens, kind="flat")
 
@@ -38,7 +41,7 @@ def describe_flat(head: Head, dtype: str | None = None) -> Manifest:
 def is_llmc(head: Head) -> bool:
     """Whether a file starts as those of llm.c do."""
     return (
-        head.size_bytes >= _LLMC_BYTES
+        head.size_bytes >= _LLMC_FIELDS.size
         and struct.unpack_from("<i", head.start)[0] in _LLMC_FAMILY
         and not any(head.start[12:_LLMC_BYTES])
     )
@@ -48,7 +51,7 @@ def describe_llmc(head: Head) -> Manifest:
     """Tokens behind 256 int32."""
     if len(head.start) < _LLMC_BYTES:
         raise FormatError(f"{head.path}: {head.size_bytes:,} bytes, shorter than its header")
-    magic, version, num_tokens = struct.unpack_from("<3i", head.start)
+    magic, version, num_tokens = _LLMC_FIELDS.unpack_from(head.start)
     if magic not in _LLMC or _LLMC[magic][0] != version:
         raise FormatError(
             f"{head.path}: magic {magic}, version {version}; token files of llm.c have "
@@ -64,34 +67,44 @@ def describe_llmc(head: Head) -> Manifest:
 
 def describe_npy(head: Head) -> Manifest:
     """A NumPy array of one or two dimensions."""
-    file = io.BytesIO(head.start)
-    try:
-        version = np.lib.format.read_magic(file)
-        read_header = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, is_fortran, dtype = read_header(file)
-    except Exception as error:  # whatever NumPy makes of a damaged header
-        raise FormatError(f"{head.path}: not a header of NumPy ({error!s:.200})") from None
-    if version not in ((1, 0), (2, 0), (3, 0)):
-        raise FormatError(f"{head.path}: version {version} of .npy; 1.0 to 3.0 are read")
-    if dtype.kind not in "iu" or dtype.names or dtype.subdtype or dtype.newbyteorder("<") != dtype:
-        raise FormatError(f"{head.path}: holds {dtype}; tokens are little-endian integers")
+    if not head.start.startswith(NPY_MAGIC):
+        raise FormatError(f"{head.path}: does not start with {NPY_MAGIC!r}")
+    version, length, first_byte = head.start[6:8], head.start[8:10], 10
+    if version in (b"\2\0", b"\3\0"):
+        length, first_byte = head.start[8:12], 12
+    elif version != b"\1\0":
+        raise FormatError(f"{head.path}: version {list(version)} of .npy; 1.0 to 3.0 are read")
+    first_byte += int.from_bytes(length, "little")
+    shape, is_fortran, dtype = _read_npy_header(head, head.start[8 + len(length) : first_byte])
     if len(shape) not in (1, 2) or not all(0 <= n <= MOST for n in shape):
-        raise FormatError(f"{head.path}: has the shape {shape}; one or two dimensions are read")
+        raise FormatError(
+            f"{head.path}: has the shape {shape!s:.60}; one or two dimensions are read"
+        )
     if is_fortran and len(shape) == 2 and min(shape) > 1:
         raise FormatError(
             f"{head.path}: is stored column by column; save it as np.ascontiguousarray(…)"
         )
     num_tokens = int(np.prod(shape, dtype=object))
-    size = file.tell() + num_tokens * dtype.itemsize
+    size = first_byte + num_tokens * dtype.itemsize
     check_size(head.path, head.size_bytes, size, f"a header and {num_tokens:,} tokens")
     row_records = int(shape[1]) if len(shape) == 2 else 0
     return one_file(
-        head, dtype, num_tokens, kind="npy", first_byte=file.tell(), row_records=row_records
+        head, dtype, num_tokens, kind="npy", first_byte=first_byte, row_records=row_records
     )
+
+
+def _read_npy_header(head: Head, text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is stored by columns, and type: without NumPy, which some types crash."""
+    try:
+        header = ast.literal_eval(text.decode("latin1").strip())
+        shape, is_fortran, kind = (header[key] for key in ("shape", "fortran_order", "descr"))
+    except Exception as error:  # whatever Python makes of a damaged header
+        raise FormatError(f"{head.path}: not a header of NumPy ({error!s:.200})") from None
+    if not isinstance(kind, str) or not _NPY_TOKEN.fullmatch(kind):
+        raise FormatError(f"{head.path}: holds {kind!r:.60}; tokens are little-endian integers")
+    if not isinstance(shape, tuple) or not all(type(length) is int for length in shape):
+        raise FormatError(f"{head.path}: {shape!r:.60} is no shape of an array")
+    return shape, bool(is_fortran), np.dtype(kind)
 
 
 def one_file(
@@ -115,6 +128,18 @@ def one_file(
         row_records=row_records,
     )
     return Manifest(np.dtype([(TOKEN, token)]), None, {}, None, None, (shard,), kind)
+
+
+def _refuse_chunks_of_litdata(head: Head) -> None:
+    """They are called `.bin` too, but start with a table that ends with the file's own size."""
+    count, first = struct.unpack("<2I", head.start[:8].ljust(8, b"\0"))
+    if first == 4 * (count + 2) <= head.size_bytes:
+        end = int.from_bytes(read_part(head.path, first - 4, 4), "little")
+        if end == head.size_bytes:
+            raise FormatError(
+                f"{head.path}: is a chunk of litdata; open its directory, with its index.json (or "
+                'say format="flat:uint16", if these are tokens)'
+            )
 
 
 def _refuse_wider_tokens(head: Head) -> None:
