@@ -6,7 +6,6 @@ compressed, is decoded once (`formats.decoded`). A row is a document; the column
 """
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import FormatError, UsageError
-from penstock.formats.decoded import Run, decode
+from penstock.errors import FormatError, PenstockError
+from penstock.formats.decoded import Run, decode, pyarrow
 from penstock.formats.files import Head
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, StoredFile
 from penstock.formats.tables import make_tables
@@ -24,19 +23,10 @@ TOKEN_COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 _ROWS_AT_ONCE = 4096
 
 
-def pyarrow(module: str = "pyarrow") -> Any:
-    """The library, or how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise UsageError(
-            "Arrow and Parquet files need pyarrow: pip install 'penstock[parquet]'"
-        ) from None
-
-
 def describe_parquet(head: Head, column: str | None = None) -> Manifest:
     """Decode the column of tokens, or find it decoded."""
-    name = _choose(head.path, _parquet(head.path).schema_arrow, column)
+    with _readable(head.path):
+        name = _choose(head.path, _parquet(head.path).schema_arrow, column)
     return decode(f"{name} {head.identity}", lambda: _decode_parquet(head.path, name), "parquet")
 
 
@@ -45,7 +35,7 @@ def describe_arrow(head: Head, column: str | None = None) -> Manifest:
     with _readable(head.path):
         with _batches(head.path) as (schema, batches, address):
             name = _choose(head.path, schema, column)
-            lists = [batch.column(name) for batch in batches]
+            lists = [_validated(batch.column(name)) for batch in batches]
         token = np.dtype(_value_type(schema.field(name).type).to_pandas_dtype()).newbyteorder("<")
         places = [_place(head, values, address, token) for values in lists]
         if any(place is None for place in places):
@@ -73,15 +63,15 @@ def _readable(path: Path) -> Iterator[None]:
     """Say of which file it was that pyarrow complains."""
     try:
         yield
+    except PenstockError:
+        raise
     except (pyarrow("pyarrow.lib").ArrowException, OSError, ValueError) as error:
-        if isinstance(error, FormatError | UsageError):
-            raise
         raise FormatError(f"{path}: pyarrow cannot read it ({error!s:.300})") from None
 
 
 def _parquet(path: Path) -> Any:
     with _readable(path):
-        return pyarrow("pyarrow.parquet").ParquetFile(path)
+        return pyarrow("pyarrow.parquet").ParquetFile(path, page_checksum_verification=True)
 
 
 @contextlib.contextmanager
@@ -109,7 +99,7 @@ def _choose(path: Path, schema: Any, column: str | None) -> str:
     else:
         known = [name for name in TOKEN_COLUMNS if name in lists]
         lists = known[:1] or lists
-    if len(lists) != 1:
+    if len(lists) != 1 or schema.names.count(lists[0]) > 1:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise FormatError(
             f"{path}: columns are {found}; name the one with lists of token ids, as in "
@@ -122,7 +112,14 @@ def _value_type(kind: Any) -> Any:
     """The type of the integers in lists of them, or None."""
     types = pyarrow("pyarrow.types")
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    is_list = is_list and getattr(kind, "list_size", 1) > 0  # lists of nothing can be 2^63 of them
     return kind.value_type if is_list and types.is_integer(kind.value_type) else None
+
+
+def _validated(lists: Any) -> Any:
+    """An array whose offsets pyarrow has checked: it would follow any to wherever they point."""
+    lists.validate(full=True)
+    return lists
 
 
 def _offsets(lists: Any) -> NDArray[np.int64]:
@@ -165,7 +162,7 @@ def _decode_parquet(path: Path, name: str) -> Iterator[Run]:
 def _decode_lists(path: Path, name: str) -> Iterator[Run]:
     with _readable(path), _batches(path) as (_, batches, _):
         for batch in batches:
-            yield _run(path, batch.column(name))
+            yield _run(path, _validated(batch.column(name)))
 
 
 def _run(path: Path, lists: Any) -> Run:

@@ -6,7 +6,10 @@ room of the bare tokens; delete it, and it is made again.
 
 import bz2
 import gzip
+import importlib
+import io
 import itertools
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +20,27 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.cache import cache_directory
-from penstock.errors import FormatError, PenstockError, ReadError
+from penstock.errors import FormatError, PenstockError, ReadError, UsageError
 from penstock.formats import stream
 from penstock.formats.files import check_size
 from penstock.formats.shard import TOKEN, Manifest
 from penstock.write.files import hold_lock
 
-_BY_PYARROW = {"zstd": "zstd", "snappy": "snappy", "br": "brotli"}
+_BY_PYARROW = {"zstd": "zstd", "br": "brotli"}
+_MAX_PART_BYTES = 1 << 24
+_MAX_SNAPPY_RATIO = 32  # three bytes of it stand for at most 64
 Run = tuple[NDArray[Any], NDArray[np.int64]]
 """tokens of some documents, end to end, and how long each is"""
+
+
+def pyarrow(module: str = "pyarrow") -> Any:
+    """The library, or how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UsageError(
+            "Arrow, Parquet and some compressed files need pyarrow: pip install 'penstock[parquet]'"
+        ) from None
 
 
 def decode(identity: str, runs: Callable[[], Iterator[Run]], kind: str) -> Manifest:
@@ -59,19 +74,44 @@ def decode(identity: str, runs: Callable[[], Iterator[Run]], kind: str) -> Manif
 def decompress(path: Path, content: bytes, codec: str, size_bytes: int) -> bytes:
     """Decompress a whole file whose size is known."""
     try:
-        if codec == "gz":
-            content = gzip.decompress(content)
-        elif codec == "bz2":
-            content = bz2.decompress(content)
-        elif codec in _BY_PYARROW:
-            from penstock.formats.arrow import pyarrow
-
-            content = pyarrow().decompress(content, size_bytes, _BY_PYARROW[codec], asbytes=True)
-        else:
-            raise FormatError(f"{path}: compression {codec!r} is not known")
+        content = _decompressed(content, codec, size_bytes)
     except PenstockError:
         raise
-    except (OSError, EOFError, ValueError) as error:
+    except KeyError:
+        raise FormatError(f"{path}: compression {codec!r} is not known") from None
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FormatError(f"{path}: cannot be decompressed as {codec} ({error})") from None
     check_size(path, len(content), size_bytes, "its uncompressed bytes")
     return content
+
+
+def _decompressed(content: bytes, codec: str, size_bytes: int) -> bytes:
+    """At most one byte more than `size_bytes`, whatever the file would grow to."""
+    file: Any
+    if codec == "snappy":
+        return _decompress_snappy(content, size_bytes)
+    if codec == "gz":
+        file = gzip.GzipFile(fileobj=io.BytesIO(content))
+    elif codec == "bz2":
+        file = bz2.BZ2File(io.BytesIO(content))
+    else:
+        arrow = pyarrow()
+        file = arrow.CompressedInputStream(arrow.BufferReader(content), _BY_PYARROW[codec])
+    parts, missing = list[bytes](), size_bytes + 1
+    while missing and (part := file.read(min(missing, _MAX_PART_BYTES))):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def _decompress_snappy(content: bytes, size_bytes: int) -> bytes:
+    """pyarrow fills up what is missing with whatever was in memory; the file tells its length."""
+    length = 0
+    for place, byte in enumerate(content[:5]):
+        length |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            break
+    if length != size_bytes or length > _MAX_SNAPPY_RATIO * len(content):
+        raise ValueError(f"it says that it has {length:,} bytes")
+    decompressed: bytes = pyarrow().decompress(content, size_bytes, "snappy", asbytes=True)
+    return decompressed
