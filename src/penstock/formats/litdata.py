@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from penstock.errors import FormatError
 from penstock.formats.decoded import Run, decode, decompress
-from penstock.formats.files import Head, check_size, plain_name, read_head, read_part
+from penstock.formats.files import (
+    Head,
+    check_size,
+    plain_name,
+    read_head,
+    read_part,
+    read_whole,
+    refuse_repeats,
+)
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
 from penstock.formats.tables import make_tables
 
@@ -40,6 +48,8 @@ def describe(directory: Path, index: dict[str, Any]) -> Manifest:
             f"{directory}: index.json is not that of a token dataset: config.data_format must be "
             "one of no_header_tensor and no_header_numpy, with an integer type"
         ) from None
+    names = [_path(directory, chunk).name for chunk in index["chunks"]]
+    refuse_repeats(directory / "index.json", names)
     if coded == "zstd":
         heads = [read_head(_path(directory, chunk), 4) for chunk in index["chunks"]]
         identity = f"{token} " + "; ".join(head.identity for head in heads)
@@ -51,7 +61,7 @@ def describe(directory: Path, index: dict[str, Any]) -> Manifest:
     chunks = [_chunk(directory, chunk, token) for chunk in index["chunks"]]
     firsts = list(accumulate((1 + num for _, num, _ in chunks), initial=0))
     table = make_tables(
-        "litdata " + "; ".join(head.identity for head, *_ in chunks),
+        f"litdata {token} " + "; ".join(head.identity for head, *_ in chunks),
         lambda: (
             _offsets(head.path, read_part(head.path, 4, 4 * (num + 1)), token)
             for head, num, _ in chunks
@@ -91,7 +101,7 @@ def _chunk(directory: Path, chunk: Any, token: np.dtype[Any]) -> tuple[Head, int
     if said != (num_documents, head.size_bytes):
         raise FormatError(
             f"{path}: {num_documents:,} items in {head.size_bytes:,} bytes; index.json says "
-            f"{said[0]} in {said[1]}"
+            f"{said[0]!r:.40} in {said[1]!r:.40}"
         )
     num_tokens, rest = divmod(head.size_bytes - first, token.itemsize)
     if rest:
@@ -120,17 +130,18 @@ def _decode(directory: Path, chunks: list[Any], token: np.dtype[Any]) -> Iterato
     for chunk in chunks:
         path, num_documents, size = (
             _path(directory, chunk),
-            chunk["chunk_size"],
-            chunk["chunk_bytes"],
+            chunk.get("chunk_size"),
+            chunk.get("chunk_bytes"),
         )
-        if type(num_documents) is not int or type(size) is not int or not 8 <= size < _MAX_BYTES:
-            raise FormatError(f"{path}: index.json says {num_documents!r} items in {size!r} bytes")
-        content = decompress(path, read_head(path, _MAX_BYTES).start, "zstd", size)
+        if not all(type(n) is int and 0 <= n < _MAX_BYTES for n in (num_documents, size)):
+            said = f"{num_documents!r:.40} items in {size!r:.40} bytes"
+            raise FormatError(f"{path}: index.json says {said}")
+        content = decompress(path, read_whole(path), "zstd", size)
         first = 4 * (num_documents + 2)
         if int.from_bytes(content[:4], "little") != num_documents or not 8 <= first <= size:
             raise FormatError(f"{path}: does not hold the {num_documents:,} items it should")
         offsets = _offsets(path, content[4:first], token)
         tokens = np.frombuffer(content, token, (size - first) // token.itemsize, first)
-        if offsets[-1] != tokens.size:
+        if offsets[-1] * token.itemsize != size - first:
             raise FormatError(f"{path}: its items end elsewhere than it does")
         yield tokens, np.diff(offsets)

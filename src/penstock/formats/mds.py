@@ -9,19 +9,28 @@ concatenated tokens, they are read in place; else, and if shards are compressed,
 once (`formats.decoded`).
 """
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, UsageError
 from penstock.formats.decoded import Run, decode, decompress
-from penstock.formats.files import check_size, plain_name, read_head, read_part
+from penstock.formats.files import (
+    check_size,
+    plain_name,
+    read_head,
+    read_part,
+    read_whole,
+    refuse_repeats,
+)
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids")
@@ -41,6 +50,10 @@ _SIZES = {
     **{f"{kind}{8 * size}": size for size in (1, 2, 4, 8) for kind in ("int", "uint")},
 }
 _SIZES |= {"float16": 2, "float32": 4, "float64": 8}
+_HASHES: dict[str, Callable[[bytes], Any]] = {
+    **{name: getattr(hashlib, name) for name in ("md5", "sha1", "sha256", "sha512", "blake2b")},
+    **{name: getattr(xxhash, name) for name in ("xxh32", "xxh64", "xxh3_64", "xxh3_128")},
+}
 _MAX_BYTES = 1 << 32
 _NUM_TRIED = 16
 
@@ -61,6 +74,8 @@ class Column:
     """bytes of columns with a fixed size before the tokens"""
     fixed_size: int | None
     """bytes of the tokens, if that is fixed"""
+    fixed_sum: int
+    """bytes of all columns with a fixed size"""
     is_alone: bool
     """whether no other column has a size of its own"""
 
@@ -72,6 +87,7 @@ def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -
     shards = [_check_entry(directory, entry) for entry in index["shards"]]
     if not shards:
         raise FormatError(f"{directory}: index.json lists no shards")
+    refuse_repeats(directory / "index.json", (_stored(shard)["basename"] for shard in shards))
     column = _find_column(directory, shards[0], dtype)
     if any(_find_column(directory, shard, dtype) != column for shard in shards):
         raise FormatError(f"{directory}: its shards have different columns")
@@ -102,6 +118,8 @@ def _check_entry(directory: Path, entry: Any) -> dict[str, Any]:
         raise FormatError(f"{where}: a column's name or encoding is not a string")
     if not all(size is None or (type(size) is int and 0 < size < _MAX_BYTES) for size in sizes):  # type: ignore[union-attr]
         raise FormatError(f"{where}: {sizes!r:.60} are no sizes of columns")
+    if type(entry.get("samples")) is not int or not 0 < entry["samples"] < _MAX_BYTES:
+        raise FormatError(f"{where}: {entry.get('samples')!r:.60} is no number of samples")
     compression = entry.get("compression")
     stored = entry.get("raw_data" if compression is None else "zip_data")
     for file in (stored, entry.get("raw_data")):
@@ -135,6 +153,10 @@ def _find_column(directory: Path, shard: dict[str, Any], dtype: str | None) -> C
         token = np.dtype(dtype or "<i8")  # what llm-foundry writes
     elif array[1]:
         token = np.dtype(array[1])
+        if array[2] and sizes[place] != int(array[2]) * token.itemsize:
+            raise FormatError(
+                f"{directory}: column {wanted[0]} is {encoding}, of {sizes[place]} bytes"
+            )
     elif dtype is not None:
         raise UsageError(f"{directory}: its tokens tell their type; leave out {dtype}")
     dynamic = [k for k, size in enumerate(sizes) if size is None]
@@ -145,6 +167,7 @@ def _find_column(directory: Path, shard: dict[str, Any], dtype: str | None) -> C
         dynamic_before=sum(k < place for k in dynamic),
         fixed_before=sum(size or 0 for size in sizes[:place]),
         fixed_size=sizes[place],
+        fixed_sum=sum(size or 0 for size in sizes),
         is_alone=all(k == place for k in dynamic),
     )
 
@@ -170,14 +193,14 @@ def _in_place(
     path, num_samples = directory / shard["raw_data"]["basename"], shard["samples"]
     head = read_head(path, 4)
     check_size(path, head.size_bytes, shard["raw_data"]["bytes"], "what index.json lists")
-    if type(num_samples) is not int or not 0 < num_samples <= head.size_bytes // 4 - 2:
-        raise FormatError(f"{path}: {num_samples!r} samples in {head.size_bytes:,} bytes")
+    if num_samples > head.size_bytes // 4 - 2:
+        raise FormatError(f"{path}: {num_samples:,} samples in {head.size_bytes:,} bytes")
     content = read_part(path, 0, 4 * (num_samples + 2))
     offsets = _offsets(path, content, head.size_bytes, num_samples)
     pitch = int(offsets[1] - offsets[0])
-    if not column.is_alone or np.any(np.diff(offsets) != pitch):
+    if column.dtype is None or not column.is_alone or np.any(np.diff(offsets) != pitch):
         return None
-    # Of equal size and one dimension, samples cannot differ in their headers; a few are tried.
+    # Of equal size, type and dimensions, samples cannot differ in their headers; a few are tried.
     starts = offsets[np.linspace(0, num_samples - 1, min(num_samples, _NUM_TRIED)).astype(int)]
     places = {_find_tokens(path, read_part(path, int(start), pitch), column) for start in starts}
     if len(places) != 1:
@@ -199,6 +222,9 @@ def _in_place(
 def _find_tokens(path: Path, sample: bytes, column: Column) -> tuple[int, int, np.dtype[Any]]:
     """Where in a sample the tokens start, how many they are, and their type."""
     sizes = np.frombuffer(sample, "<u4", min(column.num_dynamic, len(sample) // 4))
+    size = 4 * column.num_dynamic + column.fixed_sum + int(sizes.sum(dtype=np.int64))
+    if size != len(sample):
+        raise FormatError(f"{path}: a sample of {len(sample):,} bytes has columns of {size:,}")
     start = 4 * column.num_dynamic + column.fixed_before
     try:
         start += int(sizes[: column.dynamic_before].sum())
@@ -223,6 +249,7 @@ def _find_tokens(path: Path, sample: bytes, column: Column) -> tuple[int, int, n
 
 
 def _decode(directory: Path, shards: list[dict[str, Any]], column: Column) -> Iterator[Run]:
+    types = set[np.dtype[Any]]()
     for shard in shards:
         path = directory / _stored(shard)["basename"]
         content = _decompress(path, shard)
@@ -232,15 +259,22 @@ def _decode(directory: Path, shards: list[dict[str, Any]], column: Column) -> It
             sample = content[start:stop]
             within, lengths[k], token = _find_tokens(path, sample, column)
             parts.append(np.frombuffer(sample, token, lengths[k], within))
-        if len({part.dtype for part in parts}) > 1:
+        types |= {part.dtype for part in parts}
+        if len(types) > 1:
             raise FormatError(f"{path}: its samples have tokens of different types")
         yield np.concatenate(parts), lengths
 
 
 def _decompress(path: Path, shard: dict[str, Any]) -> bytes:
     stored, size, compression = _stored(shard), shard["raw_data"]["bytes"], shard["compression"]
-    head = read_head(path, stored["bytes"])
-    check_size(path, head.size_bytes, stored["bytes"], "what index.json lists")
+    check_size(path, read_head(path, 1).size_bytes, stored["bytes"], "what index.json lists")
+    content = read_whole(path)
+    hashes = stored.get("hashes")
+    for name, said in hashes.items() if isinstance(hashes, dict) else ():
+        if name in _HASHES and (found := _HASHES[name](content).hexdigest()) != said:
+            raise FormatError(
+                f"{path}: {name} is {found}, index.json says {said!r:.60}; copy it again"
+            )
     if compression is None:
-        return head.start
-    return decompress(path, head.start, str(compression).partition(":")[0], size)
+        return content
+    return decompress(path, content, str(compression).partition(":")[0], size)
