@@ -1,6 +1,7 @@
 """Files that real software wrote (golden/formats/README.md says which), opened in place."""
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import penstock
 from penstock.errors import FormatError, UsageError
 from penstock.testing import assert_resumes_exactly
 from penstock.verify import verify
+from penstock.write.llmbatch import write_batch_file
 
 GOLDEN = Path(__file__).parent / "golden" / "formats"
 EXPECTED = {
@@ -211,3 +213,26 @@ def test_label_masks_of_olmo_are_given_beside_the_tokens():
         penstock.open(path, loss_masks=[mask, mask])
     with pytest.raises(FormatError, match=r"too long: \d+ tokens need"):
         penstock.open(path, loss_masks=path)
+
+
+def test_a_shape_that_only_the_padding_hides_is_found_by_verify(tmp_path):
+    write_batch_file(tmp_path / "x.batch", np.arange(1, 351).reshape(50, 7), 5, 7, seed=0)
+    assert verify(penstock.open(tmp_path / "x.batch")) == []
+    with (tmp_path / "x.batch").open("r+b") as file:
+        file.seek(12)
+        file.write((4).to_bytes(4, "little"))  # rows of a batch, which were 5
+    (problem,) = verify(penstock.open(tmp_path / "x.batch"))
+    assert "there are tokens where batches are padded" in problem
+
+
+def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
+    path = tmp_path / "x.bin"
+    np.arange(100, dtype="<u2").tofile(path)
+    data = penstock.open(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert "is not a regular file" in verify(data)[0]
+    with pytest.raises(FormatError, match="is not a regular file"):
+        _ = data.fingerprint
+    with pytest.raises(FormatError, match="is not a file of 200 bytes any more"):
+        data.records(0, 10)

@@ -1,7 +1,7 @@
 """Checks what is on disk against what the manifest says: sizes, checksums, offsets, ids."""
 
+import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
+from penstock.formats.files import open_regular
+from penstock.formats.llmbatch import TOKEN_BYTES
 from penstock.formats.shard import (
     DOCUMENTS,
     INDEX,
@@ -41,30 +43,48 @@ def verify(data: Dataset, progress: Callable[[int], None] = lambda num_bytes: No
         for problem in (
             _verify_shard(shard, manifest, progress)
             if manifest.format == FORMAT
-            else _verify_foreign(shard, progress)
+            else _verify_foreign(shard, manifest.format, progress)
         )
     ]
 
 
-def _verify_foreign(shard: Shard, progress: Callable[[int], None]) -> Iterator[str]:
-    """Sizes, the checksums there are, and documents; every byte is read."""
+def _verify_foreign(shard: Shard, kind: str, progress: Callable[[int], None]) -> Iterator[str]:
+    """Sizes, the checksums there are, documents and padding; every byte is read."""
     for path, file in {str(shard.path(kind)): file for kind, file in shard.files.items()}.items():
         checksum = xxhash.xxh3_64()
         try:
-            with Path(path).open("rb") as opened:
+            with open_regular(path) as opened:
                 while chunk := opened.read(_CHUNK_BYTES):
                     checksum.update(chunk)
                     progress(len(chunk))
-        except OSError as error:
-            yield f"{path}: {error.strerror}"
+        except PenstockError as error:
+            yield str(error)
         if file.xxh3 not in (None, checksum.hexdigest()):
             yield f"{path}: xxh3 is {checksum.hexdigest()}, expected {file.xxh3}"
     try:
         shard.check_sizes()
         for _ in document_chunks([shard]):
             pass
+        if kind == "llmbatch" and not _padding_is_zero(shard):
+            yield (
+                f"{shard.path(STREAM)}: there are tokens where batches are padded; the header's "
+                "batch_size or seq_len is wrong"
+            )
     except PenstockError as error:
         yield str(error)
+
+
+def _padding_is_zero(shard: Shard) -> bool:
+    """A row or a token more or less need not change the size of a padded batch."""
+    file = shard.files[STREAM]
+    used = TOKEN_BYTES * file.block_items
+    with open_regular(shard.path(STREAM)) as opened:
+        for start in range(file.first_byte, file.size_bytes, file.block_bytes or file.size_bytes):
+            if file.block_items and any(
+                os.pread(opened.fileno(), file.block_bytes - used, start + used)
+            ):
+                return False
+    return True
 
 
 def _verify_shard(
@@ -77,7 +97,7 @@ def _verify_shard(
         end = -1
         try:
             shard.check_sizes((suffix,))
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 record = manifest.fields if suffix == STREAM else OFFSET
                 # A multiple of the record's size, so that no record is cut by a chunk's end.
                 chunk_bytes = max(1, _CHUNK_BYTES // record.itemsize) * record.itemsize

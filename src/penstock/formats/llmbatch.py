@@ -12,7 +12,8 @@
     40      zeros                   up to byte 4096, where batch 0 starts
 
 Little-endian throughout. Every batch is padded with zeros to whole pages of 4,096 bytes, and the
-file ends with its last batch: one wrong number in the header, and the size does not fit.
+file ends with its last batch. A wrong number in the header is found by the size of the file, unless
+the padding hides it; then `penstock verify` finds tokens in the padding.
 """
 
 import struct

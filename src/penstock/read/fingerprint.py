@@ -4,7 +4,7 @@ import os
 
 import xxhash
 
-from penstock.errors import MissingDataError, ReadError
+from penstock.formats.files import open_regular
 from penstock.formats.shard import STREAM, Shard
 
 _NUM_BLOCKS, _BLOCK_BYTES = 8, 4096
@@ -20,19 +20,9 @@ def records_digest(shard: Shard) -> str:
     if file.xxh3 is not None:
         return f"{file.xxh3} {file.first_byte}" if file.first_byte else file.xxh3
     content = xxhash.xxh3_64(f"{file.size_bytes} {file.first_byte}".encode())
-    path = shard.path(STREAM)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for block in range(_NUM_BLOCKS):
-                last = max(0, file.size_bytes - _BLOCK_BYTES)
-                content.update(
-                    os.pread(descriptor, _BLOCK_BYTES, last * block // (_NUM_BLOCKS - 1))
-                )
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise MissingDataError(f"{path}: missing") from None
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+    last = max(0, file.size_bytes - _BLOCK_BYTES)
+    with open_regular(shard.path(STREAM)) as opened:
+        for block in range(_NUM_BLOCKS):
+            start = last * block // (_NUM_BLOCKS - 1)
+            content.update(os.pread(opened.fileno(), _BLOCK_BYTES, start))
     return content.hexdigest()

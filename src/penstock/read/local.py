@@ -177,6 +177,8 @@ class LocalReader:
         shard = self.shards[shard_number]
         path, file = self._file(shard, kind)
         expected = file.size_bytes
+        if code == kernels.WRONG_SIZE and detail < 0:
+            return FormatError(f"{path}: is not a file of {expected:,} bytes any more")
         if code == kernels.WRONG_SIZE:
             return FormatError(f"{path}: {detail:,} bytes, expected {expected:,}; it was changed")
         if code == kernels.SHORT_READ:
