@@ -61,8 +61,8 @@ class _Marks:
 
     @property
     def identity(self) -> str:
-        what = f"{self.dtype} {self.mark} starts {self.is_start} from {self.first_byte}"
-        return f"{what} {self.file_identity}"
+        tokens = f"{self.num_tokens} {self.dtype} from byte {self.first_byte}"
+        return f"{tokens}, {self.mark} starts {self.is_start} {self.file_identity}"
 
     def ends(self) -> Iterator[NDArray[np.int64]]:
         """Ends before every mark but one at the very start, or after every mark; and at the end."""
