@@ -93,7 +93,8 @@ class LocalReader:
                 np.int64,
             )
             geometry = np.ascontiguousarray(geometry.reshape(len(files), 6).T)
-            self._tables[kind] = _Table(first_item, name_address, geometry, joined)
+            # Of threads that come at once all take the first table: it keeps the names alive.
+            self._tables.setdefault(kind, _Table(first_item, name_address, geometry, joined))
         return self._tables[kind]
 
     def _item_bytes(self, kind: int) -> int:
