@@ -254,6 +254,8 @@ def _cut(
             while ends.size and ends[-1] >= edges[-1][0] + per_shard:
                 k = int(np.searchsorted(ends, edges[-1][0] + per_shard))
                 edges.append((int(ends[k]), first_document + k + 1))
+        if edges[-1][0] == data.num_records and len(edges) > 1:
+            edges.pop()  # no shard without tokens: documents without any go into the last one
         if edges[-1][1] < data.num_documents or len(edges) == 1:
             edges.append((data.num_records, data.num_documents))
     return [
