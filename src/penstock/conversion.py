@@ -153,7 +153,8 @@ def _fields(data: Dataset, target: Target) -> np.dtype[Any]:
     stored = data.fields[TOKEN]
     members: list[tuple[str, Any]] = [(TOKEN, _token_type(stored, data.vocab_size, target))]
     for name in data.fields.names or ():
-        keeps = target.holds_fields or (target.holds_loss_mask and name == LOSS_MASK)
+        is_mask = name == LOSS_MASK and data.fields[name].kind in "biu"  # weights are none
+        keeps = target.holds_fields or (target.holds_loss_mask and is_mask)
         if keeps and name not in (TOKEN, METADATA_ID):
             members.append((name, data.fields[name]))
     return np.dtype(members)
