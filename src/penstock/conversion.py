@@ -181,7 +181,10 @@ def _losses(data: Dataset, to: str, fields: np.dtype[Any], rows: _Rows | None) -
         yield f"{to} has no place for the fields {', '.join(left)}"
     knows_documents = any(shard.row_records != shard.num_records for shard in data.shards)
     if not target.holds_documents and knows_documents:
-        yield f"{to} does not know documents; give bos_id or eos_id when you open it again"
+        remedy = "" if rows else "; give bos_id or eos_id when you open it again"
+        yield f"{to} does not know documents{remedy}"
+    if to == "flat" and fields[TOKEN] != np.dtype("<u2"):
+        yield f'flat does not say the type of tokens; open it with format="flat:{fields[TOKEN]}"'
     if rows is not None:
         rest = data.num_records % (rows.seq_len * rows.batch_size)
         if rest:
