@@ -27,6 +27,7 @@ from penstock.errors import DatasetExistsError, UsageError
 from penstock.formats import FILE_LIST
 from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import (
+    APART,
     DOCUMENTS,
     METADATA_ID,
     STREAM,
@@ -105,6 +106,7 @@ def convert(
         return _shuffle_rows(data, directory, rows, seed, shard_bytes, lost, progress)
     pieces = _cut(data, fields, shard_bytes, rows)
     what = f"{data.fingerprint} {data.documents_fingerprint} {to} {fields} {shard_bytes} {rows}"
+    what += f" {_times(data)}"
     job = _Job(directory, target, xxhash.xxh3_128_hexdigest(what.encode()), progress)
     with job.locked():
         shards, num_resumed = job.run(pieces, integer("workers", workers or os.cpu_count() or 1, 1))
@@ -119,6 +121,13 @@ def convert(
         num_resumed=num_resumed,
         lost=lost,
     )
+
+
+def _times(data: Dataset) -> list[int]:
+    """When files without a checksum were written: a fingerprint sees only parts of them."""
+    kinds = [(shard, kind) for shard in data.shards for kind in (STREAM, APART)]
+    listed = [(s, kind) for s, kind in kinds if kind in s.files and s.files[kind].xxh3 is None]
+    return [shard.path(kind).stat().st_mtime_ns for shard, kind in listed]
 
 
 @dataclass(frozen=True, slots=True)
