@@ -5,23 +5,28 @@ import os
 import xxhash
 
 from penstock.formats.files import open_regular
-from penstock.formats.shard import STREAM, Shard
+from penstock.formats.shard import APART, STREAM, Shard
 
 _NUM_BLOCKS, _BLOCK_BYTES = 8, 4096
 
 
 def records_digest(shard: Shard) -> str:
-    """The checksum that the manifest has; without one, a hash of the size and of some blocks.
+    """The checksum that our manifest has; of foreign files, a hash of the size and of some blocks.
 
     Eight blocks evenly over the file find any other tokenization, order or cut of the data, but not
-    a few tokens that were changed in between: only a manifest with checksums does.
+    a few tokens that were changed in between. A list of files may have their checksums, but the
+    same files opened without it must have the same digest.
     """
-    file = shard.files[STREAM]
-    if file.xxh3 is not None:
-        return f"{file.xxh3} {file.first_byte}" if file.first_byte else file.xxh3
+    return " ".join(_file_digest(shard, kind) for kind in (STREAM, APART) if kind in shard.files)
+
+
+def _file_digest(shard: Shard, kind: str) -> str:
+    file = shard.files[kind]
+    if file.xxh3 is not None and not file.path:
+        return file.xxh3
     content = xxhash.xxh3_64(f"{file.size_bytes} {file.first_byte}".encode())
     last = max(0, file.size_bytes - _BLOCK_BYTES)
-    with open_regular(shard.path(STREAM)) as opened:
+    with open_regular(shard.path(kind)) as opened:
         for block in range(_NUM_BLOCKS):
             start = last * block // (_NUM_BLOCKS - 1)
             content.update(os.pread(opened.fileno(), _BLOCK_BYTES, start))
