@@ -1,6 +1,6 @@
 """Timings: `make bench`, or `python -m benchmarks [topic ...]`.
 
-    topic       one question, one file: throughput, grid, gil, scale, cold, memory, order
+    topic       one question, one file: throughput, grid, gil, scale, cold, memory, order, …
     contender   one way to do the work, timed against the others
     round       every contender once, in random order; a noisy minute hits them all alike
     spread      the median of a contender's rounds, with the least and the most

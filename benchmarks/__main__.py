@@ -11,8 +11,11 @@ from rich.console import Console
 
 from benchmarks import (
     cold,
+    conversion,
+    datatrove,
     gil,
     grid,
+    llmbatch,
     machine,
     memory,
     metadata,
@@ -36,6 +39,9 @@ TOPICS: dict[str, Callable[[bool], Section]] = {
     "packed": packed.measure,
     "metadata": metadata.measure,
     "packing": packing.measure,
+    "llmbatch": llmbatch.measure,
+    "datatrove": datatrove.measure,
+    "convert": conversion.measure,
 }
 _RESULTS = Path(__file__).parent / "results"
 

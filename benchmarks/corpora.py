@@ -16,8 +16,10 @@ import xxhash
 from numpy.typing import NDArray
 
 import penstock
+from penstock.conversion import convert
 from penstock.formats import stream
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, Manifest, Shard, StoredFile
+from penstock.write.llmbatch import write_batch_file
 
 DATA = Path("bench-data")
 
@@ -91,6 +93,42 @@ def with_spans(num_tokens: int, mean_length: int, blob_bytes: int) -> Path:
             ]
             writer.append(tokens, spans=spans)
     return directory
+
+
+def llmbatch(num_records: int, seq_len: int, batch_size: int) -> Path:
+    """Rows of random tokens in one LLMBATCH file."""
+    path = DATA / f"llmbatch-{num_records}x{seq_len}.batch"
+    if not path.exists():
+        DATA.mkdir(parents=True, exist_ok=True)
+        tokens = np.random.default_rng(0).integers(0, _VOCAB_SIZE, (num_records, seq_len), "u4")
+        write_batch_file(path, tokens, batch_size, seq_len, seed=42)
+    return path
+
+
+def as_own(path: Path) -> Path:
+    """The same tokens in our own format."""
+    directory = path.with_suffix("")
+    if not (directory / stream.MANIFEST_NAME).exists():
+        convert(penstock.open(path), directory, "penstock")
+    return directory
+
+
+def as_flat(directory: Path) -> Path:
+    """The stream of a corpus of one shard as nanoGPT's file, which has the same bytes."""
+    path = directory.with_suffix(".bin")
+    if not path.exists():
+        path.hardlink_to(stream_file(directory))
+    return path
+
+
+def as_datatrove(directory: Path) -> Path:
+    """The stream of a corpus of one shard as datatrove's file, which has the same bytes."""
+    path = directory.with_suffix(".ds")
+    if not path.exists():
+        offsets = np.fromfile(shard_file(directory, DOCUMENTS), OFFSET)
+        offsets[1:].tofile(f"{path}.index")
+        path.hardlink_to(stream_file(directory))
+    return path
 
 
 def lognormal_lengths(generator: np.random.Generator, mu: float, count: int) -> NDArray[np.int64]:

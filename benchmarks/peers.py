@@ -1,17 +1,22 @@
-"""Other ways to get the same batches: torch's DataLoader twice, and nanoGPT's `get_batch`.
+"""Other ways to get the same batches: torch's DataLoader twice, nanoGPT's `get_batch`, ZeroBatch.
 
-All read the same memory-mapped file of 2-byte tokens and give int64 inputs and labels.
+The first three read the same memory-mapped file of 2-byte tokens and give int64 inputs and labels;
+ZeroBatch reads a file of its own.
 """
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 Batch = dict[str, torch.Tensor]
+
+_PAGE = 4096
 
 
 class ItemDataset(Dataset[Batch]):
@@ -64,3 +69,26 @@ def nanogpt_batches(path: Path, seq_len: int, batch_size: int) -> Iterator[Batch
 
 def _as_it_is(batch: Batch) -> Batch:
     return batch
+
+
+class ZeroBatchReader:
+    """An LLMBATCH file, read as ZeroBatch's specification prints it."""
+
+    def __init__(self, path: Path, batch_size: int, seq_len: int) -> None:
+        self.batch_size, self.seq_len = batch_size, seq_len
+        self.padded_batch_bytes = -(-batch_size * seq_len * 4 // _PAGE) * _PAGE
+        with path.open("rb") as file:
+            self.mm = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def read_batch(self, batch_index: int) -> NDArray[np.uint32]:
+        """A batch as it is stored."""
+        offset = _PAGE + batch_index * self.padded_batch_bytes
+        end = offset + self.batch_size * self.seq_len * 4
+        buf = self.mm[offset:end]
+        arr = np.frombuffer(buf, dtype=np.uint32)
+        return arr.reshape(self.batch_size, self.seq_len)
+
+    def read_batch_torch(self, batch_index: int) -> torch.Tensor:
+        """A batch as a LongTensor."""
+        arr = self.read_batch(batch_index)
+        return torch.from_numpy(arr.astype(np.int64))

@@ -56,3 +56,29 @@ int pread_announced(int fd, const int64_t *starts, int64_t num_rows, int64_t wid
   }
   return 0;
 }
+
+/* Whole batches of `width` 4-byte tokens that start at byte offsets of a map. The first only reads
+   them, which is what memory allows; the second widens them into the buffer `out`, 16 KiB at a time
+   read first and then written, the fastest of what was tried. */
+uint64_t read_batches(const char *mapped, const int64_t *offsets, int64_t count, int64_t width) {
+  uint64_t sum = 0;
+  for (int64_t k = 0; k < count; k++) {
+    const uint32_t *from = (const uint32_t *)(mapped + offsets[k]);
+    for (int64_t i = 0; i < width; i++) sum += from[i];
+  }
+  return sum;
+}
+
+uint64_t widen_batches(const char *mapped, const int64_t *offsets, int64_t count, int64_t width,
+                       int64_t *restrict out) {
+  uint64_t sum = 0;
+  for (int64_t k = 0; k < count; k++) {
+    const uint32_t *restrict from = (const uint32_t *)(mapped + offsets[k]);
+    for (int64_t first = 0; first < width; first += 4096) {
+      int64_t last = first + 4096 < width ? first + 4096 : width;
+      for (int64_t i = first; i < last; i++) sum += from[i];
+      for (int64_t i = first; i < last; i++) out[i] = from[i];
+    }
+  }
+  return sum;
+}

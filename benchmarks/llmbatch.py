@@ -1,0 +1,195 @@
+"""How fast LLMBATCH files come: whole batches against the published reader, rows against our own.
+
+104,829 records of 512 tokens in batches of 32, the size that ZeroBatch's specification measures;
+215 MB, in the page cache, which is more than the processor's. Targets: int64 batches at 2x the
+reader of the specification, and a batch as it is stored within 5 us; row by row, globally shuffled,
+0.8x what a Loader makes of the same tokens in our own format.
+
+C loops on one thread tell what memory allows: to read a batch at all, and to widen it into a
+buffer that stays in the processor's cache.
+"""
+
+import ctypes
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock
+from benchmarks import corpora
+from benchmarks.c_loop import compile_reference
+from benchmarks.packed import Stream
+from benchmarks.peers import ZeroBatchReader
+from benchmarks.report import Section, Table, Target, with_range
+from benchmarks.rounds import Contender, Spread, rates, ratio
+from penstock.compat.zerobatch import BatchFileReader, BatchNativeLoader
+from penstock.order import BlockShuffle, make_order
+
+_NUM_RECORDS, _SEQ_LEN, _BATCH_SIZE = 104_829, 512, 32
+_BLOCK = 256
+_BATCH_TOKENS = _BATCH_SIZE * _SEQ_LEN
+
+_SEED, _SEED_STORED = "as specified, int64", "as specified, stored dtype"
+_READER, _LOADER, _STORED = "read_batch_torch", "BatchNativeLoader", "read_batch (stored dtype)"
+_C_READ, _C_WIDEN = "C, only read", "C, read and widen into one buffer"
+_ROWS, _OWN = "rows of the .batch file", "windows of our own format"
+
+Measured = dict[str, list[float]]
+
+
+def measure(quick: bool) -> Section:
+    """Time whole batches, then rows under both ways of access."""
+    num_rounds, num_epochs, num_batches = (5, 1, 1000) if quick else (15, 5, 4000)
+    path = corpora.llmbatch(_NUM_RECORDS, _SEQ_LEN, _BATCH_SIZE)
+    whole = rates(_whole_batches(path, num_epochs), num_rounds)
+    rows = {
+        access: _time_rows(path, access, num_rounds, num_batches) for access in ("pread", "mmap")
+    }
+    wanted = [(_LOADER, "BatchNativeLoader"), (_READER, "read_batch_torch")]
+    return Section(
+        topic="llmbatch",
+        text=(
+            f"{_NUM_RECORDS:,} records of {_SEQ_LEN} uint32 tokens in batches of {_BATCH_SIZE}, "
+            f"{path.stat().st_size / 1e6:.0f} MB in page cache; whole batches in blocks of "
+            f"{_BLOCK}, rows globally shuffled; {num_rounds} interleaved rounds, medians (least to "
+            "most)."
+        ),
+        tables=[_whole_table(whole), _row_table(rows)],
+        targets=[
+            *(
+                Target(
+                    what=f"{what} / reader as specified, int64",
+                    measured=ratio(whole[name], whole[_SEED]).median,
+                    limit=2,
+                    relation="at least",
+                )
+                for name, what in wanted
+            ),
+            Target(
+                what="read_batch, a batch as it is stored",
+                measured=1e6 / Spread.of(whole[_STORED]).median,
+                limit=5,
+                relation="at most",
+                unit="us",
+            ),
+            *(
+                Target(
+                    what=f"rows of LLMBATCH / windows of our own format, {access}",
+                    measured=ratio(measured[_ROWS], measured[_OWN]).median,
+                    limit=0.8,
+                    relation="at least",
+                )
+                for access, measured in rows.items()
+            ),
+        ],
+        raw={"whole batches": whole, "rows": rows},
+    )
+
+
+def _whole_batches(path: Path, num_epochs: int) -> dict[str, Contender]:
+    reader = BatchFileReader(path)
+    seed = ZeroBatchReader(path, _BATCH_SIZE, _SEQ_LEN)
+    order = make_order(BlockShuffle(_BLOCK), reader.num_batches, 42)
+    numbers = order.samples_at(np.arange(num_epochs * reader.num_batches))
+    loader = BatchNativeLoader(path, _BLOCK)
+    for number in (0, int(numbers[0]), reader.num_batches - 1):
+        if not (seed.read_batch_torch(number) == reader.read_batch_torch(number)).all():
+            raise RuntimeError(f"batch {number} is not what the specification's reader gives")
+
+    def all_of(read: Callable[[int], Any]) -> Callable[[], None]:
+        listed = numbers.tolist()
+
+        def run() -> None:
+            for number in listed:
+                read(number)
+
+        return run
+
+    def iterate() -> None:
+        for epoch in range(num_epochs):
+            loader.set_epoch(epoch)
+            for _ in loader:
+                pass
+
+    runs: dict[str, Callable[[], Any]] = {
+        _SEED: all_of(seed.read_batch_torch),
+        _LOADER: iterate,
+        _READER: all_of(reader.read_batch_torch),
+        _SEED_STORED: all_of(seed.read_batch),
+        _STORED: all_of(reader.read_batch),
+        **_c_loops(path, reader.padded_batch_bytes, numbers),
+    }
+    for run in runs.values():
+        run()  # fills the maps
+    return {name: Contender(run, numbers.size) for name, run in runs.items()}
+
+
+def _c_loops(
+    path: Path, batch_bytes: int, numbers: NDArray[np.int64]
+) -> dict[str, Callable[[], Any]]:
+    library = compile_reference()
+    if library is None:
+        return {}
+    with path.open("rb") as file:
+        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    offsets = 4096 + numbers * batch_bytes
+    out = np.empty(_BATCH_TOKENS, np.int64)
+
+    def call(function: str, *more: NDArray[Any]) -> Callable[[], Any]:
+        first = [ctypes.c_void_p(array.ctypes.data) for array in (mapped, offsets)]
+        counts = [ctypes.c_int64(count) for count in (offsets.size, _BATCH_TOKENS)]
+        last = [ctypes.c_void_p(array.ctypes.data) for array in more]
+        keep = (mapped, offsets, *more)
+        return lambda: (getattr(library, function)(*first, *counts, *last), keep)
+
+    return {_C_READ: call("read_batches"), _C_WIDEN: call("widen_batches", out)}
+
+
+def _time_rows(path: Path, access: Any, num_rounds: int, num_batches: int) -> Measured:
+    views = {
+        _ROWS: penstock.open(path, access=access).rows(),
+        _OWN: penstock.open(corpora.as_own(path), access=access).windows(
+            _SEQ_LEN - 1, overlap=False
+        ),
+    }
+    streams = {name: Stream(view, num_batches) for name, view in views.items()}
+    measured = rates({name: each.contender() for name, each in streams.items()}, num_rounds)
+    for each in streams.values():
+        each.close()
+    return measured
+
+
+def _whole_table(measured: Measured) -> Table:
+    rows = [
+        [
+            name,
+            with_range(Spread.of([1e6 / rate for rate in rounds])),
+            f"{Spread.of(rounds).median * _BATCH_TOKENS / 1e9:.2f}",
+            f"{ratio(rounds, measured[_SEED]).median:.2f}x",
+        ]
+        for name, rounds in measured.items()
+    ]
+    columns = ["", "us a batch", "G tokens/s", "of the specified reader"]
+    note = (
+        f"A batch is {4 * _BATCH_TOKENS:,} bytes, or {8 * _BATCH_TOKENS:,} as int64. Reading a "
+        "batch as it is stored touches no token."
+    )
+    return Table("Whole batches", columns, rows, note)
+
+
+def _row_table(rows: dict[str, Measured]) -> Table:
+    shown = [
+        [
+            f"{name}, {access}",
+            with_range(Spread.of(rounds), 1e3),
+            f"{Spread.of(rounds).median * _BATCH_TOKENS / 1e9:.2f}",
+            f"{ratio(rounds, measured[_OWN]).median:.2f}x",
+        ]
+        for access, measured in rows.items()
+        for name, rounds in measured.items()
+    ]
+    columns = ["", "thousand batches/s", "G tokens/s", "of our own format"]
+    return Table("Row by row, a Loader with its defaults, int64", columns, shown)
