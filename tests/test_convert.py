@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 import penstock
 from penstock.cli import main
 from penstock.conversion import convert
-from penstock.errors import DatasetExistsError, PenstockError, UsageError
+from penstock.errors import (
+    DatasetExistsError,
+    FormatError,
+    MissingDataError,
+    PenstockError,
+    UsageError,
+)
 from penstock.verify import verify
 from penstock.write.targets import TARGETS
 
@@ -110,6 +116,41 @@ def test_loss_masks_and_fields_survive_where_there_is_room_and_are_named_where_n
     )
     again = penstock.open(tmp_path / "flat", eos_id=50256)
     assert documents_of(again) == documents_of(data)
+
+
+def test_records_of_many_chunks_and_several_files_come_whole(tmp_path):
+    fields = np.dtype([("token", "<u4"), ("concept", "<u2")])
+    records = np.random.default_rng(0).integers(0, 256, (1_000_000, 6), np.uint8).view(fields)[:, 0]
+    with penstock.Writer(tmp_path / "in", fields=fields, shard_bytes=2_600_000) as writer:
+        for document in np.array_split(records, 7):
+            writer.append(document)
+    data = penstock.open(tmp_path / "in")
+    assert len(data.shards) > 1
+    progress = []
+    convert(data, tmp_path / "out", "penstock", workers=1, progress=progress.append)
+    copy = penstock.open(tmp_path / "out")
+    assert (copy.records(0, copy.num_records) == records).all()
+    assert sum(progress) == records.nbytes
+    assert verify(copy) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "error", "words"),
+    [
+        (lambda path: path.unlink(), MissingDataError, "missing"),
+        (lambda path: path.write_bytes(b"\1\0" * 50), FormatError, "100 bytes, expected 200"),
+        (lambda path: path.write_bytes(b"\1\0" * 150), FormatError, "300 bytes, expected 200"),
+    ],
+)
+def test_a_source_that_is_harmed_after_it_was_opened_is_named(tmp_path, harm, error, words):
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(b"\1\0" * 100)
+    data = penstock.open(path)
+    data.fingerprint  # noqa: B018 (it reads the file too, and would complain first)
+    harm(path)
+    with pytest.raises(error, match=f"tokens.bin: .*{words}"):
+        convert(data, tmp_path / "out", "flat")
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_metadata_is_said_to_stay_behind(tmp_path):

@@ -38,6 +38,7 @@ from penstock.formats.shard import (
 )
 from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
 from penstock.read.documents import document_chunks, document_ends
+from penstock.read.sequential import lies_end_to_end, stored_chunks
 from penstock.write.files import TEMPORARY, OpenFile, hold_lock, publish, sync_directory
 from penstock.write.targets import TARGETS, Target, llmbatch_writer
 
@@ -223,14 +224,20 @@ class _Piece:
             yield ends - self.first_record
 
     def records(self) -> Iterator[NDArray[Any]]:
-        count = max(1, _CHUNK_BYTES // self.data.fields.itemsize)
-        end = self.first_record + self.num_records
-        for start in range(self.first_record, end, count):
-            records = self.data.records(start, min(start + count, end))
-            if not records.dtype.names:
-                records = records.view(self.data.fields)
+        for records in self._stored():
             yield self._convert(records)
             self.progress(records.nbytes)
+
+    def _stored(self) -> Iterator[NDArray[Any]]:
+        first, end = self.first_record, self.first_record + self.num_records
+        if self.data.apart is None and lies_end_to_end(self.data.reader):
+            for chunk in stored_chunks(self.data.reader, first, end):
+                yield chunk.view(self.data.fields)
+            return
+        count = max(1, _CHUNK_BYTES // self.data.fields.itemsize)
+        for start in range(first, end, count):
+            records = self.data.records(start, min(start + count, end))
+            yield records if records.dtype.names else records.view(self.data.fields)
 
     def _convert(self, records: NDArray[Any]) -> NDArray[Any]:
         if records.dtype == self.fields:

@@ -70,7 +70,7 @@ class LocalReader:
 
     def _table(self, kind: int) -> "_Table":
         if kind not in self._tables:
-            files = [self._file(shard, kind) for shard in self.shards]
+            files = [self.file(number, kind) for number in range(len(self.shards))]
             first_item = np.zeros(len(files) + 1, np.int64)
             np.cumsum([self._num_items(shard, kind) for shard in self.shards], out=first_item[1:])
             names = [os.fsencode(path) + b"\0" for path, _ in files]
@@ -109,8 +109,9 @@ class LocalReader:
             return shard.num_spans + 1
         return shard.files[METADATA].size_bytes
 
-    def _file(self, shard: Shard, kind: int) -> tuple[str, StoredFile]:
+    def file(self, shard_number: int, kind: int) -> tuple[str, StoredFile]:
         """The path and the geometry of a shard's file of one kind."""
+        shard = self.shards[shard_number]
         if kind == DOCUMENT_OFFSETS:
             return document_table(shard)
         return str(shard.path(_KINDS[kind])), shard.files[_KINDS[kind]]
@@ -175,8 +176,7 @@ class LocalReader:
         from penstock.read import kernels
 
         code, kind, shard_number, offset, detail = (int(word) for word in fault[: kernels.STOP])
-        shard = self.shards[shard_number]
-        path, file = self._file(shard, kind)
+        path, file = self.file(shard_number, kind)
         expected = file.size_bytes
         if code == kernels.WRONG_SIZE and detail < 0:
             return FormatError(f"{path}: is not a file of {expected:,} bytes any more")

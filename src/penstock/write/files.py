@@ -5,6 +5,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
+from ctypes import CDLL, c_int64
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -13,6 +14,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import DatasetExistsError
+
+# Copying 1.07 GB from page cache to disk took 0.59 s with the sync at the end alone, 0.39 s with 4
+# MiB sent at a time, and 0.55 s with 16 or 64 MiB; `cp`, which does not sync, took 0.31 s.
+_SEND_BYTES = 1 << 22
+_RANGE_WRITE = 2  # SYNC_FILE_RANGE_WRITE: start to write, do not wait
+_LIBC = CDLL(None)
 
 TEMPORARY = r"\.[0-9a-f]{16}\.tmp"
 
@@ -30,9 +37,10 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-        self._file = self._temporary.open("xb", buffering=1 << 20)
+        # Larger pieces go past the buffer, without a copy.
+        self._file = self._temporary.open("xb", buffering=1 << 18)
         self._hash = xxhash.xxh3_64()
-        self._size_bytes = 0
+        self._size_bytes = self._on_the_way = 0
 
     def write(self, data: bytes | NDArray[Any]) -> None:
         """Append to the file."""
@@ -42,6 +50,18 @@ class OpenFile:
         self._file.write(content)
         self._hash.update(content)
         self._size_bytes += len(content)
+        if self._size_bytes - self._on_the_way >= _SEND_BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        """Have the system begin to write to the disk, so that little is left for the end."""
+        self._file.flush()
+        num_bytes = self._size_bytes - self._on_the_way
+        # Where it cannot, the sync at the end does all of it.
+        _LIBC.sync_file_range(
+            self._file.fileno(), c_int64(self._on_the_way), c_int64(num_bytes), _RANGE_WRITE
+        )
+        self._on_the_way = self._size_bytes
 
     def finish(self) -> Written:
         """Sync the file and give it its name."""
