@@ -258,6 +258,40 @@ def test_batches_that_are_kept_stay_what_they_are(forty):
     assert [int(batch[0, 0]) for batch in kept] == list(range(0, 40 * 24, 24))
 
 
+@pytest.mark.parametrize("batch_size", [1, 300])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda batch: batch[-1:],
+        lambda batch: batch.numpy()[-1:],
+        lambda batch: np.asarray(batch.T).T[-1:],
+        lambda batch: torch.utils.dlpack.to_dlpack(batch[-1:]),
+        lambda batch: batch.untyped_storage(),
+    ],
+    ids=["view", "array", "array of a view", "capsule", "storage"],
+)
+def test_whatever_keeps_a_part_of_a_batch_keeps_it_as_it_is(tmp_path, batch_size, keep):
+    # Small batches are read many at once, and the largest of these two at a time.
+    stored = make(tmp_path / "x.batch", 100, batch_size, 1025)
+    kept = [
+        keep(batch) if number % 3 else None
+        for number, batch in enumerate(BatchNativeLoader(tmp_path / "x.batch", shuffle=False))
+    ]
+    for number, part in enumerate(kept):
+        if part is None:
+            continue
+        if isinstance(part, torch.UntypedStorage):
+            part = torch.tensor([], dtype=torch.int64).set_(part)[-1025:].view(1, -1)
+        elif not isinstance(part, torch.Tensor | np.ndarray):
+            part = torch.utils.dlpack.from_dlpack(part)
+        assert part.tolist() == stored[number, -1:].tolist()
+
+
+def test_memory_that_is_dropped_is_used_again(forty):
+    loader = BatchNativeLoader(forty)
+    assert len({batch.data_ptr() for batch in loader}) < len(loader)
+
+
 def test_several_files_are_one_dataset(tmp_path):
     sizes = [3, 1, 6]
     for number, size in enumerate(sizes):

@@ -53,3 +53,17 @@ def widen(batch, out):
         for i in range(start, stop):
             store(target, i, np.int64(load(source, i)))
     return total
+
+
+@kernel(types.int64[::1], types.int64[::1], types.int64)
+def widen_all(sources, targets, num_tokens):
+    """Copy batches from addresses to addresses.
+
+    In one step: into memory that was written some MiB before, and so is no longer in the
+    processor's second cache, that took 3.3 us for 32 x 512 tokens, two steps 3.9, of which 2.2 to
+    read. Into one array over and over it was 5.9 and 4.2 (AMD EPYC).
+    """
+    for k in range(sources.size):
+        source, target = sources[k], targets[k]
+        for i in range(num_tokens):
+            store(target, i, np.int64(load(source, i)))

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
-from penstock.compat.kernels import widen
+from penstock.compat.kernels import widen, widen_all
+from penstock.compat.ring import Ring
 from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
 from penstock.formats.llmbatch import HEADER_BYTES, parse_header
 from penstock.order import BlockShuffle, make_order
@@ -160,15 +161,28 @@ class BatchNativeLoader:
         return self.num_batches
 
     def __iter__(self) -> Iterator[Any]:
-        epoch = self.epoch
+        from torch import from_numpy
+
+        epoch, ring = self.epoch, Ring((self.batch_size, self.seq_len))
+        batch_tokens = self.batch_size * self.seq_len
         for start in range(0, self.num_batches, _POSITIONS_AT_A_TIME):
             stop = min(start + _POSITIONS_AT_A_TIME, self.num_batches)
             positions = np.arange(start, stop) + epoch * self.num_batches
-            batches = self._order.samples_at(positions)
-            files = np.searchsorted(self._first_batch, batches, side="right") - 1
-            within = batches - self._first_batch[files]
-            for file, batch in zip(files.tolist(), within.tolist(), strict=True):
-                yield self._readers[file].read_batch_torch(batch)
+            sources = self._addresses(self._order.samples_at(positions))
+            for first in range(0, sources.size, ring.group):
+                group = sources[first : first + ring.group]
+                arrays, targets = ring.take()
+                widen_all(group, targets, batch_tokens)
+                for array in arrays[: group.size]:
+                    yield from_numpy(array)
+
+    def _addresses(self, batches: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where batches lie in memory."""
+        files = np.searchsorted(self._first_batch, batches, side="right") - 1
+        within = batches - self._first_batch[files]
+        first = np.array([reader.read_batch(0).ctypes.data for reader in self._readers])
+        addresses: NDArray[np.int64] = first[files] + within * self._readers[0].padded_batch_bytes
+        return addresses
 
     def __reduce__(self) -> tuple[Any, ...]:
         paths = [reader.path for reader in self._readers]
