@@ -182,7 +182,7 @@ def test_a_list_of_files_pins_a_dataset_until_one_of_them_changes(tmp_path):
     again = penstock.open(tmp_path / "*.bin", file_list=listed)
     assert first.num_records == again.num_records == penstock.open(listed).num_records == 200
     np.arange(50, dtype="<u2").tofile(tmp_path / "a.bin")
-    with pytest.raises(FormatError, match=r"a\.bin: is missing, or is not as tokens.json lists it"):
+    with pytest.raises(FormatError, match=r"a\.bin: 100 bytes, tokens.json says 200; copy it"):
         penstock.open(listed)
     assert penstock.open(tmp_path / "*.bin", file_list=listed).num_records == 250
 

@@ -1,18 +1,14 @@
 """From any format that opens to any that can be written: streaming, in parallel, resumable.
 
-The documents are cut into output shards, whole documents each. A shard is a task: a thread reads it
-in chunks and writes its files under temporary names, hashed as they go. When they have their names,
-`NAME.done.json` says so; a run that was killed goes on after the shards that are done. Last of all
-comes the manifest (`penstock.json`, or `files.json` with sizes and checksums), and the marks go.
+The documents are cut into output shards, whole documents each, which are written by several threads
+(`write.job`). A thread reads its shard in chunks and hashes what it writes. Last of all comes the
+manifest: `penstock.json`, or `files.json` with the formats, sizes and checksums of all files.
 """
 
-import contextlib
-import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,9 +18,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
+from penstock.atomic import publish
 from penstock.dataset import Dataset
-from penstock.errors import DatasetExistsError, UsageError
-from penstock.formats import FILE_LIST
+from penstock.errors import UsageError
+from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
+from penstock.formats.files import read_head
 from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import (
     APART,
@@ -39,14 +37,12 @@ from penstock.formats.shard import (
 from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
 from penstock.read.documents import document_chunks, document_ends
 from penstock.read.sequential import lies_end_to_end, stored_chunks
-from penstock.write.files import TEMPORARY, OpenFile, hold_lock, publish, sync_directory
-from penstock.write.targets import TARGETS, Target, llmbatch_writer
+from penstock.write.job import Job, OpenNew, Stored
+from penstock.write.targets import TARGETS, Target, llmbatch_target
 
 Progress = Callable[[int], None]
 
 _CHUNK_BYTES = 1 << 23
-_DONE = ".done.json"
-_OURS = re.compile(rf"\d{{5,}}\.[a-z.]+{TEMPORARY}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,32 +90,38 @@ def convert(
     if TOKEN not in (data.fields.names or ()):
         raise UsageError(f"the records have no field {TOKEN!r}")
     shard_bytes = integer("shard_bytes", shard_bytes, 1)
-    if to == "llmbatch":
-        data, target, rows = _as_rows(data, seq_len, batch_size)
-    elif (seq_len, batch_size, seed) != (None, None, None):
+    if to != "llmbatch" and (seq_len, batch_size, seed) != (None, None, None):
         raise UsageError("seq_len, batch_size and seed are for LLMBATCH")
-    else:
-        target, rows = TARGETS[to], None
+    rows = _rows(data, seq_len, batch_size) if to == "llmbatch" else None
+    target = llmbatch_target(rows.batch_size, rows.seq_len) if rows else TARGETS[to]
     fields = _fields(data, target)
     directory = Path(path).absolute()
-    lost = tuple(_losses(data, to, fields, rows))
+    lost = tuple(_losses(data, to, target, fields, rows))
     if rows is not None and seed is not None:
         return _shuffle_rows(data, directory, rows, seed, shard_bytes, lost, progress)
     pieces = _cut(data, fields, shard_bytes, rows)
     what = f"{data.fingerprint} {data.documents_fingerprint} {to} {fields} {shard_bytes} {rows}"
     what += f" {_times(data)}"
-    job = _Job(directory, target, xxhash.xxh3_128_hexdigest(what.encode()), progress)
-    with job.locked():
-        shards, num_resumed = job.run(pieces, integer("workers", workers or os.cpu_count() or 1, 1))
+    workers = integer("workers", workers or os.cpu_count() or 1, 1)
+    job = Job(directory, xxhash.xxh3_128_hexdigest(what.encode()))
+    with job.begin():
+        done = {piece.name: job.find_done(piece.name) for piece in pieces}
+        todo = [piece for piece in pieces if done[piece.name] is None]
+        progress(sum(piece.size_bytes for piece in pieces) - sum(each.size_bytes for each in todo))
+
+        def advance(num_bytes: int) -> None:
+            job.check()
+            progress(num_bytes)
+
+        written = job.run({p.name: p.writer(target, advance) for p in todo}, workers)
+        shards = {piece.name: done[piece.name] or written[piece.name] for piece in pieces}
         _publish(directory, to, data, fields, shards)
-        for name in shards:
-            (directory / f"{name}{_DONE}").unlink(missing_ok=True)
     files = [(name, file) for stored in shards.values() for name, file in stored.items()]
     return ConvertReport(
         files=tuple(directory / name for name, _ in files),
         num_records=sum(piece.num_records for piece in pieces),
         size_bytes=sum(file.size_bytes for _, file in files),
-        num_resumed=num_resumed,
+        num_resumed=len(pieces) - len(todo),
         lost=lost,
     )
 
@@ -128,7 +130,7 @@ def _times(data: Dataset) -> list[int]:
     """When files without a checksum were written: a fingerprint sees only parts of them."""
     kinds = [(shard, kind) for shard in data.shards for kind in (STREAM, APART)]
     listed = [(s, kind) for s, kind in kinds if kind in s.files and s.files[kind].xxh3 is None]
-    return [shard.path(kind).stat().st_mtime_ns for shard, kind in listed]
+    return [read_head(shard.path(kind), 0).times_ns[0] for shard, kind in listed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,7 @@ class _Rows:
     batch_size: int
 
 
-def _as_rows(
-    data: Dataset, seq_len: int | None, batch_size: int | None
-) -> tuple[Dataset, Target, _Rows]:
+def _rows(data: Dataset, seq_len: int | None, batch_size: int | None) -> _Rows:
     stored = {shard.row_records for shard in data.shards}
     if seq_len is None and len(stored) == 1 and data.num_documents > len(data.shards):
         seq_len = stored.pop()  # the source has rows of its own
@@ -154,8 +154,7 @@ def _as_rows(
         raise UsageError(
             f"{data.num_records:,} tokens make no batch of {rows.batch_size:,} x {rows.seq_len:,}"
         )
-    target = replace(TARGETS["llmbatch"], write=llmbatch_writer(rows.batch_size, rows.seq_len))
-    return data, target, rows
+    return rows
 
 
 def _fields(data: Dataset, target: Target) -> np.dtype[Any]:
@@ -171,17 +170,23 @@ def _fields(data: Dataset, target: Target) -> np.dtype[Any]:
 
 
 def _token_type(stored: np.dtype[Any], vocab_size: int | None, target: Target) -> np.dtype[Any]:
+    """The stored type, or one of its size, or the smallest that holds all ids, or the largest.
+
+    Ids that do not fit it after all are an error when they come.
+    """
     types = [np.dtype(name) for name in target.token_types] or [stored]
+    highest = np.iinfo(stored).max if vocab_size is None else vocab_size - 1
+    by_size = sorted(types, key=lambda dtype: dtype.itemsize)
+    same = [dtype for dtype in types if dtype.itemsize == stored.itemsize]
+    wide = [dtype for dtype in by_size if np.iinfo(dtype).max >= highest]
     if stored in types:
         return stored
-    highest = np.iinfo(stored).max if vocab_size is None else vocab_size - 1
-    wide = [dtype for dtype in types if np.iinfo(dtype).max >= highest]
-    # Ids that turn out too large, or negative, are an error when they come.
-    return min(wide or types, key=lambda dtype: -dtype.itemsize if not wide else dtype.itemsize)
+    return next(iter([*same, *wide, by_size[-1]]))
 
 
-def _losses(data: Dataset, to: str, fields: np.dtype[Any], rows: _Rows | None) -> Iterator[str]:
-    target = TARGETS[to]
+def _losses(
+    data: Dataset, to: str, target: Target, fields: np.dtype[Any], rows: _Rows | None
+) -> Iterator[str]:
     if METADATA_ID in (data.fields.names or ()):
         yield "metadata stays behind: a copy would have to number it anew"
     left = [
@@ -193,12 +198,15 @@ def _losses(data: Dataset, to: str, fields: np.dtype[Any], rows: _Rows | None) -
     if not target.holds_documents and knows_documents:
         remedy = "" if rows else "; give bos_id or eos_id when you open it again"
         yield f"{to} does not know documents{remedy}"
-    if to == "flat" and fields[TOKEN] != np.dtype("<u2"):
-        yield f'flat does not say the type of tokens; open it with format="flat:{fields[TOKEN]}"'
+    head = data.manifests[0]
+    said = {"vocab_size": data.vocab_size, "bos_id": head.bos_id, "eos_id": head.eos_id}
+    left = [name for name, value in said.items() if value is not None]
+    if to != "penstock" and left:
+        yield f"{to} does not say {', '.join(left)}"
     if rows is not None:
         rest = data.num_records % (rows.seq_len * rows.batch_size)
         if rest:
-            yield f"the last {rest:,} tokens, less than a batch, are dropped"
+            yield f"{rest:,} tokens, less than a batch, are dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +221,14 @@ class _Piece:
     first_document: int
     num_documents: int
     progress: Progress = lambda num_bytes: None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.num_records * self.data.fields.itemsize
+
+    def writer(self, target: Target, progress: Progress) -> Callable[[OpenNew], None]:
+        """What writes it."""
+        return partial(target.write, replace(self, progress=progress))
 
     @property
     def tokenizer(self) -> str:
@@ -284,120 +300,30 @@ def _cut(
     ]
 
 
-_Stored = Mapping[str, StoredFile]
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A conversion into one directory."""
-
-    directory: Path
-    target: Target
-    identity: str
-    progress: Progress
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Be the only one that writes there, and clear away what a killed run had begun."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise DatasetExistsError(f"{self.directory}: a file is in the way") from None
-        with hold_lock(self.directory, "convert"):
-            for name in (MANIFEST_NAME, FILE_LIST):
-                if (self.directory / name).exists():
-                    raise DatasetExistsError(
-                        f"{self.directory / name}: a finished dataset is here; choose another path"
-                    )
-            for leftover in self.directory.iterdir():
-                if _OURS.fullmatch(leftover.name):
-                    leftover.unlink()
-            yield
-
-    def run(self, pieces: list[_Piece], workers: int) -> tuple[dict[str, _Stored], int]:
-        """Write what is not written yet; the files of every shard, by their names."""
-        done = {piece.name: self._find_done(piece) for piece in pieces}
-        with ThreadPoolExecutor(workers, "penstock-convert") as pool:
-            todo = [piece for piece in pieces if done[piece.name] is None]
-            for piece in pieces:
-                if done[piece.name] is not None:
-                    self.progress(piece.num_records * piece.data.fields.itemsize)
-            tasks = {pool.submit(self._write, piece): piece for piece in todo}
-            try:
-                for task in as_completed(tasks):
-                    done[tasks[task].name] = task.result()
-            except BaseException:
-                for task in tasks:
-                    task.cancel()
-                raise
-        finished = {name: stored for name, stored in done.items() if stored is not None}
-        return finished, len(pieces) - len(todo)
-
-    def _write(self, piece: _Piece) -> _Stored:
-        files: dict[str, OpenFile] = {}
-
-        def open_new(suffix: str) -> OpenFile:
-            name = f"{piece.name}{suffix}"
-            files[name] = OpenFile(self.directory / name)
-            return files[name]
-
-        try:
-            self.target.write(replace(piece, progress=self.progress), open_new)
-            stored = {name: StoredFile(*file.finish()) for name, file in files.items()}
-        except BaseException:
-            for file in files.values():
-                file.discard()
-            raise
-        sync_directory(self.directory)
-        listed = {name: [file.size_bytes, file.xxh3] for name, file in stored.items()}
-        mark = {"identity": self.identity, "files": listed}
-        publish(self.directory / f"{piece.name}{_DONE}", json.dumps(mark))
-        return stored
-
-    def _find_done(self, piece: _Piece) -> _Stored | None:
-        """The files of a shard that an earlier run of the same conversion has written."""
-        mark = self.directory / f"{piece.name}{_DONE}"
-        try:
-            found = json.loads(mark.read_bytes())
-            stored = {name: StoredFile(*values) for name, values in found["files"].items()}
-            is_same = found["identity"] == self.identity
-            sizes = [(self.directory / name).stat().st_size for name in stored]
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        if not is_same:
-            raise DatasetExistsError(
-                f"{mark}: of another conversion; choose another path, or remove what is here"
-            )
-        return stored if sizes == [file.size_bytes for file in stored.values()] else None
-
-
 def _publish(
-    directory: Path, to: str, data: Dataset, fields: np.dtype[Any], shards: dict[str, _Stored]
+    directory: Path, to: str, data: Dataset, fields: np.dtype[Any], shards: Mapping[str, Stored]
 ) -> None:
+    """Write the manifest that makes the files a dataset."""
     if to != "penstock":
-        _publish_list(directory, {n: f for stored in shards.values() for n, f in stored.items()})
+        kind = f"flat:{fields[TOKEN]}" if to == "flat" else to
+        files = [
+            ListedFile(directory / name, file.size_bytes, xxh3=file.xxh3, format=kind)
+            for stored in shards.values()
+            for name, file in stored.items()
+        ]
+        write_file_list(directory / FILE_LIST, directory, files)
         return
     head = data.manifests[0]
     listed = []
     for name, stored in shards.items():
-        files = {kind: stored[f"{name}{kind}"] for kind in (STREAM, DOCUMENTS)}
-        num_records = files[STREAM].size_bytes // fields.itemsize
-        num_documents = files[DOCUMENTS].size_bytes // 8 - 1
-        listed.append(Shard(directory, name, num_records, num_documents, 0, files))
+        kept = {kind: StoredFile(*stored[f"{name}{kind}"]) for kind in (STREAM, DOCUMENTS)}
+        num_records = kept[STREAM].size_bytes // fields.itemsize
+        num_documents = kept[DOCUMENTS].size_bytes // 8 - 1
+        listed.append(Shard(directory, name, num_records, num_documents, 0, kept))
     manifest = Manifest(
         fields, data.vocab_size, head.tokenizer, head.bos_id, head.eos_id, tuple(listed)
     )
     publish(directory / MANIFEST_NAME, manifest_to_json(manifest))
-
-
-def _publish_list(directory: Path, files: _Stored) -> None:
-    """List the files that hold tokens; a checksum is a companion's own only by its tokens' file."""
-    lines = [
-        json.dumps({"path": name, "size": file.size_bytes, "xxh3": file.xxh3})
-        for name, file in files.items()
-        if name.count(".") == 1 and not name.endswith(".idx")
-    ]
-    publish(directory / FILE_LIST, "[" + ",\n ".join(lines) + "]\n")
 
 
 def _shuffle_rows(

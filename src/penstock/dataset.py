@@ -1,6 +1,7 @@
 """Datasets: any number of directories, opened as one stream of records."""
 
 import glob
+import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -351,6 +352,7 @@ def open(
             ],
         )
         paths = [file.path for file in files]
+        _refuse_strangers(paths, sources, listed)
     if not paths:
         raise UsageError("nothing to open: the list is empty")
     manifests = tuple(manifest for path in paths for manifest in describe(path, format))
@@ -375,6 +377,21 @@ def open(
     if data.num_records >= 1 << 63:
         raise FormatError(f"{paths[0]} and others: {data.num_records:,} records are too many")
     return data
+
+
+def _refuse_strangers(paths: list[Path], sources: list[Source], listed: Path) -> None:
+    """Notice a list that was made for something else."""
+    roots = []
+    for source in sources:
+        parts = Path(os.path.expanduser(source)).absolute().parts  # noqa: PTH111
+        fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
+        roots.append(Path(*fixed))
+    for path in paths:
+        if not any(path.is_relative_to(root) for root in roots):
+            raise UsageError(
+                f"{listed}: lists {path}, which is not of {', '.join(map(str, sources)):.200}; "
+                "give this dataset a list of its own"
+            )
 
 
 def _as_list(source: Source | Iterable[Source]) -> list[Source]:

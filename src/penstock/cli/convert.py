@@ -4,8 +4,8 @@
   penstock convert my_text_document.bin my_other.bin out --to datatrove
   penstock convert data/fineweb out --to llmbatch --seq-len 513 --batch-size 32 --seed 0
 
-Whole documents go into every file. A run that was killed goes on where it was: call it again.
-What the new format cannot hold is said.
+Whole documents go into every file. A run that was killed goes on where it was: call it again (with
+--seed it starts anew). What the new format cannot hold is said.
 """
 
 import argparse

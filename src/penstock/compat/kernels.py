@@ -2,35 +2,9 @@
 
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 from penstock.jit import kernel
-
-
-@intrinsic
-def load(typing_context, address, index):
-    """Number `index` of the uint32 at an address."""
-
-    def generate(context, builder, signature, arguments):
-        element = context.get_data_type(types.uint32).as_pointer()
-        base = builder.inttoptr(arguments[0], element)
-        return builder.load(builder.gep(base, [arguments[1]]), align=4)
-
-    return types.uint32(address, index), generate
-
-
-@intrinsic
-def store(typing_context, address, index, value):
-    """Set number `index` of the int64 at an address."""
-
-    def generate(context, builder, signature, arguments):
-        element = context.get_data_type(types.int64).as_pointer()
-        base = builder.inttoptr(arguments[0], element)
-        builder.store(arguments[2], builder.gep(base, [arguments[1]]), align=8)
-        return context.get_dummy_value()
-
-    return types.void(address, index, types.int64), generate
-
+from penstock.machine.kernels import load, store
 
 _CHUNK = 1 << 12
 
@@ -49,9 +23,9 @@ def widen(batch, out):
     for start in range(0, out.size, _CHUNK):
         stop = min(start + _CHUNK, out.size)
         for i in range(start, stop):
-            total += np.int64(load(source, i))
+            total += np.int64(load(source, i, np.uint32))
         for i in range(start, stop):
-            store(target, i, np.int64(load(source, i)))
+            store(target, i, np.int64(load(source, i, np.uint32)))
     return total
 
 
@@ -66,4 +40,4 @@ def widen_all(sources, targets, num_tokens):
     for k in range(sources.size):
         source, target = sources[k], targets[k]
         for i in range(num_tokens):
-            store(target, i, np.int64(load(source, i)))
+            store(target, i, np.int64(load(source, i, np.uint32)))

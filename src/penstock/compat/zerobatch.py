@@ -5,7 +5,6 @@ any batch size, ranks and exact resume, open the file with `penstock.open` inste
 What differs from ZeroBatch, and why, is in docs/zerobatch.md.
 """
 
-import json
 import mmap
 import operator
 import os
@@ -20,9 +19,10 @@ from penstock.arguments import integer
 from penstock.compat.kernels import widen, widen_all
 from penstock.compat.ring import Ring
 from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.formats.file_list import FILE_LIST, read_current
 from penstock.formats.llmbatch import HEADER_BYTES, parse_header
 from penstock.order import BlockShuffle, make_order
-from penstock.write.llmbatch import FILE_LIST, FILE_SUFFIX, write_batch_dataset, write_batch_file
+from penstock.write.llmbatch import FILE_SUFFIX, write_batch_dataset, write_batch_file
 
 __all__ = ["BatchFileReader", "BatchNativeLoader", "write_batch_dataset", "write_batch_file"]
 
@@ -199,34 +199,9 @@ def _files_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
     directory = Path(path)
     if not directory.is_dir():
         return [directory]
-    if (directory / FILE_LIST).exists():
-        return _listed_in(directory)
+    if (directory / FILE_LIST).exists():  # a directory that was copied in part is no dataset
+        return [file.path for file in read_current(directory / FILE_LIST, directory)]
     files = sorted(directory.glob(f"*{FILE_SUFFIX}"))
     if not files:
         raise MissingDataError(f"{directory}: holds no {FILE_SUFFIX} file")
     return files
-
-
-def _listed_in(directory: Path) -> list[Path]:
-    """The files of a written dataset: a directory that was copied in part is not one."""
-    path = directory / FILE_LIST
-    try:
-        listed = {entry["path"]: entry["size"] for entry in json.loads(path.read_bytes())}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise FormatError(f"{path}: not a list of files with path and size ({error!r})") from None
-    if not listed:
-        raise FormatError(f"{path}: lists nothing")
-    for name, size_bytes in listed.items():
-        if type(name) is not str or name in ("", "..") or Path(name).name != name:
-            raise FormatError(f"{path}: {name!r:.60} is not a plain file name")
-        if type(size_bytes) is not int:
-            raise FormatError(f"{path}: {name}: size {size_bytes!r:.60} is not a number of bytes")
-        file = directory / name
-        if not file.exists():
-            raise MissingDataError(f"{file}: missing; {path.name} lists it: copy it again")
-        if file.stat().st_size != size_bytes:
-            raise FormatError(
-                f"{file}: {file.stat().st_size:,} bytes, {path.name} says {size_bytes:,}; "
-                "copy it again"
-            )
-    return [directory / name for name in listed]

@@ -19,36 +19,45 @@ from typing import Any
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
-from penstock.formats.file_list import is_current, read_file_list
+from penstock.formats.file_list import FILE_LIST, read_current
 from penstock.formats.files import Head, plain_name, read_head, read_part, refuse_repeats
 from penstock.formats.shard import STREAM, Manifest, Shard
 
-__all__ = ["FILE_LIST", "FORMATS", "Manifest", "Shard", "data_files", "describe"]
+__all__ = ["FORMATS", "UNFINISHED", "Manifest", "Shard", "data_files", "describe"]
 
-FILE_LIST = "files.json"
+UNFINISHED = "unfinished.json"
+"""a directory with this is still being written"""
 _INDEX, _HF_STATE = "index.json", "state.json"
 _MAX_INDEX_BYTES = 1 << 28  # JSON takes some ten times its size in memory
 
 
 def describe(path: Path, format: str | None = None) -> list[Manifest]:  # noqa: A002
     """What is known of the dataset at `path`: one manifest, or one for each file of a directory."""
-    name, _, option = (format or "").partition(":")
-    if format is not None and name not in FORMATS:
-        raise UsageError(f"no format {format!r}; there are {', '.join(FORMATS)}")
+    name, option = _split(format)
     try:
         if not path.exists():
             raise MissingDataError(f"{path}: no such file or directory")
-        if path.name == stream.MANIFEST_NAME:
+        if path.name in (stream.MANIFEST_NAME, _INDEX, _HF_STATE) and not path.is_dir():
             path = path.parent
         if path.is_dir():
-            return _describe_directory(path, name, option or None)
+            return _describe_directory(path, name, option)
         if path.suffix == ".json":
-            return _describe_list(path, name, option or None)
-        return [_describe_file(path, name, option or None)]
+            return _describe_list(path, name, option)
+        return [_describe_file(path, name, option)]
     except PenstockError:
         raise
     except OSError as error:
         raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+
+
+def _split(format: str | None) -> tuple[str, str | None]:  # noqa: A002
+    """The name of a format, and what stands behind its colon."""
+    name, _, option = (format or "").partition(":")
+    if format is not None and name not in FORMATS:
+        raise UsageError(f"no format {format!r:.60}; there are {', '.join(FORMATS)}")
+    if option and name not in _WITH_OPTION:
+        raise UsageError(f"format={format!r:.60}: nothing can be said about {name}; leave it out")
+    return name, option or None
 
 
 def _parquet(head: Head, option: str | None) -> Manifest:
@@ -81,6 +90,7 @@ _FILES: dict[str, Describe] = {
 }
 FORMATS = ("penstock", *_FILES, "litdata", "mds")
 """the names that `format=` takes"""
+_WITH_OPTION = ("datatrove", "dolma", "flat", "parquet", "arrow", "mds")
 
 # Which files of a directory are data, and not companions of data.
 _SUFFIXES = {
@@ -93,6 +103,14 @@ _SUFFIXES = {
     ".arrow": "arrow",
     ".arrows": "arrow",
 }
+_COMPANION_OF = {
+    ".ds.index": "the .ds",
+    ".ds.loss": "the .ds",
+    ".ds.metadata": "the .ds",
+    ".csv.gz": "the .npy",
+    ".mds": "the directory",
+}
+_COMPANIONS = (".idx", ".ds.index", ".ds.loss", ".ds.metadata")
 _STREAM_START = b"\xff\xff\xff\xff"  # of an Arrow stream, which has no magic, and of some tokens
 _BARE = (".bin", ".npy", ".ds")
 _MAGIC = {
@@ -126,6 +144,9 @@ def _detect(head: Head) -> str:
         return "llmc"
     if path.suffix == ".ds" or os.path.lexists(f"{path}{datatrove.INDEX_SUFFIX}"):
         return "datatrove"
+    for ending, data in _COMPANION_OF.items():
+        if path.name.endswith(ending):
+            raise FormatError(f"{path}: belongs to other files; open {data}")
     by_name = {".npy": "dolma", ".bin": "flat"}
     if path.suffix in by_name:
         return by_name[path.suffix]
@@ -136,34 +157,30 @@ def _detect(head: Head) -> str:
 
 
 def _describe_list(path: Path, name: str, option: str | None) -> list[Manifest]:
-    """The files of a list, which may have their checksums."""
-    files = read_file_list(path, path.parent)
-    if not files:
-        raise FormatError(f"{path}: lists no files; remove it, or list some")
+    """The files of a list, which may have their formats and checksums."""
+    files = read_current(path, path.parent)
+    checksums = {str(file.path): file.xxh3 for file in files}
+    manifests = []
     for file in files:
-        if not is_current([file]):
-            raise FormatError(
-                f"{file.path}: is missing, or is not as {path.name} lists it; copy it again, or "
-                "remove the list"
-            )
-    return [
-        _with_checksum(_describe_file(file.path, name, option), file.path, file.xxh3)
-        for file in files
-    ]
+        if not file.path.name.endswith(_COMPANIONS):
+            kind = (name, option) if name else _split(file.format)
+            manifests.append(_with_checksums(_describe_file(file.path, *kind), checksums))
+    return manifests
 
 
-def _with_checksum(manifest: Manifest, path: Path, xxh3: str | None) -> Manifest:
-    shards = tuple(
+def _with_checksums(manifest: Manifest, checksums: dict[str, str | None]) -> Manifest:
+    shards = [
         replace(
             shard,
             files={
-                kind: replace(file, xxh3=xxh3) if file.path == str(path) else file
+                kind: replace(file, xxh3=checksums.get(file.path))
                 for kind, file in shard.files.items()
             },
         )
         for shard in manifest.shards
-    )
-    return replace(manifest, shards=shards) if xxh3 else manifest
+    ]
+    is_decoded = any(not file.path for shard in manifest.shards for file in shard.files.values())
+    return manifest if is_decoded else replace(manifest, shards=tuple(shards))
 
 
 def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
@@ -177,6 +194,11 @@ def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
 
 
 def _describe_directory(path: Path, name: str, option: str | None) -> list[Manifest]:
+    if os.path.lexists(path / UNFINISHED):
+        raise MissingDataError(
+            f"{path}: is not finished ({UNFINISHED} is there); run penstock convert again, and it "
+            "goes on"
+        )
     if name in ("", "penstock") and (path / stream.MANIFEST_NAME).is_file():
         return [stream.read_manifest(path)]
     if name in ("", *_FILES) and os.path.lexists(path / FILE_LIST):
@@ -200,7 +222,8 @@ def _describe_directory(path: Path, name: str, option: str | None) -> list[Manif
             "write the dataset again"
         )
     if (path / "dataset_dict.json").is_file():
-        raise FormatError(f"{path}: holds several splits; open one of its directories")
+        splits = sorted(each.name for each in path.iterdir() if each.is_dir())
+        raise FormatError(f"{path}: holds several splits; open one of {', '.join(splits)}")
     wanted = f"no files of the format {name}" if name else "no dataset"
     raise MissingDataError(
         f"{path}: holds {wanted}: neither {stream.MANIFEST_NAME} nor {_INDEX}, and no file that "

@@ -17,7 +17,7 @@ from penstock.errors import FormatError, PenstockError
 from penstock.formats.decoded import Run, decode, pyarrow
 from penstock.formats.files import Head
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, StoredFile
-from penstock.formats.tables import make_tables
+from penstock.formats.tables import FIRST_ENTRY, make_tables
 
 TOKEN_COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 _ROWS_AT_ONCE = 4096
@@ -49,7 +49,9 @@ def describe_arrow(head: Head, column: str | None = None) -> Manifest:
         first_byte, count = place  # type: ignore[misc]
         files = {
             STREAM: StoredFile(head.size_bytes, path=str(head.path), first_byte=first_byte),
-            DOCUMENTS: StoredFile(table.size_bytes, path=table.path, first_byte=8 * first),
+            DOCUMENTS: StoredFile(
+                table.size_bytes, path=table.path, first_byte=FIRST_ENTRY + 8 * first
+            ),
         }
         name_of = f"{head.path.name} (batch {number:,})"
         shards.append(Shard(head.path.parent, name_of, count, len(values), 0, files))

@@ -19,12 +19,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from penstock.atomic import hold_lock
 from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError, UsageError
 from penstock.formats import stream
 from penstock.formats.files import check_size
 from penstock.formats.shard import TOKEN, Manifest
-from penstock.write.files import hold_lock
 
 _BY_PYARROW = {"zstd": "zstd", "br": "brotli"}
 _MAX_PART_BYTES = 1 << 24

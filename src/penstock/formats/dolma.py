@@ -22,7 +22,7 @@ from penstock.errors import FormatError, ReadError
 from penstock.formats.files import MOST, Head, num_items, read_head, read_part
 from penstock.formats.flat import describe_flat, one_file
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
-from penstock.formats.tables import make_table
+from penstock.formats.tables import make_table, num_entries
 
 TABLE_SUFFIX = ".csv.gz"
 _TOKENS: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
@@ -54,7 +54,7 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
     if num_items(head.path, head.size_bytes, token) != num_tokens:
         raise FormatError(f"{head.path}: its documents have {width} bytes a token, not {token}")
     files = {STREAM: StoredFile(head.size_bytes, path=str(head.path)), DOCUMENTS: table}
-    num_documents = table.size_bytes // OFFSET.itemsize - 1
+    num_documents = num_entries(table) - 1
     shard = Shard(head.path.parent, head.path.name, num_tokens, num_documents, 0, files)
     return Manifest(np.dtype([(TOKEN, token)]), None, {}, None, None, (shard,), "dolma")
 

@@ -3,7 +3,7 @@
     [{"path": "web/000.ds", "size": 2097152, "mtime_ns": 1755000000000000000}, …]
 
 It is datatrove's `paths_file`, which has no `mtime_ns`; either program reads what the other wrote.
-A path is relative to the dataset's root, or absolute. `xxh3`, a checksum, may be there and is kept.
+A path is relative to the dataset's root, or absolute. `xxh3` and `format` may be there.
 
 The list says which files make up the dataset, not which lie there now: a file that was added later
 is not in it until the list is removed. A listed file that changed or went makes the list outdated.
@@ -21,8 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock import atomic
 from penstock.errors import FormatError, MissingDataError, ReadError
-from penstock.write import files as written  # by module: it imports formats itself
+
+FILE_LIST = "files.json"
+"""the name under which a directory's list is found"""
 
 _MOST = (1 << 63) - 1
 _CHECKSUM = re.compile(r"[0-9a-f]{16}")
@@ -39,6 +42,8 @@ class ListedFile:
     mtime_ns: int | None = None
     """None in a list that datatrove wrote: then the size alone tells whether the file changed"""
     xxh3: str | None = None
+    format: str | None = None
+    """as `penstock.open` takes it, where the file alone does not tell"""
 
 
 def list_files(
@@ -56,7 +61,7 @@ def list_files(
         try:
             list_path.parent.mkdir(parents=True, exist_ok=True)
             died = stack.enter_context(
-                written.hold_lock(list_path.parent, list_path.name, wait=True)
+                atomic.hold_lock(list_path.parent, list_path.name, wait=True)
             )
         except OSError:
             return measure_files(find())
@@ -68,7 +73,7 @@ def list_files(
         files = measure_files(find())
         if files:
             with contextlib.suppress(OSError):
-                written.publish(list_path, _to_json(files, root))
+                atomic.publish(list_path, _to_json(files, root))
         return files
 
 
@@ -79,8 +84,24 @@ def read_file_list(list_path: Path, root: Path) -> Sequence[ListedFile]:
 
 def write_file_list(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
     """Write a list, whole or not at all; paths below `root` are stored relative to it."""
-    with written.hold_lock(list_path.parent, list_path.name, wait=True):
-        written.publish(list_path, _to_json(files, root))
+    with atomic.hold_lock(list_path.parent, list_path.name, wait=True):
+        atomic.publish(list_path, _to_json(files, root))
+
+
+def read_current(list_path: Path, root: Path) -> Sequence[ListedFile]:
+    """Read a list whose files must be as it says."""
+    files = read_file_list(list_path, root)
+    if not files:
+        raise FormatError(f"{list_path}: lists no files; remove it, or list some")
+    for file in files:
+        if _is_unchanged(file):
+            continue
+        found = measure_files([file.path])[0].size_bytes
+        what = f"was changed after {list_path.name} was written"
+        if found != file.size_bytes:
+            what = f"{found:,} bytes, {list_path.name} says {file.size_bytes:,}"
+        raise FormatError(f"{file.path}: {what}; copy it again, or remove the list")
+    return files
 
 
 def is_current(files: Iterable[ListedFile]) -> bool:
@@ -109,7 +130,7 @@ def _measure(path: Path) -> ListedFile:
     try:
         found = path.stat()
     except FileNotFoundError:
-        raise MissingDataError(f"{path}: missing, though its folder names it") from None
+        raise MissingDataError(f"{path}: missing, though it is listed; copy it again") from None
     except OSError as error:
         raise ReadError(error.errno, f"{path}: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
@@ -140,7 +161,7 @@ def _begins_like_a_list(text: bytes) -> bool:
 
 def _remove_leftovers(list_path: Path) -> None:
     """Remove what a killed process had begun; only who holds the lock writes such files."""
-    leftover = re.compile(re.escape(list_path.name) + written.TEMPORARY)
+    leftover = re.compile(re.escape(list_path.name) + atomic.TEMPORARY)
     for path in list_path.parent.iterdir():
         if leftover.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -192,7 +213,10 @@ def _parse_entry(entry: Any, where: str, root: Path) -> ListedFile:
         raise FormatError(f"{where}.mtime_ns: {mtime_ns!r:.60} is not a time ({path})")
     if xxh3 is not None and not (isinstance(xxh3, str) and _CHECKSUM.fullmatch(xxh3)):
         raise FormatError(f"{where}.xxh3: {xxh3!r:.60} is not 16 hex digits ({path})")
-    return ListedFile(root / path, size_bytes, mtime_ns, xxh3)
+    kind = entry.get("format")
+    if kind is not None and not isinstance(kind, str):
+        raise FormatError(f"{where}.format: {kind!r:.60} is not a string ({path})")
+    return ListedFile(root / path, size_bytes, mtime_ns, xxh3, kind)
 
 
 def _can_be_a_path(path: str) -> bool:
@@ -217,5 +241,6 @@ def _to_entry(file: ListedFile, root: Path) -> dict[str, Any]:
         "size": file.size_bytes,
         "mtime_ns": file.mtime_ns,
         "xxh3": file.xxh3,
+        "format": file.format,
     }
     return {key: value for key, value in entry.items() if value is not None}

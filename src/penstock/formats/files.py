@@ -24,12 +24,13 @@ class Head:
     path: Path
     start: bytes
     size_bytes: int
-    mtime_ns: int
+    times_ns: tuple[int, int]
+    """of the last change of its content, and of anything: the first can be set, the second not"""
 
     @property
     def identity(self) -> str:
         """Changes when the file may have."""
-        return f"{self.path} {self.size_bytes} {self.mtime_ns}"
+        return f"{self.path} {self.size_bytes} {self.times_ns}"
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def read_head(path: Path, num_bytes: int = 4096) -> Head:
     with open_regular(path) as file:
         found = os.fstat(file.fileno())
         start = os.pread(file.fileno(), num_bytes, 0)
-    return Head(path, start, found.st_size, found.st_mtime_ns)
+    return Head(path, start, found.st_size, (found.st_mtime_ns, found.st_ctime_ns))
 
 
 def read_part(path: Path, start: int, num_bytes: int) -> bytes:

@@ -22,7 +22,7 @@ from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 NPY_MAGIC = b"\x93NUMPY"
 _LLMC_BYTES, _LLMC_FIELDS = 1024, struct.Struct("<3i")
 # The magic numbers of llm.c's token files, their version, and the type of the tokens.
-_LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
+LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
 _LLMC_FAMILY = range(20240501, 20241232)
 _NUM_SAMPLES = 4096
 _NPY_TOKEN = re.compile(r"\|[iu]1|<[iu][1248]")
@@ -52,14 +52,14 @@ def describe_llmc(head: Head) -> Manifest:
     if len(head.start) < _LLMC_BYTES:
         raise FormatError(f"{head.path}: {head.size_bytes:,} bytes, shorter than its header")
     magic, version, num_tokens = _LLMC_FIELDS.unpack_from(head.start)
-    if magic not in _LLMC or _LLMC[magic][0] != version:
+    if magic not in LLMC or LLMC[magic][0] != version:
         raise FormatError(
             f"{head.path}: magic {magic}, version {version}; token files of llm.c have "
-            f"{', '.join(f'{m}, version {v}' for m, (v, _) in _LLMC.items())}"
+            f"{', '.join(f'{m}, version {v}' for m, (v, _) in LLMC.items())}"
         )
     if num_tokens < 0:
         raise FormatError(f"{head.path}: the header says {num_tokens:,} tokens")
-    token = np.dtype(_LLMC[magic][1])
+    token = np.dtype(LLMC[magic][1])
     size = _LLMC_BYTES + num_tokens * token.itemsize
     check_size(head.path, head.size_bytes, size, f"a header and {num_tokens:,} tokens")
     return one_file(head, token, num_tokens, kind="llmc", first_byte=_LLMC_BYTES)

@@ -67,7 +67,10 @@ def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
         num_tokens,
         num_sequences if by_sequence else num_starts - 1,
         0,
-        {STREAM: StoredFile(tokens.size_bytes, path=str(tokens.path))},
+        {
+            STREAM: StoredFile(tokens.size_bytes, path=str(tokens.path)),
+            ".idx": StoredFile(head.size_bytes, path=str(head.path)),
+        },
         source=documents,
     )
     kind = "megatron-sequences" if by_sequence else "megatron"

@@ -1,6 +1,7 @@
 """Tables of documents for formats that have none like ours: made once, kept in the user's cache.
 
-A table is uint64, a 0 and then the ends of documents; a file may hold one for each of many shards.
+A file is "PENSTOCK", the number of entries as uint64, and the entries, uint64 too: a 0 and then the
+ends of documents, for each of the shards that it is made for. One that is damaged is made again.
 """
 
 import glob
@@ -11,12 +12,16 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from penstock.atomic import OpenFile, hold_lock
 from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
+from penstock.formats.files import read_head
 from penstock.formats.shard import DOCUMENTS, OFFSET, DocumentSource, StoredFile
-from penstock.write.files import OpenFile, hold_lock
 
 Offsets = NDArray[np.int64]
+
+FIRST_ENTRY = 16
+_MAGIC = b"PENSTOCK"
 
 
 def make_table(source: DocumentSource, num_records: int | None) -> StoredFile:
@@ -29,6 +34,11 @@ def make_table(source: DocumentSource, num_records: int | None) -> StoredFile:
     return make_tables(source.identity, offsets)
 
 
+def num_entries(table: StoredFile) -> int:
+    """How many entries the tables of a file have together."""
+    return (table.size_bytes - FIRST_ENTRY) // OFFSET.itemsize
+
+
 def make_tables(identity: str, offsets: Callable[[], Iterator[Offsets]]) -> StoredFile:
     """Write down offsets, or find where that has been done.
 
@@ -37,12 +47,12 @@ def make_tables(identity: str, offsets: Callable[[], Iterator[Offsets]]) -> Stor
     directory = cache_directory("tables")
     path = directory / f"{xxhash.xxh3_128_hexdigest(identity.encode())}{DOCUMENTS}"
     try:
-        if not path.is_file():
+        if not _is_whole(path):
             directory.mkdir(parents=True, exist_ok=True)
             with hold_lock(directory, path.name, wait=True):
-                if not path.is_file():
+                if not _is_whole(path):
                     _write(path, offsets())
-        return StoredFile(path.stat().st_size, path=str(path))
+        return StoredFile(path.stat().st_size, path=str(path), first_byte=FIRST_ENTRY)
     except PenstockError:
         raise
     except OSError as error:
@@ -54,14 +64,26 @@ def make_tables(identity: str, offsets: Callable[[], Iterator[Offsets]]) -> Stor
 def _write(path: Path, offsets: Iterator[Offsets]) -> None:
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
         leftover.unlink(missing_ok=True)  # of a process that died: we have its lock
-    file = OpenFile(path)
+    file, count = OpenFile(path), 0
     try:
+        file.write(bytes(FIRST_ENTRY))
         for some in offsets:
-            file.write(some.astype(OFFSET).tobytes())
+            file.write(some.astype(OFFSET))
+            count += some.size
+        file.write_at_start(_MAGIC + count.to_bytes(8, "little"))
         file.finish()
     except BaseException:
         file.discard()
         raise
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file has as many entries as it says."""
+    if not path.is_file():
+        return False
+    head = read_head(path, FIRST_ENTRY)
+    count = int.from_bytes(head.start[8:], "little")
+    return head.start.startswith(_MAGIC) and head.size_bytes == FIRST_ENTRY + 8 * count
 
 
 def _checked_ends(source: DocumentSource, num_records: int | None) -> Iterator[Offsets]:

@@ -25,11 +25,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from penstock.atomic import hold_lock, sync_directory
 from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
 from penstock.formats.stream import FORMAT
 from penstock.pack.policy import PackReport, Progress, Recipe, make_rows
-from penstock.write.files import hold_lock, sync_directory
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError
 from penstock.formats.files import open_regular
 from penstock.formats.shard import DOCUMENTS, OFFSET, Shard, StoredFile
-from penstock.formats.tables import make_table
+from penstock.formats.tables import make_table, num_entries
 
 _CHUNK = 1 << 20
 
@@ -94,9 +94,9 @@ def document_offsets(shard: Shard, first: int, count: int) -> NDArray[np.int64]:
 
 def documents_digest(shard: Shard) -> str:
     """Hash where the documents of a shard end."""
-    listed = shard.files[DOCUMENTS].xxh3 if DOCUMENTS in shard.files else None
-    if listed is not None:
-        return listed
+    listed = shard.files.get(DOCUMENTS)
+    if listed is not None and listed.xxh3 is not None and not listed.path:  # see `records_digest`
+        return listed.xxh3
     if shard.row_records:
         return f"rows of {shard.row_records}"
     content = xxhash.xxh3_64()
@@ -112,9 +112,9 @@ def document_table(shard: Shard) -> tuple[str, StoredFile]:
     if shard.source is None:
         return f"{shard.directory}/{shard.name}", StoredFile(0)  # documents are rows, by arithmetic
     table = make_table(shard.source, shard.num_records)
-    if table.size_bytes != OFFSET.itemsize * (shard.num_documents + 1):
+    if num_entries(table) != shard.num_documents + 1:
         raise FormatError(
-            f"{shard.directory}/{shard.name}: {table.size_bytes // 8 - 1:,} documents were found, "
+            f"{shard.directory}/{shard.name}: {num_entries(table) - 1:,} documents were found, "
             f"{shard.num_documents:,} are announced"
         )
     return table.path, table

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError, UsageError
 from penstock.formats.files import open_regular, read_head
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard
-from penstock.formats.tables import make_table
+from penstock.formats.tables import make_table, num_entries
 
 _CHUNK_BYTES = 1 << 24
 
@@ -41,7 +41,7 @@ def _cut(shard: Shard, manifest: Manifest, bos_id: int | None, eos_id: int | Non
     table = make_table(source, shard.num_records)
     return replace(
         shard,
-        num_documents=table.size_bytes // 8 - 1,
+        num_documents=num_entries(table) - 1,
         files={**shard.files, DOCUMENTS: table},
         row_records=0,
     )

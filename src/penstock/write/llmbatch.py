@@ -11,7 +11,6 @@ writes holds a lock; what a killed writer left is removed by the next one of tha
 """
 
 import contextlib
-import json
 import os
 import shutil
 import warnings
@@ -23,12 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock.arguments import integer
+from penstock.atomic import OpenFile, hold_lock, sync_directory
 from penstock.errors import DatasetExistsError, UsageError
+from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
 from penstock.formats.llmbatch import MOST_U32, Header
-from penstock.write.files import OpenFile, hold_lock, publish, sync_directory
 from penstock.write.sorting import Sorter, capacity_of
 
-FILE_SUFFIX, FILE_LIST = ".batch", "files.json"
+FILE_SUFFIX = ".batch"
 
 Tokens = NDArray[np.uint32]
 Progress = Callable[[int], None]
@@ -218,7 +218,7 @@ class _Output:
         self._rows_left_in_batch = shape.batch_size
         self._batches_left_in_file = 0
         self._batches_left = self.num_batches
-        self._listed: list[dict[str, Any]] = []
+        self._listed: list[ListedFile] = []
 
     def write(self, rows: Tokens) -> None:
         """Append rows; what comes after the last whole batch is dropped."""
@@ -239,8 +239,7 @@ class _Output:
         if self._file is not None:
             self._file.discard()
         elif kind is None and self._batches_per_file is not None:
-            lines = ",\n".join(f" {json.dumps(entry)}" for entry in self._listed)
-            publish(self._finished / FILE_LIST, f"[\n{lines}\n]\n")
+            write_file_list(self._finished / FILE_LIST, self._finished, self._listed)
 
     @property
     def _finished(self) -> Path:
@@ -271,9 +270,8 @@ class _Output:
         if self._batches_left_in_file == 0:
             stored = file.finish()
             self._file = None
-            self._listed.append(
-                {"path": self._name, "size": stored.size_bytes, "xxh3": stored.xxh3}
-            )
+            path = self._finished / self._name
+            self._listed.append(ListedFile(path, stored.size_bytes, xxh3=stored.xxh3))
 
 
 @contextlib.contextmanager

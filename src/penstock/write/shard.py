@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.atomic import OpenFile, sync_directory
 from penstock.formats.shard import DOCUMENTS, INDEX, METADATA, OFFSET, STREAM, Shard, StoredFile
-from penstock.write.files import OpenFile, sync_directory
 
 SUFFIXES = (STREAM, DOCUMENTS, INDEX, METADATA)
 

@@ -12,16 +12,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.atomic import OpenFile
 from penstock.errors import UsageError
 from penstock.formats import datatrove, llmchnk, megatron
+from penstock.formats.flat import LLMC
 from penstock.formats.llmbatch import Header
 from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN
-from penstock.write.files import OpenFile
+from penstock.write.job import OpenNew
 
 Ends = NDArray[np.int64]
-OpenNew = Callable[[str], OpenFile]
-"""opens a new file by what its name ends in"""
 
 
 class Documents(Protocol):
@@ -122,7 +122,7 @@ def write_flat(documents: Documents, open_new: OpenNew) -> None:
 
 def write_llmc(documents: Documents, open_new: OpenNew) -> None:
     """Tokens behind 256 int32."""
-    magic, version = (20240520, 1) if documents.fields[TOKEN].itemsize == 2 else (20240801, 7)
+    magic, version = next((m, v) for m, (v, t) in LLMC.items() if t == documents.fields[TOKEN])
     if documents.num_records > np.iinfo(np.int32).max:
         raise UsageError("a file of llm.c has less than 2^31 tokens; make shard_bytes smaller")
     file = open_new(".bin")
@@ -142,7 +142,7 @@ def write_llmchnk(documents: Documents, open_new: OpenNew) -> None:
     _write_tokens(documents, file)
 
 
-def llmbatch_writer(batch_size: int, seq_len: int) -> Callable[[Documents, OpenNew], None]:
+def llmbatch_target(batch_size: int, seq_len: int) -> Target:
     """Rows of `seq_len` tokens, in batches, in the order in which they come."""
 
     def write(documents: Documents, open_new: OpenNew) -> None:
@@ -168,7 +168,7 @@ def llmbatch_writer(batch_size: int, seq_len: int) -> Callable[[Documents, OpenN
                     file.write(padding)
                     until_padding = per_batch
 
-    return write
+    return Target(write, ("<u4",), holds_documents=False)
 
 
 def _write_tokens(documents: Documents, file: OpenFile) -> None:
@@ -187,7 +187,7 @@ TARGETS = {
     "datatrove": Target(write_datatrove, ("<u2", "<u4"), holds_loss_mask=True),
     "megatron": Target(write_megatron, ("<u2", "<i4", "<i8", "|u1", "|i1", "<i2")),
     "llmchnk": Target(write_llmchnk, ("<u2", "<u4")),
-    "llmbatch": Target(lambda *_: None, ("<u4",), holds_documents=False),
+    "llmbatch": llmbatch_target(1, 1),
     "llmc": Target(write_llmc, ("<u2", "<u4"), holds_documents=False),
     "flat": Target(write_flat, ("<u2", "<u4", "<i4", "<u8", "<i8"), holds_documents=False),
 }

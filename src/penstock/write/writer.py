@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
+from penstock.atomic import TEMPORARY, hold_lock, lock_name, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.formats import stream
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
-from penstock.write.files import TEMPORARY, hold_lock, lock_name, publish, refuse_if_held
 from penstock.write.records import Records, as_records, record_type
 from penstock.write.shard import SUFFIXES, OpenShard
 

@@ -63,6 +63,11 @@ class OpenFile:
         )
         self._on_the_way = self._size_bytes
 
+    def write_at_start(self, data: bytes) -> None:
+        """Replace the first bytes, by what is known only at the end; the checksum is not theirs."""
+        self._file.flush()
+        os.pwrite(self._file.fileno(), data, 0)
+
     def finish(self) -> Written:
         """Sync the file and give it its name."""
         self._file.flush()
@@ -128,8 +133,8 @@ def _take(file: IO[bytes], path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise DatasetExistsError(
-            f"{path}: another writer is at work under this name; wait for it to end, or give "
-            "every process a part number of its own"
+            f"{path}: another writer is at work under this name; wait for it to end (processes "
+            "that write one dataset together need part numbers of their own)"
         ) from None
 
 

@@ -1,0 +1,137 @@
+"""Shards of one directory, written by several threads, and gone on with after a crash.
+
+    unfinished.json    what is being made here; whoever finds it does not open this as data
+    NAME.done.json     the files of a shard that has them all, under their names and synced
+
+Both go when the manifest is there.
+"""
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from penstock.atomic import (
+    TEMPORARY,
+    OpenFile,
+    Written,
+    hold_lock,
+    lock_name,
+    publish,
+    sync_directory,
+)
+from penstock.errors import DatasetExistsError
+from penstock.formats import UNFINISHED
+
+OpenNew = Callable[[str], OpenFile]
+Shard = Callable[[OpenNew], None]
+"""writes one shard into files that it opens by what their names end in"""
+Stored = Mapping[str, Written]
+
+_LOCK, _DONE = "convert", ".done.json"
+_TEMPORARY = re.compile(rf".+{TEMPORARY}")
+
+
+class Job:
+    """What is written into `directory`; another `identity` there is refused."""
+
+    def __init__(self, directory: Path, identity: str) -> None:
+        self._directory, self._identity = directory, identity
+        self._stop = threading.Event()
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[None]:
+        """Be the only one at work there; when the block ends well, the marks go."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise DatasetExistsError(f"{self._directory}: a file is in the way") from None
+        mark = self._directory / UNFINISHED
+        with hold_lock(self._directory, _LOCK):
+            self._refuse_others(mark)
+            for path in self._directory.iterdir():
+                if _TEMPORARY.fullmatch(path.name):
+                    path.unlink()  # of a run that was killed
+            publish(mark, json.dumps({"identity": self._identity}))
+            try:
+                yield
+            except BaseException:
+                if not any(self._directory.glob(f"*{_DONE}")):
+                    mark.unlink()  # there is nothing to go on with
+                raise
+            mark.unlink()
+            for done in self._directory.glob(f"*{_DONE}"):
+                done.unlink()
+
+    def _refuse_others(self, mark: Path) -> None:
+        """Go on with what this job began, or begin in an empty directory."""
+        if not mark.exists():
+            for path in sorted(self._directory.iterdir()):
+                is_mark = path.name.startswith(mark.name) and _TEMPORARY.fullmatch(path.name)
+                if path.name != lock_name(_LOCK) and not is_mark:
+                    raise DatasetExistsError(
+                        f"{path}: is in the way, as is all that is here; choose another path, or "
+                        "an empty directory"
+                    )
+            return
+        try:
+            identity = json.loads(mark.read_bytes())["identity"]
+        except (ValueError, TypeError, KeyError):
+            identity = None
+        if identity != self._identity:
+            raise DatasetExistsError(
+                f"{mark}: something else is being written here, or its source has changed; choose "
+                "another path, or remove what is here"
+            )
+
+    def check(self) -> None:
+        """End a thread at work, if another one has failed."""
+        if self._stop.is_set():
+            raise InterruptedError("another shard has failed")
+
+    def find_done(self, name: str) -> Stored | None:
+        """The files of a shard that an earlier run has written."""
+        try:
+            listed = json.loads((self._directory / f"{name}{_DONE}").read_bytes())
+            stored = {file: Written(*values) for file, values in listed.items()}
+            sizes = [(self._directory / file).stat().st_size for file in stored]
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+        return stored if sizes == [file.size_bytes for file in stored.values()] else None
+
+    def run(self, shards: Mapping[str, Shard], workers: int) -> dict[str, Stored]:
+        """Write shards, by their names; their files, by theirs."""
+        done: dict[str, Stored] = {}
+        with ThreadPoolExecutor(workers, "penstock-convert") as pool:
+            tasks = {pool.submit(self._write, name, write): name for name, write in shards.items()}
+            try:
+                for task in as_completed(tasks):
+                    done[tasks[task]] = task.result()
+            except BaseException:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+        return done
+
+    def _write(self, name: str, write: Shard) -> Stored:
+        files: dict[str, OpenFile] = {}
+
+        def open_new(suffix: str) -> OpenFile:
+            files[f"{name}{suffix}"] = file = OpenFile(self._directory / f"{name}{suffix}")
+            return file
+
+        try:
+            write(open_new)
+            stored = {each: file.finish() for each, file in files.items()}
+        except BaseException as error:
+            for file in files.values():
+                file.discard()
+            if isinstance(error, OSError) and error.filename is None:  # such as a full disk
+                error.filename = str(self._directory / name)
+            raise
+        sync_directory(self._directory)
+        publish(self._directory / f"{name}{_DONE}", json.dumps(stored))
+        return stored
