@@ -9,6 +9,8 @@ import mmap
 import operator
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -163,18 +165,23 @@ class BatchNativeLoader:
     def __iter__(self) -> Iterator[Any]:
         from torch import from_numpy
 
-        epoch, ring = self.epoch, Ring((self.batch_size, self.seq_len))
-        batch_tokens = self.batch_size * self.seq_len
+        # Without a step of Python for every batch, which would be a tenth of its time.
+        return chain.from_iterable(map(partial(map, from_numpy), self._groups(self.epoch)))
+
+    def _groups(self, epoch: int) -> Iterator[list[NDArray[np.int64]]]:
+        """The batches of an epoch, as many at a time as one call widens."""
+        ring = Ring((self.batch_size, self.seq_len))
         for start in range(0, self.num_batches, _POSITIONS_AT_A_TIME):
             stop = min(start + _POSITIONS_AT_A_TIME, self.num_batches)
             positions = np.arange(start, stop) + epoch * self.num_batches
             sources = self._addresses(self._order.samples_at(positions))
             for first in range(0, sources.size, ring.group):
-                group = sources[first : first + ring.group]
-                arrays, targets = ring.take()
-                widen_all(group, targets, batch_tokens)
-                for array in arrays[: group.size]:
-                    yield from_numpy(array)
+                yield self._widen(sources[first : first + ring.group], ring)
+
+    def _widen(self, sources: NDArray[np.int64], ring: Ring) -> list[NDArray[np.int64]]:
+        arrays, targets = ring.take()
+        widen_all(sources, targets, self.batch_size * self.seq_len)
+        return arrays[: sources.size]
 
     def _addresses(self, batches: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where batches lie in memory."""
