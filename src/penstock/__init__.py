@@ -18,9 +18,10 @@ from penstock._version import __version__
 if TYPE_CHECKING:
     from penstock import testing
     from penstock.conversion import ConvertReport, convert
-    from penstock.dataset import Dataset, open
+    from penstock.dataset import Dataset
     from penstock.errors import PenstockError
     from penstock.load.loader import Loader, LoaderStats
+    from penstock.opening import open
     from penstock.order import BlockShuffle, LengthBuckets, Order, make_order, sum_digests
     from penstock.pack.policy import PackReport
     from penstock.views.packed import Documents, Packed
@@ -70,7 +71,7 @@ _HOMES = {
     "convert": "conversion",
     "finish": "write.writer",
     "make_order": "order",
-    "open": "dataset",
+    "open": "opening",
     "sum_digests": "order",
 }
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; it takes about a minute."""
-    from penstock.dataset import open
+    from penstock.opening import open
 
     if find_spec("torch") is None:
         raise UsageError("the demo trains with torchrun; pip install 'penstock[torch]' first")

@@ -14,8 +14,8 @@ import torch.distributed
 import xxhash
 
 from penstock.cli.demo import SEED, SEQ_LEN
-from penstock.dataset import open as open_dataset
 from penstock.load.loader import Loader
+from penstock.opening import open as open_dataset
 
 _CHECKPOINT_EVERY = 100
 

@@ -101,7 +101,7 @@ def add_order(parser: argparse.ArgumentParser) -> None:
 
 def open_data(options: argparse.Namespace) -> "Dataset":
     """Open what the user named."""
-    from penstock.dataset import open
+    from penstock.opening import open
 
     return open(options.data, access=getattr(options, "access", "pread"), **format_of(options))
 

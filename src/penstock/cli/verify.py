@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and report what is wrong."""
-    from penstock.dataset import open
+    from penstock.opening import open
     from penstock.verify import verify
 
     data = open(arguments.data, check_sizes=False, **options.format_of(arguments))
