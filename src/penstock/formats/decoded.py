@@ -9,6 +9,7 @@ import gzip
 import importlib
 import io
 import itertools
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,9 +20,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.atomic import hold_lock
-from penstock.cache import cache_directory
-from penstock.errors import FormatError, PenstockError, ReadError, UsageError
+from penstock.cache import cached
+from penstock.errors import FormatError, PenstockError, UsageError
 from penstock.formats import stream
 from penstock.formats.files import check_size
 from penstock.formats.shard import TOKEN, Manifest
@@ -45,30 +45,33 @@ def pyarrow(module: str = "pyarrow") -> Any:
 
 def decode(identity: str, runs: Callable[[], Iterator[Run]], kind: str) -> Manifest:
     """Write down all documents, or find where that has been done."""
+    name = xxhash.xxh3_128_hexdigest(f"{kind} {identity}".encode())
+    manifest = cached("decoded", name, _find, lambda path: _write(path, runs()))
+    return replace(manifest, format=kind)
+
+
+def _find(directory: Path) -> Manifest | None:
+    """What was decoded, if all of it is there."""
+    try:
+        manifest = stream.read_manifest(directory)
+        for shard in manifest.shards:
+            shard.check_sizes()
+    except PenstockError:
+        return None
+    return manifest
+
+
+def _write(directory: Path, runs: Iterator[Run]) -> None:
     from penstock.write.writer import Writer
 
-    name = xxhash.xxh3_128_hexdigest(f"{kind} {identity}".encode())
-    directory = cache_directory("decoded") / name
-    try:
-        if not (directory / stream.MANIFEST_NAME).is_file():
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            with hold_lock(directory.parent, name, wait=True):
-                if not (directory / stream.MANIFEST_NAME).is_file():
-                    every = runs()
-                    first = next(every, None)
-                    token = np.dtype("<u4") if first is None else first[0].dtype
-                    with Writer(directory, fields=[(TOKEN, token)]) as writer:
-                        for tokens, lengths in itertools.chain([first] if first else [], every):
-                            if tokens.dtype != token:
-                                raise FormatError(f"tokens are {token}, then {tokens.dtype}")
-                            writer.extend(tokens, lengths)
-        return replace(stream.read_manifest(directory), format=kind)
-    except PenstockError:
-        raise
-    except OSError as error:
-        raise ReadError(
-            error.errno, f"{directory}: {error.strerror}; set XDG_CACHE_HOME to where there is room"
-        ) from None
+    shutil.rmtree(directory, ignore_errors=True)  # damaged, or begun by a process that died
+    first = next(runs, None)
+    token = np.dtype("<u4") if first is None else first[0].dtype
+    with Writer(directory, fields=[(TOKEN, token)]) as writer:
+        for tokens, lengths in itertools.chain([first] if first else [], runs):
+            if tokens.dtype != token:
+                raise FormatError(f"tokens are {token}, then {tokens.dtype}")
+            writer.extend(tokens, lengths)
 
 
 def decompress(path: Path, content: bytes, codec: str, size_bytes: int) -> bytes:

@@ -12,9 +12,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.atomic import OpenFile, hold_lock
-from penstock.cache import cache_directory
-from penstock.errors import FormatError, PenstockError, ReadError
+from penstock.atomic import OpenFile
+from penstock.cache import cached
+from penstock.errors import FormatError
 from penstock.formats.files import read_head
 from penstock.formats.shard import DOCUMENTS, OFFSET, DocumentSource, StoredFile
 
@@ -40,25 +40,9 @@ def num_entries(table: StoredFile) -> int:
 
 
 def make_tables(identity: str, offsets: Callable[[], Iterator[Offsets]]) -> StoredFile:
-    """Write down offsets, or find where that has been done.
-
-    Of many processes that come at once, one does it and the others wait for it.
-    """
-    directory = cache_directory("tables")
-    path = directory / f"{xxhash.xxh3_128_hexdigest(identity.encode())}{DOCUMENTS}"
-    try:
-        if not _is_whole(path):
-            directory.mkdir(parents=True, exist_ok=True)
-            with hold_lock(directory, path.name, wait=True):
-                if not _is_whole(path):
-                    _write(path, offsets())
-        return StoredFile(path.stat().st_size, path=str(path), first_byte=FIRST_ENTRY)
-    except PenstockError:
-        raise
-    except OSError as error:
-        raise ReadError(
-            error.errno, f"{directory}: {error.strerror}; set XDG_CACHE_HOME to where there is room"
-        ) from None
+    """Write down offsets, or find where that has been done."""
+    name = f"{xxhash.xxh3_128_hexdigest(identity.encode())}{DOCUMENTS}"
+    return cached("tables", name, _find, lambda path: _write(path, offsets()))
 
 
 def _write(path: Path, offsets: Iterator[Offsets]) -> None:
@@ -77,13 +61,15 @@ def _write(path: Path, offsets: Iterator[Offsets]) -> None:
         raise
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether the file has as many entries as it says."""
+def _find(path: Path) -> StoredFile | None:
+    """The file, if it has as many entries as it says."""
     if not path.is_file():
-        return False
+        return None
     head = read_head(path, FIRST_ENTRY)
     count = int.from_bytes(head.start[8:], "little")
-    return head.start.startswith(_MAGIC) and head.size_bytes == FIRST_ENTRY + 8 * count
+    if not head.start.startswith(_MAGIC) or head.size_bytes != FIRST_ENTRY + 8 * count:
+        return None
+    return StoredFile(head.size_bytes, path=str(path), first_byte=FIRST_ENTRY)
 
 
 def _checked_ends(source: DocumentSource, num_records: int | None) -> Iterator[Offsets]:
