@@ -271,7 +271,7 @@ def test_the_command_says_what_it_wrote_and_what_is_not_kept(tmp_path, capsys):
     source = str(GOLDEN / "datatrove" / "t2.ds")
     assert main(["convert", source, str(tmp_path / "out"), "--to", "megatron"]) == 0
     out = capsys.readouterr().out
-    assert "322 of 322 records, 30 documents: 2 files" in out
+    assert "322 of 322 records, 30 documents, in 2 files" in out
     assert "not kept: megatron has no place for the fields loss_mask" in out
     assert main(["convert", source, str(tmp_path / "out"), "--to", "megatron"]) == 1
     assert "is in the way" in capsys.readouterr().err

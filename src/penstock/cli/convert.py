@@ -61,9 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     resumed = (
         f", {report.num_resumed:,} shards of an earlier run kept" if report.num_resumed else ""
     )
+    num_files = len(report.files)
     print(
         f"{report.num_records:,} of {data.num_records:,} records, {data.num_documents:,} "
-        f"documents: {len(report.files):,} files, {report.size_bytes:,} bytes{resumed}"
+        f"documents, in {num_files:,} {'file' if num_files == 1 else 'files'} of "
+        f"{report.size_bytes:,} bytes{resumed}"
     )
     for sentence in report.lost:
         print(f"not kept: {sentence}")

@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and report what is wrong."""
+    from penstock.formats.stream import FORMAT
     from penstock.opening import open
     from penstock.verify import verify
 
@@ -27,10 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{len(problems)} problems; copy or write these files again")
         return 1
     with_checksum = [file.xxh3 is not None for s in data.shards for file in s.files.values()]
+    is_decoded = any(not file.path for s in data.shards for file in s.files.values())
     checks = "sizes, checksums, offsets and ids"
     if not all(with_checksum):
         some = f", and checksums where there are some ({sum(with_checksum):,} files)"
         checks = f"sizes and documents{some if any(with_checksum) else ''}"
+    elif any(manifest.format != FORMAT for manifest in data.manifests) and is_decoded:
+        checks += " of the copy that was decoded"
     print(
         f"{len(data.shards):,} shards, {data.num_records:,} records, {data.size_bytes:,} bytes: "
         f"{checks} are right"
