@@ -113,6 +113,7 @@ def test_loss_masks_and_fields_survive_where_there_is_room_and_are_named_where_n
     assert lost == (
         "flat has no place for the fields loss_mask",
         "flat does not know documents; give bos_id or eos_id when you open it again",
+        "flat does not say tokenizer",
     )
     again = penstock.open(tmp_path / "flat", eos_id=50256)
     assert documents_of(again) == documents_of(data)
@@ -246,7 +247,7 @@ def test_shards_of_an_earlier_run_are_kept_only_if_it_was_the_same_conversion(tm
         convert(data, tmp_path / "out", "flat", shard_bytes=100)
     (tmp_path / "out" / "files.json").unlink()
     (tmp_path / "out" / "unfinished.json").write_text(json.dumps({"identity": "another"}))
-    with pytest.raises(DatasetExistsError, match="something else is being written here"):
+    with pytest.raises(DatasetExistsError, match="of another conversion"):
         convert(data, tmp_path / "out", "flat", shard_bytes=100)
 
 

@@ -1,10 +1,14 @@
 """Foreign formats against our own: every view of the same documents is the same batch."""
 
 import gzip
+import json
 import multiprocessing
+import os
 import pickle
+import shutil
 import struct
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +17,12 @@ from hypothesis import strategies as st
 
 import penstock
 import penstock.jit
+from penstock.atomic import OpenFile
 from penstock.cli import main
+from penstock.compat.datatrove import DatatroveFolderDataset
+from penstock.compat.zerobatch import BatchNativeLoader
 from penstock.conversion import convert
-from penstock.errors import PenstockError
+from penstock.errors import FormatError, PenstockError
 from penstock.read.local import RECORDS, LocalReader
 from penstock.verify import verify
 from penstock.write.job import Job
@@ -36,6 +43,14 @@ def write(path, documents, *, masked=False, token="<u2", shard_bytes=1 << 20):
             ids = np.array(document, np.int64)
             writer.append({"token": ids, "loss_mask": ids % 2} if masked else ids)
     return penstock.open(path)
+
+
+GOLDEN = Path(__file__).parent / "golden" / "formats"
+
+
+def tokens_of(data):
+    records = data.records(0, data.num_records)
+    return (records["token"] if records.dtype.names else records).tolist()
 
 
 def documents_of(data):
@@ -230,7 +245,7 @@ def test_a_source_that_changed_is_not_mixed_with_shards_of_an_earlier_run(tmp_pa
         convert(penstock.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
     tokens[20_000:20_100] = 1  # between the blocks that a fingerprint sees
     tokens.tofile(tmp_path / "t.bin")
-    with pytest.raises(PenstockError, match="something else is being written here"):
+    with pytest.raises(PenstockError, match="of another conversion"):
         convert(penstock.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
 
 
@@ -361,5 +376,163 @@ def test_an_error_ends_the_other_shards_too(tmp_path):
 
     documents = penstock.open([tmp_path / "t.bin"] * 4)
     with pytest.raises(KeyboardInterrupt):
-        convert(documents, tmp_path / "out", "flat", workers=2, shard_bytes=1, progress=interrupt)
+        convert(
+            documents, tmp_path / "out", "llmchnk", workers=2, shard_bytes=1, progress=interrupt
+        )
     assert len(seen) < 5, f"{sum(seen):,} of {data.size_bytes:,} bytes were read after it"
+
+
+def test_a_pattern_that_brings_companions_along_reads_every_token_once(tmp_path):
+    data = write(tmp_path / "in", [[1, 2, 3], [4], [5, 6]])
+    for to in ("datatrove", "megatron", "llmchnk", "flat"):
+        convert(data, tmp_path / to, to, shard_bytes=4)
+        assert penstock.open(tmp_path / to / "*").num_records == 6, to
+        assert penstock.open(tmp_path / to / "0*").num_records == 6, to
+        assert penstock.open(sorted((tmp_path / to).iterdir())).num_records == 6, to
+    link = tmp_path / "megatron" / "again.json"
+    link.write_text((tmp_path / "megatron" / "files.json").read_text())
+    with pytest.raises(FormatError, match="is reached twice"):
+        penstock.open(tmp_path / "megatron" / "*")
+
+
+@pytest.mark.parametrize("to", ["datatrove", "megatron", "flat"])
+def test_a_list_that_convert_wrote_is_a_file_list_too_and_is_never_made_anew(tmp_path, to):
+    data = write(tmp_path / "in", [[70_000, 2, 3], [4], [5, 6]], token="<u4")
+    convert(data, tmp_path / "out", to)
+    listed = tmp_path / "out" / "files.json"
+    before = listed.read_text()
+    again = penstock.open(tmp_path / "out" / "*", file_list=listed)
+    assert tokens_of(again) == [70_000, 2, 3, 4, 5, 6]
+    name = json.loads(before)[0]["path"]
+    os.truncate(tmp_path / "out" / name, 8)
+    with pytest.raises(FormatError, match=r"8 bytes, files\.json says"):
+        penstock.open(tmp_path / "out" / "*", file_list=listed)
+    assert listed.read_text() == before
+
+
+def test_datatrove_takes_a_list_that_convert_wrote(tmp_path):
+    data = write(tmp_path / "in", [[k] * 5 for k in range(20)])
+    convert(data, tmp_path / "out", "datatrove", shard_bytes=40)
+    folder = DatatroveFolderDataset(tmp_path / "out", 4, paths_file=tmp_path / "out" / "files.json")
+    expected = DatatroveFolderDataset(tmp_path / "out", 4)
+    assert len(folder) == len(expected) == 20
+    listed = json.loads((tmp_path / "out" / "files.json").read_text())
+    assert all(entry["path"].endswith(".ds") for entry in listed)
+    assert {each["path"].split(".", 1)[1] for each in listed[0]["companions"]} == {
+        "ds.index",
+        "ds.metadata",
+    }
+
+
+def test_an_unfinished_conversion_has_no_other_door(tmp_path, monkeypatch):
+    data = write(tmp_path / "in", [[k] * 5 for k in range(20)])
+    for to, options in (("datatrove", {}), ("llmbatch", {"seq_len": 5, "batch_size": 2})):
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+            _fail_after(patched, 2)
+            convert(data, tmp_path / to, to, shard_bytes=40, workers=1, **options)
+    for opened in (
+        lambda: penstock.open(tmp_path / "datatrove"),
+        lambda: penstock.open(tmp_path / "datatrove" / "*.ds"),
+        lambda: penstock.open(tmp_path / "datatrove", file_list=tmp_path / "list.json"),
+        lambda: DatatroveFolderDataset(tmp_path / "datatrove", 4),
+        lambda: BatchNativeLoader(tmp_path / "llmbatch"),
+    ):
+        with pytest.raises(PenstockError, match="is not finished"):
+            opened()
+    assert not (tmp_path / "list.json").exists()
+
+
+def test_a_full_disk_leaves_what_can_be_gone_on_with_and_is_named(tmp_path, monkeypatch):
+    data = write(tmp_path / "in", [[k] * 5 for k in range(20)])
+    finish, num_finished = OpenFile.finish, []
+
+    def fill_up(self):
+        if len(num_finished) == 2:  # unfinished.json, and the index of a shard
+            raise OSError(28, "No space left on device", str(self._path))
+        num_finished.append(self)
+        return finish(self)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match=r"No space .*00000"):
+        patched.setattr(OpenFile, "finish", fill_up)
+        convert(data, tmp_path / "out", "datatrove", workers=1)
+    with pytest.raises(PenstockError, match="is not finished"):
+        penstock.open(tmp_path / "out")
+    convert(data, tmp_path / "out", "datatrove", workers=1)
+    assert documents_of(penstock.open(tmp_path / "out")) == documents_of(data)
+
+
+def test_an_index_of_datasets_is_obeyed_by_file_lists_too(tmp_path):
+    source = GOLDEN / "arrow" / "hf_int32"
+    shutil.copytree(source, tmp_path / "hf")
+    shutil.copy(next((tmp_path / "hf").glob("data-*")), tmp_path / "hf" / "cache-1.arrow")
+    plain = penstock.open(tmp_path / "hf")
+    assert penstock.open(tmp_path / "hf", file_list=tmp_path / "l.json").num_records == (
+        plain.num_records
+    )
+
+
+def test_what_is_not_read_or_differs_is_said(tmp_path):
+    lost = convert(
+        penstock.open(GOLDEN / "megatron" / "multi.bin"), tmp_path / "a", "penstock"
+    ).lost
+    assert lost == ("sequences within documents of the source are not read",)
+    modes = penstock.open(GOLDEN / "megatron" / "modes.bin")
+    assert "modes of the source are not read" in convert(modes, tmp_path / "m", "megatron").lost
+    for name, eos_id in (("e1", 5), ("e2", 7)):
+        with penstock.Writer(
+            tmp_path / name, vocab_size=9, eos_id=eos_id, tokenizer={"a": "b"}
+        ) as w:
+            w.append([1, eos_id])
+    both = penstock.open([tmp_path / "e1", tmp_path / "e2"])
+    assert convert(both, tmp_path / "b", "penstock").lost == (
+        "eos_id, in which the sources differ, are left out",
+    )
+    assert penstock.open(tmp_path / "b").manifests[0].eos_id is None
+    assert "datatrove does not say tokenizer, vocab_size" in (
+        convert(both, tmp_path / "d", "datatrove").lost
+    )
+
+
+def test_targets_without_documents_are_cut_anywhere(tmp_path):
+    np.arange(1000, dtype="<u2").tofile(tmp_path / "train.bin")
+    data = penstock.open(tmp_path / "train.bin")
+    assert len(convert(data, tmp_path / "flat", "flat", shard_bytes=300).files) == 7
+    assert len(convert(data, tmp_path / "llmc", "llmc", shard_bytes=300).files) == 7
+    assert tokens_of(penstock.open(tmp_path / "flat")) == list(range(1000))
+    assert tokens_of(penstock.open(tmp_path / "llmc")) == list(range(1000))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "<i2", "<u8"])
+def test_flat_keeps_any_type_of_tokens(tmp_path, dtype):
+    tokens = np.array([1, 2, 100, 0 if dtype.endswith(("u1", "u8")) else -100], dtype)
+    with penstock.Writer(tmp_path / "in", fields=[("token", dtype)]) as writer:
+        writer.append(tokens)
+    convert(penstock.open(tmp_path / "in"), tmp_path / "flat", "flat")
+    assert tokens_of(penstock.open(tmp_path / "flat")) == tokens.tolist()
+
+
+def test_verify_finds_a_changed_companion_and_a_changed_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = write(tmp_path / "in", [[1, 2, 3], [4], [5, 6]])
+    convert(data, tmp_path / "ds", "datatrove")
+    text = tmp_path / "ds" / "00000.ds.metadata"
+    text.write_bytes(text.read_bytes().replace(b"T", b"U"))
+    problems = verify(penstock.open(tmp_path / "ds"))
+    assert any("00000.ds.metadata: xxh3 is" in each for each in problems)
+    convert(data, tmp_path / "mg", "megatron")
+    opened = penstock.open(tmp_path / "mg")
+    assert verify(opened) == []
+    (table,) = (tmp_path / "cache" / "penstock" / "tables").iterdir()
+    content = bytearray(table.read_bytes())
+    content[8] += 1  # the end of the first document
+    table.write_bytes(content)
+    assert any("was changed; remove it" in each for each in verify(penstock.open(tmp_path / "mg")))
+
+
+def test_lists_know_a_file_by_any_of_its_names(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    np.arange(10, dtype="<u2").tofile(tmp_path / "a.bin")
+    monkeypatch.chdir(tmp_path / "sub")
+    penstock.open("../*.bin", file_list=tmp_path / "list.json")
+    monkeypatch.chdir(tmp_path)
+    assert penstock.open("*.bin", file_list=tmp_path / "list.json").num_records == 10

@@ -47,7 +47,11 @@ class OpenFile:
         content: Any = data
         if isinstance(data, np.ndarray):
             content = np.ascontiguousarray(data).view(np.uint8).reshape(-1).data
-        self._file.write(content)
+        try:
+            self._file.write(content)
+        except OSError as error:  # such as a full disk
+            error.filename = str(self._path)
+            raise
         self._hash.update(content)
         self._size_bytes += len(content)
         if self._size_bytes - self._on_the_way >= _SEND_BYTES:
@@ -63,16 +67,15 @@ class OpenFile:
         )
         self._on_the_way = self._size_bytes
 
-    def write_at_start(self, data: bytes) -> None:
-        """Replace the first bytes, by what is known only at the end; the checksum is not theirs."""
-        self._file.flush()
-        os.pwrite(self._file.fileno(), data, 0)
-
     def finish(self) -> Written:
         """Sync the file and give it its name."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
         self._temporary.rename(self._path)
         return Written(self._size_bytes, self._hash.hexdigest())
 
@@ -133,8 +136,8 @@ def _take(file: IO[bytes], path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise DatasetExistsError(
-            f"{path}: another writer is at work under this name; wait for it to end (processes "
-            "that write one dataset together need part numbers of their own)"
+            f"{path}: another writer is at work under this name; wait for it to end, or choose "
+            "another name (processes that share a penstock.Writer's path: part numbers)"
         ) from None
 
 

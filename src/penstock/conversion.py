@@ -21,6 +21,7 @@ from penstock.arguments import integer
 from penstock.atomic import publish
 from penstock.dataset import Dataset
 from penstock.errors import UsageError
+from penstock.formats import data_of
 from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
 from penstock.formats.files import read_head
 from penstock.formats.masks import LOSS_MASK
@@ -43,6 +44,7 @@ from penstock.write.targets import TARGETS, Target, llmbatch_target
 Progress = Callable[[int], None]
 
 _CHUNK_BYTES = 1 << 23
+_MOST_FILES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +101,7 @@ def convert(
     lost = tuple(_losses(data, to, target, fields, rows))
     if rows is not None and seed is not None:
         return _shuffle_rows(data, directory, rows, seed, shard_bytes, lost, progress)
-    pieces = _cut(data, fields, shard_bytes, rows)
+    pieces = _cut(data, fields, target, shard_bytes, rows)
     what = f"{data.fingerprint} {data.documents_fingerprint} {to} {fields} {shard_bytes} {rows}"
     what += f" {_times(data)}"
     workers = integer("workers", workers or os.cpu_count() or 1, 1)
@@ -194,19 +196,45 @@ def _losses(
     ]
     if left:
         yield f"{to} has no place for the fields {', '.join(left)}"
-    knows_documents = any(shard.row_records != shard.num_records for shard in data.shards)
-    if not target.holds_documents and knows_documents:
+    if not target.holds_documents and _knows_documents(data):
         remedy = "" if rows else "; give bos_id or eos_id when you open it again"
         yield f"{to} does not know documents{remedy}"
-    head = data.manifests[0]
-    said = {"vocab_size": data.vocab_size, "bos_id": head.bos_id, "eos_id": head.eos_id}
-    left = [name for name, value in said.items() if value is not None]
+    for what in dict.fromkeys(each for manifest in data.manifests for each in manifest.unread):
+        yield f"{what} of the source are not read"
+    common = _common(data)
+    differing = [
+        name
+        for name, value in common.items()
+        if value is None and any(getattr(each, name) for each in data.manifests)
+    ]
+    if differing:
+        yield f"{', '.join(differing)}, in which the sources differ, are left out"
+    if to == "datatrove" and set(common["tokenizer"] or ()) <= {"name"}:
+        del common["tokenizer"]
+    common["vocab_size"] = data.vocab_size
+    left = [name for name, value in common.items() if value not in (None, {})]
     if to != "penstock" and left:
         yield f"{to} does not say {', '.join(left)}"
     if rows is not None:
         rest = data.num_records % (rows.seq_len * rows.batch_size)
         if rest:
             yield f"{rest:,} tokens, less than a batch, are dropped"
+
+
+def _knows_documents(data: Dataset) -> bool:
+    """Whether not every file is one document."""
+    return any(shard.row_records != shard.num_records for shard in data.shards)
+
+
+def _common(data: Dataset) -> dict[str, Any]:
+    """What all sources say alike; None where they do not."""
+    first = data.manifests[0]
+    return {
+        name: getattr(first, name)
+        if all(getattr(each, name) == getattr(first, name) for each in data.manifests)
+        else None
+        for name in ("tokenizer", "bos_id", "eos_id")
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +301,16 @@ class _Piece:
 
 
 def _cut(
-    data: Dataset, fields: np.dtype[Any], shard_bytes: int, rows: _Rows | None
+    data: Dataset, fields: np.dtype[Any], target: Target, shard_bytes: int, rows: _Rows | None
 ) -> list[_Piece]:
-    """Whole documents, or whole batches, until a shard is full."""
-    if rows is not None:
-        per_batch = rows.seq_len * rows.batch_size
-        step = max(1, shard_bytes // (4 * per_batch)) * per_batch
-        total = data.num_records // per_batch * per_batch
-        starts = range(0, total, step)
+    """Whole documents until a shard is full; batches or tokens, where there are none to keep."""
+    if rows is not None or not (target.holds_documents or _knows_documents(data)):
+        unit = rows.seq_len * rows.batch_size if rows else 1
+        step = max(1, shard_bytes // (fields.itemsize * unit)) * unit
+        total = data.num_records // unit * unit
+        starts = range(0, max(total, 1), step)
+        if len(starts) > _MOST_FILES:
+            raise UsageError(f"shard_bytes={shard_bytes:,} would make {len(starts):,} files")
         edges = [(start, 0) for start in starts] + [(total, 0)]
     else:
         per_shard = max(1, shard_bytes // fields.itemsize)
@@ -307,13 +337,12 @@ def _publish(
     if to != "penstock":
         kind = f"flat:{fields[TOKEN]}" if to == "flat" else to
         files = [
-            ListedFile(directory / name, file.size_bytes, xxh3=file.xxh3, format=kind)
-            for stored in shards.values()
-            for name, file in stored.items()
+            replace(file, format=kind, companions=tuple(others))
+            for file, *others in (_listed(directory, stored) for stored in shards.values())
         ]
         write_file_list(directory / FILE_LIST, directory, files)
         return
-    head = data.manifests[0]
+    head = _common(data)
     listed = []
     for name, stored in shards.items():
         kept = {kind: StoredFile(*stored[f"{name}{kind}"]) for kind in (STREAM, DOCUMENTS)}
@@ -321,9 +350,23 @@ def _publish(
         num_documents = kept[DOCUMENTS].size_bytes // 8 - 1
         listed.append(Shard(directory, name, num_records, num_documents, 0, kept))
     manifest = Manifest(
-        fields, data.vocab_size, head.tokenizer, head.bos_id, head.eos_id, tuple(listed)
+        fields,
+        data.vocab_size,
+        head["tokenizer"] or {},
+        head["bos_id"],
+        head["eos_id"],
+        tuple(listed),
     )
     publish(directory / MANIFEST_NAME, manifest_to_json(manifest))
+
+
+def _listed(directory: Path, stored: Stored) -> list[ListedFile]:
+    """The files of a shard, that with the tokens first."""
+    files = [
+        ListedFile(directory / name, file.size_bytes, xxh3=file.xxh3)
+        for name, file in stored.items()
+    ]
+    return sorted(files, key=lambda file: data_of(file.path) is not None)
 
 
 def _shuffle_rows(

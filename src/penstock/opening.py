@@ -8,10 +8,18 @@ from pathlib import Path
 
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.formats import Manifest, data_files, describe
-from penstock.formats.file_list import list_files
+from penstock.formats import (
+    FILE_LIST,
+    Manifest,
+    data_files,
+    data_of,
+    describe,
+    describe_listed,
+)
+from penstock.formats.file_list import ListedFile, list_files
 from penstock.formats.files import read_head
 from penstock.formats.masks import with_mask
+from penstock.formats.shard import STREAM
 from penstock.formats.stream import FORMAT, fields_to_json
 from penstock.read.local import Access
 from penstock.read.scan import find_documents
@@ -56,25 +64,32 @@ def open(
         raise UsageError("documents are found by bos_id or by eos_id, not by both")
     if access not in ("pread", "mmap"):
         raise UsageError(f"access is {access!r}; it must be 'pread' or 'mmap'")
-    paths = _find(source) if file_list is None else _find_listed(source, format, file_list)
-    manifests = tuple(manifest for path in paths for manifest in describe(path, format))
+    if file_list is None:
+        manifests = _describe(_find(source), format)
+    else:
+        manifests = tuple(describe_listed(_find_listed(source, format, file_list), format))
     if loss_masks is not None:
         manifests = _with_masks(manifests, _find(loss_masks))
     if bos_id is not None or eos_id is not None:
         manifests = tuple(find_documents(each, bos_id=bos_id, eos_id=eos_id) for each in manifests)
     for manifest in manifests:
         if (manifest.fields, manifest.apart) != (manifests[0].fields, manifests[0].apart):
-            name = next((f"{s.directory}/{s.name}" for s in manifest.shards), str(paths))
+            name, first = _name(manifest), _name(manifests[0])
             raise FormatError(
-                f"{name}: records are {fields_to_json(manifest.fields)}, those of {paths[0]} are "
+                f"{name}: records are {fields_to_json(manifest.fields)}, those of {first} are "
                 f"{fields_to_json(manifests[0].fields)}; only equal records make one stream"
             )
         for shard in manifest.shards if check_sizes and manifest.format == FORMAT else ():
             shard.check_sizes()
     data = Dataset(manifests, access)
     if data.num_records >= 1 << 63:
-        raise FormatError(f"{paths[0]} and others: {data.num_records:,} records are too many")
+        raise FormatError(f"{data.num_records:,} records are too many")
     return data
+
+
+def _name(manifest: Manifest) -> str:
+    """Where the first shard of a dataset lies."""
+    return next((f"{each.directory}/{each.name}" for each in manifest.shards), "one without shards")
 
 
 def _with_masks(manifests: tuple[Manifest, ...], masks: list[Path]) -> tuple[Manifest, ...]:
@@ -84,31 +99,58 @@ def _with_masks(manifests: tuple[Manifest, ...], masks: list[Path]) -> tuple[Man
     return tuple(with_mask(each, read_head(mask, 0)) for each, mask in pairs)
 
 
+def _describe(paths: list[Path], format: str | None) -> tuple[Manifest, ...]:  # noqa: A002
+    """What is known of all paths; tokens that two of them lead to are a mistake."""
+    manifests, given = [], dict[str, Path]()
+    for path in _without_companions(paths):
+        for manifest in describe(path, format):
+            manifests.append(manifest)
+            for stored in {shard.files[STREAM].path for shard in manifest.shards} - {""}:
+                if given.setdefault(stored, path) != path:
+                    raise FormatError(
+                        f"{stored}: is reached twice, by {given[stored]} and {path}; leave one out"
+                    )
+    return tuple(manifests)
+
+
+def _without_companions(paths: list[Path]) -> list[Path]:
+    """Leave out what only belongs to others that are there, as `*` brings it along."""
+    there = set(paths)
+    directories = {path.parent for path in paths if path.name != FILE_LIST}
+    return [
+        path
+        for path in paths
+        if data_of(path) not in there
+        and not (path.name == FILE_LIST and path.parent in directories)
+    ]
+
+
 def _find_listed(
     source: Source | Iterable[Source],
     format: str | None,  # noqa: A002
     file_list: Source,
-) -> list[Path]:
+) -> list[ListedFile]:
     """The files of the source, by a list of them that is kept."""
     sources, listed = _as_list(source), Path(file_list).expanduser().absolute()
 
     def find() -> list[Path]:
-        return [file for path in _find(sources) for file in data_files(path, format)]
+        found = _without_companions(_find(sources))
+        return [file for path in found for file in data_files(path, format)]
 
-    paths = [file.path for file in list_files(listed, listed.parent, find)]
-    _refuse_strangers(paths, sources, listed)
-    return paths
+    files = list(list_files(listed, listed.parent, find))
+    _refuse_strangers([file.path for file in files], sources, listed)
+    return files
 
 
 def _refuse_strangers(paths: list[Path], sources: list[Source], listed: Path) -> None:
     """Notice a list that was made for something else."""
     roots = []
     for source in sources:
-        parts = Path(os.path.expanduser(source)).absolute().parts  # noqa: PTH111
-        fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
+        whole = os.path.normpath(Path(os.path.expanduser(source)).absolute())  # noqa: PTH111
+        fixed = itertools.takewhile(lambda part: not glob.has_magic(part), Path(whole).parts)
         roots.append(Path(*fixed))
     for path in paths:
-        if not any(path.is_relative_to(root) for root in roots):
+        if not any(Path(os.path.normpath(path)).is_relative_to(root) for root in roots):
             raise UsageError(
                 f"{listed}: lists {path}, which is not of {', '.join(map(str, sources)):.200}; "
                 "give this dataset a list of its own"

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from penstock.cache import cache_directory
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
 from penstock.formats.files import open_regular
@@ -25,7 +27,8 @@ from penstock.formats.shard import (
     Shard,
 )
 from penstock.formats.stream import FORMAT
-from penstock.read.documents import document_chunks
+from penstock.formats.tables import table_problem
+from penstock.read.documents import document_chunks, document_table
 
 _CHUNK_BYTES = 1 << 24
 
@@ -71,6 +74,11 @@ def _verify_foreign(
         shard.check_sizes()
         for _ in document_chunks([shard]):
             pass
+        table = Path(document_table(shard)[0])
+        if table.parent == cache_directory("tables"):
+            problem = table_problem(table)
+            if problem is not None:
+                yield problem
         if kind == "llmbatch" and not _padding_is_zero(shard):
             yield (
                 f"{shard.path(STREAM)}: there are tokens where batches are padded; the header's "

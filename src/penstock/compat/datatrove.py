@@ -28,6 +28,7 @@ from penstock.compat.document_ends import END, ends_within, positions
 from penstock.compat.listing import find_files
 from penstock.compat.mapped import check_multiple, map_file, remember
 from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.formats import data_of, refuse_unfinished
 from penstock.formats.file_list import list_files, measure_files
 
 _Base: Any
@@ -181,6 +182,7 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         self.return_positions = return_positions
         self.positions_from_eos_token_id = positions_from_eos_token_id
         self.paths_file = None if paths_file is None else local_path("paths_file", paths_file)
+        refuse_unfinished(Path(self.data_folder))
         if self.paths_file:
             listed = list_files(Path(self.paths_file), Path(self.data_folder), self._find)
         else:
@@ -195,6 +197,7 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
                 file.size_bytes,
             )
             for file in listed
+            if data_of(file.path) is None  # an index is no tokens, though a list may have it
         ]
         if shuffle:
             order = np.random.default_rng(seed).permutation(len(self.files))

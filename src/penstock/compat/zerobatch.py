@@ -21,6 +21,7 @@ from penstock.arguments import integer
 from penstock.compat.kernels import widen, widen_all
 from penstock.compat.ring import Ring
 from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.formats import refuse_unfinished
 from penstock.formats.file_list import FILE_LIST, read_current
 from penstock.formats.llmbatch import HEADER_BYTES, parse_header
 from penstock.order import BlockShuffle, make_order
@@ -206,6 +207,7 @@ def _files_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
     directory = Path(path)
     if not directory.is_dir():
         return [directory]
+    refuse_unfinished(directory)
     if (directory / FILE_LIST).exists():  # a directory that was copied in part is no dataset
         return [file.path for file in read_current(directory / FILE_LIST, directory)]
     files = sorted(directory.glob(f"*{FILE_SUFFIX}"))

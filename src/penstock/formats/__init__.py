@@ -12,18 +12,29 @@ can be forced: `format="flat:uint32"`.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
-from penstock.formats.file_list import FILE_LIST, read_current
+from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
 from penstock.formats.files import Head, plain_name, read_head, read_part, refuse_repeats
 from penstock.formats.shard import STREAM, Manifest, Shard
 
-__all__ = ["FORMATS", "UNFINISHED", "Manifest", "Shard", "data_files", "describe"]
+__all__ = [
+    "FILE_LIST",
+    "FORMATS",
+    "UNFINISHED",
+    "Manifest",
+    "Shard",
+    "data_files",
+    "data_of",
+    "describe",
+    "describe_listed",
+    "refuse_unfinished",
+]
 
 UNFINISHED = "unfinished.json"
 """a directory with this is still being written"""
@@ -103,14 +114,14 @@ _SUFFIXES = {
     ".arrow": "arrow",
     ".arrows": "arrow",
 }
-_COMPANION_OF = {
-    ".ds.index": "the .ds",
-    ".ds.loss": "the .ds",
-    ".ds.metadata": "the .ds",
-    ".csv.gz": "the .npy",
-    ".mds": "the directory",
+# Files that belong to others: how their names end, and how those of the others do.
+_COMPANIONS = {
+    ".idx": ".bin",
+    ".ds.index": ".ds",
+    ".ds.loss": ".ds",
+    ".ds.metadata": ".ds",
+    ".csv.gz": ".npy",
 }
-_COMPANIONS = (".idx", ".ds.index", ".ds.loss", ".ds.metadata")
 _STREAM_START = b"\xff\xff\xff\xff"  # of an Arrow stream, which has no magic, and of some tokens
 _BARE = (".bin", ".npy", ".ds")
 _MAGIC = {
@@ -125,6 +136,7 @@ _MAGIC = {
 
 
 def _describe_file(path: Path, name: str, option: str | None) -> Manifest:
+    refuse_unfinished(path.parent)
     head = read_head(path)
     kind = name or _detect(head)
     if kind not in _FILES:
@@ -144,9 +156,9 @@ def _detect(head: Head) -> str:
         return "llmc"
     if path.suffix == ".ds" or os.path.lexists(f"{path}{datatrove.INDEX_SUFFIX}"):
         return "datatrove"
-    for ending, data in _COMPANION_OF.items():
-        if path.name.endswith(ending):
-            raise FormatError(f"{path}: belongs to other files; open {data}")
+    data = data_of(path) or (path.parent if path.suffix == ".mds" else None)
+    if data is not None:
+        raise FormatError(f"{path}: belongs to other files; open {data}")
     by_name = {".npy": "dolma", ".bin": "flat"}
     if path.suffix in by_name:
         return by_name[path.suffix]
@@ -157,14 +169,24 @@ def _detect(head: Head) -> str:
 
 
 def _describe_list(path: Path, name: str, option: str | None) -> list[Manifest]:
-    """The files of a list, which may have their formats and checksums."""
-    files = read_current(path, path.parent)
-    checksums = {str(file.path): file.xxh3 for file in files}
+    return _describe_listed(read_current(path, path.parent), name, option)
+
+
+def describe_listed(files: Iterable[ListedFile], format: str | None) -> list[Manifest]:  # noqa: A002
+    """What is known of the files of a list, which may have their formats and checksums."""
+    return _describe_listed(files, *_split(format))
+
+
+def _describe_listed(files: Iterable[ListedFile], name: str, option: str | None) -> list[Manifest]:
+    files = [file for file in files if data_of(file.path) is None]
+    if not files:
+        raise FormatError("the list has no file with tokens")
+    refuse_repeats(files[0].path.parent, [str(file.path) for file in files])
     manifests = []
     for file in files:
-        if not file.path.name.endswith(_COMPANIONS):
-            kind = (name, option) if name else _split(file.format)
-            manifests.append(_with_checksums(_describe_file(file.path, *kind), checksums))
+        kind = (name, option) if name else _split(file.format)
+        checksums = {str(each.path): each.xxh3 for each in (file, *file.companions)}
+        manifests.append(_with_checksums(_describe_file(file.path, *kind), checksums))
     return manifests
 
 
@@ -183,22 +205,41 @@ def _with_checksums(manifest: Manifest, checksums: dict[str, str | None]) -> Man
     return manifest if is_decoded else replace(manifest, shards=tuple(shards))
 
 
+def data_of(path: Path) -> Path | None:
+    """The file with the tokens that `path`, an index or a mask, belongs to."""
+    for ending, data in _COMPANIONS.items():
+        if path.name.endswith(ending):
+            return path.with_name(path.name.removesuffix(ending) + data)
+    return None
+
+
+def refuse_unfinished(directory: Path) -> None:
+    """Refuse what is still being written."""
+    if os.path.lexists(directory / UNFINISHED):
+        raise MissingDataError(
+            f"{directory}: is not finished ({UNFINISHED} is there); run penstock convert again, "
+            "and it goes on"
+        )
+
+
 def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
     """The files that hold the tokens of a dataset whose format is one of files."""
     if not path.is_dir():
         return [path]
-    files = _data_files(path, (format or "").partition(":")[0])
+    refuse_unfinished(path)
+    for name in (stream.MANIFEST_NAME, _INDEX):
+        if os.path.lexists(path / name):
+            raise UsageError(f"{path}: has {name}, a list of its own; open it without file_list")
+    if os.path.lexists(path / _HF_STATE):
+        return _saved_by_datasets(path)
+    files = _files_by_name(path, _split(format)[0])
     if not files:
         raise UsageError(f"{path}: holds no files that can be listed; open it without file_list")
     return files
 
 
 def _describe_directory(path: Path, name: str, option: str | None) -> list[Manifest]:
-    if os.path.lexists(path / UNFINISHED):
-        raise MissingDataError(
-            f"{path}: is not finished ({UNFINISHED} is there); run penstock convert again, and it "
-            "goes on"
-        )
+    refuse_unfinished(path)
     if name in ("", "penstock") and (path / stream.MANIFEST_NAME).is_file():
         return [stream.read_manifest(path)]
     if name in ("", *_FILES) and os.path.lexists(path / FILE_LIST):
@@ -208,7 +249,7 @@ def _describe_directory(path: Path, name: str, option: str | None) -> list[Manif
     if name in ("", "arrow") and os.path.lexists(path / _HF_STATE):
         files = _saved_by_datasets(path)
     else:
-        files = _data_files(path, name)
+        files = _files_by_name(path, name)
     if files and name in ("", *_FILES):
         return [_describe_file(file, name, option) for file in files]
     if any(path.glob(f"*{stream.PART_SUFFIX}")):
@@ -231,7 +272,7 @@ def _describe_directory(path: Path, name: str, option: str | None) -> list[Manif
     )
 
 
-def _data_files(path: Path, name: str) -> list[Path]:
+def _files_by_name(path: Path, name: str) -> list[Path]:
     """The files of a directory that hold tokens, by name; all of one kind, unless one is asked."""
     # A link to nowhere stays: reading it says what is missing.
     files = sorted(
@@ -286,7 +327,9 @@ def _saved_by_datasets(path: Path) -> list[Path]:
 
 def _token_type(option: str | None) -> str | None:
     types = {
-        f"{kind}{8 * size}": f"<{kind[0]}{size}" for kind in ("uint", "int") for size in (2, 4, 8)
+        f"{kind}{8 * size}": f"<{kind[0]}{size}"
+        for kind in ("uint", "int")
+        for size in (1, 2, 4, 8)
     }
     if option is not None and option not in types:
         raise UsageError(f"no type {option!r} of tokens; there are {', '.join(types)}")

@@ -17,7 +17,7 @@ from penstock.errors import FormatError, PenstockError
 from penstock.formats.decoded import Run, decode, pyarrow
 from penstock.formats.files import Head
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, StoredFile
-from penstock.formats.tables import FIRST_ENTRY, make_tables
+from penstock.formats.tables import make_tables
 
 TOKEN_COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 _ROWS_AT_ONCE = 4096
@@ -49,9 +49,7 @@ def describe_arrow(head: Head, column: str | None = None) -> Manifest:
         first_byte, count = place  # type: ignore[misc]
         files = {
             STREAM: StoredFile(head.size_bytes, path=str(head.path), first_byte=first_byte),
-            DOCUMENTS: StoredFile(
-                table.size_bytes, path=table.path, first_byte=FIRST_ENTRY + 8 * first
-            ),
+            DOCUMENTS: StoredFile(table.size_bytes, path=table.path, first_byte=8 * first),
         }
         name_of = f"{head.path.name} (batch {number:,})"
         shards.append(Shard(head.path.parent, name_of, count, len(values), 0, files))
@@ -105,7 +103,7 @@ def _choose(path: Path, schema: Any, column: str | None) -> str:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise FormatError(
             f"{path}: columns are {found}; name the one with lists of token ids, as in "
-            'format="parquet:input_ids"'
+            'format="parquet:input_ids" or "arrow:input_ids"'
         )
     return str(lists[0])
 

@@ -54,6 +54,8 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
     files = {STREAM: StoredFile(head.size_bytes, path=str(head.path))}
     if index is not None:
         files[DOCUMENTS] = StoredFile(index.size_bytes, path=str(index.path), num_implied=1)
+    if text is not None:
+        files[SUFFIX + TEXT_SUFFIX] = StoredFile(text.size_bytes, path=str(text.path))
     shard = Shard(
         head.path.parent,
         head.path.name,

@@ -42,7 +42,8 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
         flat = describe_flat(head, dtype)
         return one_file(head, flat.fields[TOKEN], flat.shards[0].num_records, kind="dolma")
     table = make_table(Documents(str(listed), read_head(listed).identity), None)
-    end = read_part(Path(table.path), table.size_bytes - OFFSET.itemsize, OFFSET.itemsize)
+    last = OFFSET.itemsize * (num_entries(table) - 1)
+    end = read_part(Path(table.path), last, OFFSET.itemsize)
     num_tokens = int.from_bytes(end, "little")
     width, rest = divmod(head.size_bytes, num_tokens) if num_tokens else (2, head.size_bytes)
     if rest or width not in _TOKENS:

@@ -44,6 +44,13 @@ class ListedFile:
     xxh3: str | None = None
     format: str | None = None
     """as `penstock.open` takes it, where the file alone does not tell"""
+    companions: "tuple[ListedFile, ...]" = ()
+    """what belongs to it, such as an index"""
+
+    @property
+    def says_more(self) -> bool:
+        """Whether who wrote the file wrote the list, which is then no record of what was found."""
+        return self.xxh3 is not None or self.format is not None
 
 
 def list_files(
@@ -52,7 +59,8 @@ def list_files(
     """The files in the list, if it is there and current; else those that `find` gives.
 
     However many processes start at once, one of them calls `find`, and the others wait for its
-    list. Where the list cannot be written, each finds for itself.
+    list. Where the list cannot be written, each finds for itself. A list with checksums or formats
+    is somebody's manifest, and is never made anew.
     """
     files = _read_if_current(list_path, root)
     if files:
@@ -94,19 +102,24 @@ def read_current(list_path: Path, root: Path) -> Sequence[ListedFile]:
     if not files:
         raise FormatError(f"{list_path}: lists no files; remove it, or list some")
     for file in files:
-        if _is_unchanged(file):
-            continue
-        found = measure_files([file.path])[0].size_bytes
-        what = f"was changed after {list_path.name} was written"
-        if found != file.size_bytes:
-            what = f"{found:,} bytes, {list_path.name} says {file.size_bytes:,}"
-        raise FormatError(f"{file.path}: {what}; copy it again, or remove the list")
+        for each in (file, *file.companions):
+            _refuse_if_changed(each, list_path)
     return files
+
+
+def _refuse_if_changed(file: ListedFile, list_path: Path) -> None:
+    if _is_unchanged(file):
+        return
+    found = _measure(file.path).size_bytes
+    what = f"was changed after {list_path.name} was written"
+    if found != file.size_bytes:
+        what = f"{found:,} bytes, {list_path.name} says {file.size_bytes:,}"
+    raise FormatError(f"{file.path}: {what}; copy it again, or remove the list")
 
 
 def is_current(files: Iterable[ListedFile]) -> bool:
     """Whether every listed file is there and has the size, and the time if known, of the list."""
-    return all(_is_unchanged(file) for file in files)
+    return all(_is_unchanged(each) for file in files for each in (file, *file.companions))
 
 
 def measure_files(paths: Iterable[Path]) -> list[ListedFile]:
@@ -150,6 +163,9 @@ def _read_if_current(list_path: Path, root: Path) -> Sequence[ListedFile] | None
         if not _begins_like_a_list(text):
             raise
         return None
+    for file in files:
+        if file.says_more:
+            _refuse_if_changed(file, list_path)
     return files if is_current(files) else None
 
 
@@ -194,7 +210,9 @@ def _parse(list_path: Path, root: Path, text: bytes) -> list[ListedFile]:
         ) from None
     try:
         if not isinstance(document, list):
-            raise FormatError(f"{document!r:.60} is not a list of files")  # noqa: TRY301
+            raise FormatError(  # noqa: TRY301
+                f"{document!r:.60} is not a list of files; open the files by a pattern"
+            )
         return [_parse_entry(entry, f"[{k}]", root) for k, entry in enumerate(document)]
     except FormatError as mistake:
         raise FormatError(f"{list_path}: {mistake}") from None
@@ -216,7 +234,15 @@ def _parse_entry(entry: Any, where: str, root: Path) -> ListedFile:
     kind = entry.get("format")
     if kind is not None and not isinstance(kind, str):
         raise FormatError(f"{where}.format: {kind!r:.60} is not a string ({path})")
-    return ListedFile(root / path, size_bytes, mtime_ns, xxh3, kind)
+    listed = entry.get("companions", [])
+    if not isinstance(listed, list) or any(
+        isinstance(each, dict) and "companions" in each for each in listed
+    ):
+        raise FormatError(f"{where}.companions: {listed!r:.60} is not a list of files ({path})")
+    companions = tuple(
+        _parse_entry(each, f"{where}.companions[{k}]", root) for k, each in enumerate(listed)
+    )
+    return ListedFile(root / path, size_bytes, mtime_ns, xxh3, kind, companions)
 
 
 def _can_be_a_path(path: str) -> bool:
@@ -242,5 +268,6 @@ def _to_entry(file: ListedFile, root: Path) -> dict[str, Any]:
         "mtime_ns": file.mtime_ns,
         "xxh3": file.xxh3,
         "format": file.format,
+        "companions": [_to_entry(each, root) for each in file.companions] or None,
     }
     return {key: value for key, value in entry.items() if value is not None}

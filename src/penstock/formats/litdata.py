@@ -25,7 +25,7 @@ from penstock.formats.files import (
     refuse_repeats,
 )
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
-from penstock.formats.tables import FIRST_ENTRY, make_tables
+from penstock.formats.tables import make_tables
 
 # The numbers that litdata gives to types, of torch and of NumPy.
 _TORCH = {11: "|u1", 12: "|i1", 13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8"}
@@ -81,7 +81,7 @@ def describe(directory: Path, index: dict[str, Any]) -> Manifest:
                 DOCUMENTS: StoredFile(
                     table.size_bytes,
                     path=table.path,
-                    first_byte=FIRST_ENTRY + OFFSET.itemsize * first,
+                    first_byte=OFFSET.itemsize * first,
                 ),
             },
         )

@@ -50,7 +50,8 @@ def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
     if max(num_sequences, num_starts) > MOST // 32 or num_starts < 1:
         raise FormatError(f"{head.path}: {num_sequences:,} sequences, {num_starts:,} documents?")
     expected = HEADER.size + 12 * num_sequences + 8 * num_starts
-    if head.size_bytes != expected + num_sequences:  # with modes
+    has_modes = num_sequences > 0 and head.size_bytes == expected + num_sequences
+    if not has_modes:
         why = f"{num_sequences:,} sequences and {num_starts:,} documents"
         check_size(head.path, head.size_bytes, expected, why)
     token = DTYPES[code]
@@ -75,7 +76,10 @@ def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
     )
     kind = "megatron-sequences" if by_sequence else "megatron"
     fields: np.dtype[Any] = np.dtype([(name, token)])
-    return Manifest(fields, None, {}, None, None, (shard,), kind)
+    unread = ("modes",) if has_modes else ()
+    if not by_sequence and num_sequences != num_starts - 1:
+        unread = (*unread, "sequences within documents")
+    return Manifest(fields, None, {}, None, None, (shard,), kind, unread=unread)
 
 
 @dataclass(frozen=True, slots=True)

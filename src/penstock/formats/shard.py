@@ -121,3 +121,5 @@ class Manifest:
     format: str = "penstock-stream"
     apart: str | None = None
     """the last of the fields, if it lies in files of its own"""
+    unread: tuple[str, ...] = ()
+    """what else the files hold, in words"""

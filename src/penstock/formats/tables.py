@@ -1,7 +1,8 @@
 """Tables of documents for formats that have none like ours: made once, kept in the user's cache.
 
-A file is "PENSTOCK", the number of entries as uint64, and the entries, uint64 too: a 0 and then the
-ends of documents, for each of the shards that it is made for. One that is damaged is made again.
+A file is uint64: a 0 and then the ends of documents, for each of the shards that it is made for. At
+its end stand the number of entries, their XXH3 and "PENSTOCK". A file that was cut is made again;
+whether entries have changed, `penstock verify` asks.
 """
 
 import glob
@@ -15,13 +16,13 @@ from numpy.typing import NDArray
 from penstock.atomic import OpenFile
 from penstock.cache import cached
 from penstock.errors import FormatError
-from penstock.formats.files import read_head
+from penstock.formats.files import read_part
 from penstock.formats.shard import DOCUMENTS, OFFSET, DocumentSource, StoredFile
 
 Offsets = NDArray[np.int64]
 
-FIRST_ENTRY = 16
 _MAGIC = b"PENSTOCK"
+_END_BYTES = 24
 
 
 def make_table(source: DocumentSource, num_records: int | None) -> StoredFile:
@@ -36,7 +37,7 @@ def make_table(source: DocumentSource, num_records: int | None) -> StoredFile:
 
 def num_entries(table: StoredFile) -> int:
     """How many entries the tables of a file have together."""
-    return (table.size_bytes - FIRST_ENTRY) // OFFSET.itemsize
+    return (table.size_bytes - _END_BYTES) // OFFSET.itemsize
 
 
 def make_tables(identity: str, offsets: Callable[[], Iterator[Offsets]]) -> StoredFile:
@@ -48,13 +49,14 @@ def make_tables(identity: str, offsets: Callable[[], Iterator[Offsets]]) -> Stor
 def _write(path: Path, offsets: Iterator[Offsets]) -> None:
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
         leftover.unlink(missing_ok=True)  # of a process that died: we have its lock
-    file, count = OpenFile(path), 0
+    file, checksum, count = OpenFile(path), xxhash.xxh3_64(), 0
     try:
-        file.write(bytes(FIRST_ENTRY))
         for some in offsets:
-            file.write(some.astype(OFFSET))
+            entries = some.astype(OFFSET).tobytes()
+            file.write(entries)
+            checksum.update(entries)
             count += some.size
-        file.write_at_start(_MAGIC + count.to_bytes(8, "little"))
+        file.write(count.to_bytes(8, "little") + checksum.digest() + _MAGIC)
         file.finish()
     except BaseException:
         file.discard()
@@ -63,13 +65,23 @@ def _write(path: Path, offsets: Iterator[Offsets]) -> None:
 
 def _find(path: Path) -> StoredFile | None:
     """The file, if it has as many entries as it says."""
-    if not path.is_file():
+    if not path.is_file() or path.stat().st_size < _END_BYTES:
         return None
-    head = read_head(path, FIRST_ENTRY)
-    count = int.from_bytes(head.start[8:], "little")
-    if not head.start.startswith(_MAGIC) or head.size_bytes != FIRST_ENTRY + 8 * count:
+    size_bytes = path.stat().st_size
+    end = read_part(path, size_bytes - _END_BYTES, _END_BYTES)
+    count = int.from_bytes(end[:8], "little")
+    if not end.endswith(_MAGIC) or size_bytes != OFFSET.itemsize * count + _END_BYTES:
         return None
-    return StoredFile(head.size_bytes, path=str(path), first_byte=FIRST_ENTRY)
+    return StoredFile(size_bytes, path=str(path))
+
+
+def table_problem(path: Path) -> str | None:
+    """Say what is wrong with the entries of a file of tables."""
+    content = path.read_bytes()
+    end = content[-_END_BYTES:]
+    if xxhash.xxh3_64_digest(content[:-_END_BYTES]) == end[8:16]:
+        return None
+    return f"{path}: was changed; remove it, and it is made again"
 
 
 def _checked_ends(source: DocumentSource, num_records: int | None) -> Iterator[Offsets]:

@@ -59,7 +59,8 @@ class Job:
             try:
                 yield
             except BaseException:
-                if not any(self._directory.glob(f"*{_DONE}")):
+                ours = (mark.name, lock_name(_LOCK))
+                if all(path.name in ours for path in self._directory.iterdir()):
                     mark.unlink()  # there is nothing to go on with
                 raise
             mark.unlink()
@@ -83,8 +84,8 @@ class Job:
             identity = None
         if identity != self._identity:
             raise DatasetExistsError(
-                f"{mark}: something else is being written here, or its source has changed; choose "
-                "another path, or remove what is here"
+                f"{mark}: of another conversion, with other options, or of a source that has "
+                "changed since; choose another path, or remove what is here"
             )
 
     def check(self) -> None:
@@ -112,7 +113,7 @@ class Job:
                     done[tasks[task]] = task.result()
             except BaseException:
                 self._stop.set()
-                pool.shutdown(cancel_futures=True)
+                _wait_for_all(pool)
                 raise
         return done
 
@@ -126,12 +127,20 @@ class Job:
         try:
             write(open_new)
             stored = {each: file.finish() for each, file in files.items()}
-        except BaseException as error:
+        except BaseException:
             for file in files.values():
                 file.discard()
-            if isinstance(error, OSError) and error.filename is None:  # such as a full disk
-                error.filename = str(self._directory / name)
             raise
         sync_directory(self._directory)
         publish(self._directory / f"{name}{_DONE}", json.dumps(stored))
         return stored
+
+
+def _wait_for_all(pool: ThreadPoolExecutor) -> None:
+    """Let no thread go on writing, however impatient the user is."""
+    while True:
+        try:
+            pool.shutdown(cancel_futures=True)
+        except KeyboardInterrupt:
+            continue
+        return

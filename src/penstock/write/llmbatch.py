@@ -6,8 +6,8 @@ function wrote it, and sorting can be done out of memory without knowing how man
 come: `write.sorting`.
 (ZeroBatch does not say which generator it shuffles with: its files cannot be made byte for byte.)
 
-All work is done in `.NAME.partial` beside the output, which gets its name when all is synced. Who
-writes holds a lock; what a killed writer left is removed by the next one of that name.
+All work is done in `.NAME.penstock-tmp` beside the output, which gets its name when all is synced.
+Who writes holds a lock; what a killed writer left is removed by the next one of that name.
 """
 
 import contextlib
@@ -284,7 +284,7 @@ def _workspace(output_path: str | os.PathLike[str], *, as_directory: bool) -> It
         raise DatasetExistsError(f"{output.parent}: a file is in the way") from None
     with hold_lock(output.parent, output.name):
         _refuse_to_replace(output, as_directory)
-        directory = output.with_name(f".{output.name}.partial")
+        directory = output.with_name(f".{output.name}.penstock-tmp")
         shutil.rmtree(directory, ignore_errors=True)  # a killed writer's
         directory.mkdir()
         try:

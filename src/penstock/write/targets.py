@@ -56,7 +56,7 @@ class Target:
 
     write: Callable[[Documents, OpenNew], None]
     token_types: tuple[str, ...]
-    """which types of tokens it can hold; the first that holds the stored one is taken"""
+    """which types of tokens it can hold; nothing stands for any"""
     holds_documents: bool = True
     holds_loss_mask: bool = False
     holds_fields: bool = False
@@ -98,7 +98,10 @@ def write_megatron(documents: Documents, open_new: OpenNew) -> None:
     index.write(megatron.HEADER.pack(megatron.MAGIC, 1, code, count, count + 1))
     for lengths, _ in _lengths_and_starts(documents):
         if lengths.size and lengths.max() > np.iinfo(np.int32).max:
-            raise UsageError("Megatron's documents have less than 2^31 tokens; one is longer")
+            raise UsageError(
+                "Megatron's documents have less than 2^31 tokens, one is longer; if files are not "
+                "one document each, open them with eos_id or bos_id"
+            )
         index.write(lengths.astype("<i4"))
     for _, starts in _lengths_and_starts(documents):
         index.write((starts * size).astype("<i8"))
@@ -189,5 +192,5 @@ TARGETS = {
     "llmchnk": Target(write_llmchnk, ("<u2", "<u4")),
     "llmbatch": llmbatch_target(1, 1),
     "llmc": Target(write_llmc, ("<u2", "<u4"), holds_documents=False),
-    "flat": Target(write_flat, ("<u2", "<u4", "<i4", "<u8", "<i8"), holds_documents=False),
+    "flat": Target(write_flat, (), holds_documents=False),
 }
