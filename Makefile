@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test bench fuzz lint format clean
 
 demo: $(SETUP)
 	$(BIN)/penstock demo
@@ -13,6 +13,11 @@ test: lint
 
 bench: $(SETUP)
 	$(BIN)/python -m benchmarks
+
+# Two minutes of mutated files; ends at the first that is not refused or read as it should be.
+fuzz: $(SETUP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt atheris
+	$(BIN)/python tests/attacks/fuzz.py -max_total_time=120
 
 lint: $(SETUP)
 	$(BIN)/ruff format --check .

@@ -5,6 +5,8 @@ import pytest
 
 import penstock
 
+collect_ignore = ["attacks/fuzz.py"]  # a program, and it needs atheris
+
 
 def write(path, tokens, *, cuts=(), shard_bytes=1, **options):
     """One document per piece between `cuts`, and a shard per document unless told otherwise."""

@@ -1020,3 +1020,20 @@ def test_sparse_files_of_2_to_the_62_bytes_are_read_where_they_are_asked():
         data = penstock.open(batch)
         assert data.num_records == 1 << 60
         assert data.document(data.num_documents - 1).shape == (1 << 19,)
+
+
+def test_a_batch_without_rows_whose_offsets_lead_nowhere_is_empty(tmp_path):
+    """pyarrow validates such an array, and then ends the process; found by `make fuzz`."""
+    arrow = pytest.importorskip("pyarrow")
+    offsets = arrow.py_buffer(np.array([2048], "<i4").tobytes())
+    kind = arrow.list_(arrow.uint16())
+    empty = arrow.Array.from_buffers(
+        kind, 0, [None, offsets], children=[arrow.array([], arrow.uint16())]
+    )
+    full = arrow.array([[1, 2], [3]], kind)
+    schema = arrow.schema([("input_ids", kind)])
+    with arrow.ipc.new_stream(tmp_path / "x.arrow", schema) as writer:
+        for lists in (empty, full):
+            writer.write_batch(arrow.record_batch([lists], schema=schema))
+    data = penstock.open(tmp_path / "x.arrow")
+    assert [data.document(k).tolist() for k in range(data.num_documents)] == [[1, 2], [3]]

@@ -35,7 +35,7 @@ def describe_arrow(head: Head, column: str | None = None) -> Manifest:
     with _readable(head.path):
         with _batches(head.path) as (schema, batches, address):
             name = _choose(head.path, schema, column)
-            lists = [_validated(batch.column(name)) for batch in batches]
+            lists = [_validated(batch.column(name)) for batch in batches if batch.num_rows]
         token = np.dtype(_value_type(schema.field(name).type).to_pandas_dtype()).newbyteorder("<")
         places = [_place(head, values, address, token) for values in lists]
         if any(place is None for place in places):
@@ -117,7 +117,10 @@ def _value_type(kind: Any) -> Any:
 
 
 def _validated(lists: Any) -> Any:
-    """An array whose offsets pyarrow has checked: it would follow any to wherever they point."""
+    """An array whose offsets pyarrow has checked: it would follow any to wherever they point.
+
+    It does not check those of an array without rows, and ends the process when it uses them.
+    """
     lists.validate(full=True)
     return lists
 
@@ -162,7 +165,8 @@ def _decode_parquet(path: Path, name: str) -> Iterator[Run]:
 def _decode_lists(path: Path, name: str) -> Iterator[Run]:
     with _readable(path), _batches(path) as (_, batches, _):
         for batch in batches:
-            yield _run(path, _validated(batch.column(name)))
+            if batch.num_rows:
+                yield _run(path, _validated(batch.column(name)))
 
 
 def _run(path: Path, lists: Any) -> Run:
