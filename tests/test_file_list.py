@@ -325,4 +325,4 @@ def test_listing_files_imports_nothing_large():
         "import sys, penstock.formats.file_list\n"
         "assert not {'numba', 'torch', 'pyarrow', 'rich'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -242,6 +242,7 @@ def test_without_masked_ends_documents_in_a_row_see_each_other_and_nothing_beyon
     with numbered(lengths) as data:
         view = data.packed(width, mask_ends=False)
         check_rows(view[:], document_of_token(lengths), False, [IGNORED] * len(view))
+        assert view.report.is_lossless
 
 
 def test_best_fit_is_the_textbook_s_for_twenty_thousand_documents():

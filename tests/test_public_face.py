@@ -17,7 +17,7 @@ def test_importing_penstock_imports_nothing_else():
         "import penstock.load.loader, penstock.dataset, penstock.write.writer\n"
         "assert not {'numba', 'torch', 'rich'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_torch_batches_without_torch_name_what_to_install(data, tmp_path):

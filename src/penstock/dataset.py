@@ -11,8 +11,7 @@ import xxhash
 from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import FormatError, UsageError
-from penstock.formats import Manifest, Shard
-from penstock.formats.shard import METADATA_ID, TOKEN
+from penstock.formats.shard import METADATA_ID, TOKEN, Manifest, Shard
 from penstock.formats.stream import fields_to_json
 from penstock.metadata.spans import Decoder, as_array, check_decoder
 from penstock.pack.policy import Policy

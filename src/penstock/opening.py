@@ -8,18 +8,11 @@ from pathlib import Path
 
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.formats import (
-    FILE_LIST,
-    Manifest,
-    data_files,
-    data_of,
-    describe,
-    describe_listed,
-)
-from penstock.formats.file_list import ListedFile, list_files
+from penstock.formats.detection import data_files, data_of, describe, describe_listed
+from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.files import read_head
 from penstock.formats.masks import with_mask
-from penstock.formats.shard import STREAM
+from penstock.formats.shard import STREAM, Manifest
 from penstock.formats.stream import FORMAT, fields_to_json
 from penstock.read.local import Access
 from penstock.read.scan import find_documents

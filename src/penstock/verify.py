@@ -9,7 +9,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.cache import cache_directory
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
 from penstock.formats.files import open_regular
@@ -25,9 +24,10 @@ from penstock.formats.shard import (
     TOKEN,
     Manifest,
     Shard,
+    StoredFile,
 )
 from penstock.formats.stream import FORMAT
-from penstock.formats.tables import table_problem
+from penstock.formats.tables import entries_bytes, is_table, table_checksum
 from penstock.read.documents import document_chunks, document_table
 
 _CHUNK_BYTES = 1 << 24
@@ -56,49 +56,51 @@ def _verify_foreign(
     shard: Shard, kind: str, read: set[str], progress: Callable[[int], None]
 ) -> Iterator[str]:
     """Sizes, the checksums there are, documents and padding; every byte, of `read` not again."""
-    for path, file in {str(shard.path(kind)): file for kind, file in shard.files.items()}.items():
-        if path in read:  # one that many shards lie in, as in Arrow
-            continue
-        read.add(path)
-        checksum = xxhash.xxh3_64()
-        try:
-            with open_regular(path) as opened:
-                while chunk := opened.read(_CHUNK_BYTES):
-                    checksum.update(chunk)
-                    progress(len(chunk))
-        except PenstockError as error:
-            yield str(error)
-        if file.xxh3 not in (None, checksum.hexdigest()):
-            yield f"{path}: xxh3 is {checksum.hexdigest()}, expected {file.xxh3}"
     try:
         shard.check_sizes()
         for _ in document_chunks([shard]):
             pass
-        table = Path(document_table(shard)[0])
-        if table.parent == cache_directory("tables"):
-            problem = table_problem(table)
-            if problem is not None:
-                yield problem
-        if kind == "llmbatch" and not _padding_is_zero(shard):
+        if kind == "llmbatch" and not _padding_is_zero(shard.files[STREAM]):
             yield (
                 f"{shard.path(STREAM)}: there are tokens where batches are padded; the header's "
                 "batch_size or seq_len is wrong"
             )
+        files = {str(shard.path(each)): file.xxh3 for each, file in shard.files.items()}
+        table, _ = document_table(shard)
+        if is_table(Path(table)):
+            files[table] = table_checksum(Path(table))
+        for path, expected in files.items():
+            if path not in read:  # many shards may lie in one file, as in Arrow
+                read.add(path)
+                found = _checksum(Path(path), progress)
+                if expected not in (None, found):
+                    remedy = "; remove it, and it is made again" if path == table else ""
+                    yield f"{path}: xxh3 is {found}, expected {expected}{remedy}"
     except PenstockError as error:
         yield str(error)
 
 
-def _padding_is_zero(shard: Shard) -> bool:
+def _checksum(path: Path, progress: Callable[[int], None]) -> str:
+    """Hash a file; of one of tables, the entries."""
+    checksum, left = xxhash.xxh3_64(), entries_bytes(path) if is_table(path) else None
+    with open_regular(path) as opened:
+        while chunk := opened.read(_CHUNK_BYTES):
+            checksum.update(chunk if left is None else chunk[: max(left, 0)])
+            left = None if left is None else left - len(chunk)
+            progress(len(chunk))
+    return checksum.hexdigest()
+
+
+def _padding_is_zero(file: StoredFile) -> bool:
     """A row or a token more or less need not change the size of a padded batch."""
-    file = shard.files[STREAM]
+    if not file.block_items:
+        return True
     used = TOKEN_BYTES * file.block_items
-    with open_regular(shard.path(STREAM)) as opened:
-        for start in range(file.first_byte, file.size_bytes, file.block_bytes or file.size_bytes):
-            if file.block_items and any(
-                os.pread(opened.fileno(), file.block_bytes - used, start + used)
-            ):
-                return False
-    return True
+    with open_regular(file.path) as opened:
+        return not any(
+            any(os.pread(opened.fileno(), file.block_bytes - used, start + used))
+            for start in range(file.first_byte, file.size_bytes, file.block_bytes)
+        )
 
 
 def _verify_shard(

@@ -13,7 +13,6 @@ Importing this imports torch, since datasets are of its type; nothing else in Pe
 """
 
 import os
-import stat
 from bisect import bisect
 from itertools import accumulate
 from operator import index
@@ -26,10 +25,11 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.compat.document_ends import END, ends_within, positions
 from penstock.compat.listing import find_files
-from penstock.compat.mapped import check_multiple, map_file, remember
-from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
-from penstock.formats import data_of, refuse_unfinished
+from penstock.compat.mapped import map_file, remember
+from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.formats.detection import data_of, refuse_unfinished
 from penstock.formats.file_list import list_files, measure_files
+from penstock.formats.files import num_items, read_head
 
 _Base: Any
 try:
@@ -75,14 +75,15 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
         self.file_path = local_path("file_path", file_path)
         self.seq_len = integer("seq_len", seq_len, 1)
         self.token_size = token_size
+        self._token = np.dtype(f"<u{token_size}")
         self.return_positions = return_positions
         self.positions_from_eos_token_id = positions_from_eos_token_id
         self.fsize = _size(self.file_path) if fsize is None else integer("fsize", fsize)
-        check_multiple(self.file_path, self.fsize, token_size)
+        num_items(Path(self.file_path), self.fsize, self._token)
         self._width = self.seq_len + 1
         self._len = self.fsize // token_size // self._width
         if return_positions and positions_from_eos_token_id is None:
-            check_multiple(self._index_path, _size(self._index_path, _NO_INDEX), END.itemsize)
+            num_items(Path(self._index_path), _size(self._index_path, _NO_INDEX), END)
         self.drop_maps()
 
     def drop_maps(self) -> None:
@@ -117,7 +118,7 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
         return f"{self.file_path}.index"
 
     def _map_tokens(self) -> NDArray[Any]:
-        tokens = map_file(self.file_path, np.dtype(f"<u{self.token_size}"))
+        tokens = map_file(self.file_path, self._token)
         if tokens.nbytes < self.fsize:
             raise FormatError(
                 f"{self.file_path}: {tokens.nbytes:,} bytes, expected {self.fsize:,}; it was cut"
@@ -253,14 +254,9 @@ _NO_INDEX = "; write it, pass positions_from_eos_token_id, or leave out return_p
 
 def _size(path: str, remedy: str = "") -> int:
     try:
-        found = Path(path).stat()
-    except FileNotFoundError:
+        return read_head(Path(path), 0).size_bytes
+    except MissingDataError:
         raise MissingDataError(f"{path}: missing{remedy}") from None
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise FormatError(f"{path}: not a regular file")
-    return found.st_size
 
 
 def _from_end(item: int, length: int, path: str) -> int:

@@ -13,12 +13,13 @@ import os
 import resource
 import weakref
 from collections import deque
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import FormatError, MissingDataError, ReadError
+from penstock.formats.files import num_items, open_regular
 
 
 class Owner(Protocol):
@@ -51,30 +52,10 @@ def _most_owners() -> int:
 
 def map_file(path: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The whole file as an array that cannot be written."""
-    try:
-        # Not blocking: to open a pipe would wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            size_bytes = os.fstat(descriptor).st_size
-            content: Any = b""
-            if size_bytes:
-                content = mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise MissingDataError(f"{path}: missing") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        number = error.errno if isinstance(error, OSError) else None
-        raise ReadError(number, f"{path}: cannot be mapped: {reason}") from None
-    check_multiple(path, size_bytes, dtype.itemsize)
+    with open_regular(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        num_items(Path(path), size_bytes, dtype)
+        content: Any = b""
+        if size_bytes:
+            content = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
     return np.frombuffer(content, dtype)
-
-
-def check_multiple(path: str, size_bytes: int, item_bytes: int) -> None:
-    """Refuse a file that does not hold whole items."""
-    if size_bytes % item_bytes:
-        raise FormatError(
-            f"{path}: {size_bytes:,} bytes, not a multiple of {item_bytes}; it was cut, or "
-            "it is another kind of file"
-        )

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.compat.kernels import widen, widen_all
 from penstock.compat.ring import Ring
-from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
-from penstock.formats import refuse_unfinished
+from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.formats.detection import refuse_unfinished
 from penstock.formats.file_list import FILE_LIST, read_current
+from penstock.formats.files import open_regular
 from penstock.formats.llmbatch import HEADER_BYTES, parse_header
 from penstock.order import BlockShuffle, make_order
 from penstock.write.llmbatch import FILE_SUFFIX, write_batch_dataset, write_batch_file
@@ -38,11 +39,6 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _POSITIONS_AT_A_TIME = 1 << 12
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """What turns out to be a pipe must not wait for somebody who writes."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 class BatchFileReader:
     """An LLMBATCH file in memory, as the operating system pages it in.
 
@@ -53,20 +49,16 @@ class BatchFileReader:
 
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path).absolute()
-        try:
-            with open(self.path, "rb", opener=_open_at_once) as file:
-                size_bytes = os.fstat(file.fileno()).st_size
-                self.header = parse_header(file.read(HEADER_BYTES), size_bytes, str(self.path))
-                memory = mmap.mmap(
-                    file.fileno(),
-                    size_bytes,
-                    flags=mmap.MAP_PRIVATE | _NO_RESERVE,
-                    prot=mmap.PROT_READ | mmap.PROT_WRITE,
-                )
-        except FileNotFoundError:
-            raise MissingDataError(f"{self.path}: no such file") from None
-        except OSError as error:
-            raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
+        with open_regular(self.path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            head = os.pread(file.fileno(), HEADER_BYTES, 0)
+            self.header = parse_header(head, size_bytes, str(self.path))
+            memory = mmap.mmap(
+                file.fileno(),
+                size_bytes,
+                flags=mmap.MAP_PRIVATE | _NO_RESERVE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            )
         self.num_batches = self.header.num_batches
         self.batch_size = self.header.batch_size
         self.seq_len = self.header.seq_len

@@ -81,11 +81,8 @@ class Shard:
         return Path(self._path(kind))
 
     def _path(self, kind: str) -> str:
-        return (
-            self.files[kind].path
-            if kind in self.files and self.files[kind].path
-            else (f"{self.directory}/{self.name}{kind}")
-        )
+        file = self.files.get(kind)
+        return file.path if file and file.path else f"{self.directory}/{self.name}{kind}"
 
     def check_sizes(self, kinds: tuple[str, ...] | None = None) -> None:
         """Compare the sizes on disk (of all files, or of those named) with what is known."""

@@ -14,13 +14,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.atomic import OpenFile
-from penstock.cache import cached
+from penstock.cache import cache_directory, cached
 from penstock.errors import FormatError
 from penstock.formats.files import read_part
 from penstock.formats.shard import DOCUMENTS, OFFSET, DocumentSource, StoredFile
 
 Offsets = NDArray[np.int64]
 
+_KIND = "tables"
 _MAGIC = b"PENSTOCK"
 _END_BYTES = 24
 
@@ -43,7 +44,7 @@ def num_entries(table: StoredFile) -> int:
 def make_tables(identity: str, offsets: Callable[[], Iterator[Offsets]]) -> StoredFile:
     """Write down offsets, or find where that has been done."""
     name = f"{xxhash.xxh3_128_hexdigest(identity.encode())}{DOCUMENTS}"
-    return cached("tables", name, _find, lambda path: _write(path, offsets()))
+    return cached(_KIND, name, _find, lambda path: _write(path, offsets()))
 
 
 def _write(path: Path, offsets: Iterator[Offsets]) -> None:
@@ -75,13 +76,19 @@ def _find(path: Path) -> StoredFile | None:
     return StoredFile(size_bytes, path=str(path))
 
 
-def table_problem(path: Path) -> str | None:
-    """Say what is wrong with the entries of a file of tables."""
-    content = path.read_bytes()
-    end = content[-_END_BYTES:]
-    if xxhash.xxh3_64_digest(content[:-_END_BYTES]) == end[8:16]:
-        return None
-    return f"{path}: was changed; remove it, and it is made again"
+def is_table(path: Path) -> bool:
+    """Whether a file is one of tables that were made here."""
+    return path.parent == cache_directory(_KIND)
+
+
+def table_checksum(path: Path) -> str:
+    """What the entries of a file of tables had as their XXH3 when it was made."""
+    return read_part(path, path.stat().st_size - _END_BYTES + 8, 8).hex()
+
+
+def entries_bytes(path: Path) -> int:
+    """How many bytes of a file of tables are entries."""
+    return path.stat().st_size - _END_BYTES
 
 
 def _checked_ends(source: DocumentSource, num_records: int | None) -> Iterator[Offsets]:

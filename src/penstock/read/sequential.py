@@ -2,16 +2,18 @@
 
 For what goes through a whole dataset once. `LocalReader.read` is made for rows that lie apart: it
 copies each through memory of its own, opens the files anew for every call, and tells the system not
-to read ahead. Here a chunk is one `pread` into one buffer.
+to read ahead. Here a chunk is one read into one buffer.
 """
 
+import io
 import os
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PenstockError
+from penstock.errors import FormatError
+from penstock.formats.files import open_regular
 from penstock.formats.shard import STREAM
 from penstock.read.local import RECORDS, LocalReader
 
@@ -37,51 +39,25 @@ def stored_chunks(reader: LocalReader, start: int, stop: int) -> Iterator[NDArra
         first += shard.num_records
         if begin >= end:
             continue
-        with _Stream(reader, number) as stream:
+        path, file = reader.file(number, RECORDS)
+        with open_regular(path) as opened:
+            size_bytes = os.fstat(opened.fileno()).st_size
+            if size_bytes != file.size_bytes:
+                raise FormatError(
+                    f"{path}: {size_bytes:,} bytes, expected {file.size_bytes:,}; it was changed"
+                )
+            opened.seek(file.first_byte + begin * reader.record_bytes)
             for record in range(begin, end, count):
-                num_bytes = min(count, end - record) * reader.record_bytes
-                yield stream.read(record, buffer[:num_bytes])
+                chunk = buffer[: min(count, end - record) * reader.record_bytes]
+                _fill(chunk, opened)
+                yield chunk
 
 
-class _Stream:
-    """The open file of a shard's records."""
-
-    def __init__(self, reader: LocalReader, number: int) -> None:
-        self._reader, self._number = reader, number
-        self._path, self._file = reader.file(number, RECORDS)
-
-    def __enter__(self) -> "_Stream":
-        from penstock.read import kernels
-
-        try:
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-            self._descriptor = os.open(self._path, flags)
-        except OSError as error:
-            raise self._error(kernels.CANNOT_OPEN, 0, error.errno) from None
-        size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
-        if size_bytes != self._file.size_bytes:
-            os.close(self._descriptor)
-            raise self._error(kernels.WRONG_SIZE, 0, size_bytes)
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        os.close(self._descriptor)
-
-    def read(self, record: int, into: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Fill `into` with records from `record` on."""
-        from penstock.read import kernels
-
-        offset, done = self._file.first_byte + record * self._reader.record_bytes, 0
-        while done < into.size:
-            try:
-                got = os.preadv(self._descriptor, [into[done:].data], offset + done)
-            except OSError as error:
-                raise self._error(kernels.CANNOT_READ, offset + done, error.errno) from None
-            if not got:
-                raise self._error(kernels.SHORT_READ, offset + done, into.size - done)
-            done += got
-        return into
-
-    def _error(self, code: int, offset: int, detail: int | None) -> PenstockError:
-        fault = np.array([code, RECORDS, self._number, offset, detail or 0])
-        return self._reader.error(fault)
+def _fill(chunk: NDArray[np.uint8], file: io.FileIO) -> None:
+    """Read until the chunk is full, however many calls the system wants for it."""
+    done = 0
+    while done < chunk.size:
+        got = file.readinto(chunk[done:].data)
+        if not got:
+            raise FormatError(f"{file.name}: was cut while it was read; copy or write it again")
+        done += got

@@ -24,10 +24,10 @@ from penstock.atomic import (
     sync_directory,
 )
 from penstock.errors import DatasetExistsError
-from penstock.formats import UNFINISHED
+from penstock.formats.detection import UNFINISHED
 
 OpenNew = Callable[[str], OpenFile]
-Shard = Callable[[OpenNew], None]
+WriteShard = Callable[[OpenNew], None]
 """writes one shard into files that it opens by what their names end in"""
 Stored = Mapping[str, Written]
 
@@ -63,7 +63,7 @@ class Job:
                 if all(path.name in ours for path in self._directory.iterdir()):
                     mark.unlink()  # there is nothing to go on with
                 raise
-            mark.unlink()
+            mark.unlink()  # first: what is finished opens, whatever marks are left
             for done in self._directory.glob(f"*{_DONE}"):
                 done.unlink()
 
@@ -103,7 +103,7 @@ class Job:
             return None
         return stored if sizes == [file.size_bytes for file in stored.values()] else None
 
-    def run(self, shards: Mapping[str, Shard], workers: int) -> dict[str, Stored]:
+    def run(self, shards: Mapping[str, WriteShard], workers: int) -> dict[str, Stored]:
         """Write shards, by their names; their files, by theirs."""
         done: dict[str, Stored] = {}
         with ThreadPoolExecutor(workers, "penstock-convert") as pool:
@@ -117,7 +117,7 @@ class Job:
                 raise
         return done
 
-    def _write(self, name: str, write: Shard) -> Stored:
+    def _write(self, name: str, write: WriteShard) -> Stored:
         files: dict[str, OpenFile] = {}
 
         def open_new(suffix: str) -> OpenFile:
