@@ -251,7 +251,7 @@ def test_a_file_of_half_tokens_is_an_error(tmp_path):
         DatatroveFileDataset(path, 3, token_size=4)
     with pytest.raises(FormatError, match=r"a\.ds: 22 bytes, not a multiple of the 4 of uint32"):
         DatatroveFolderDataset(tmp_path, 3, token_size=4)
-    with pytest.raises(FormatError, match=r"a\.ds: 21 bytes, not a multiple of 2"):
+    with pytest.raises(FormatError, match=r"a\.ds: 21 bytes, not a multiple of the 2 of uint16"):
         DatatroveFileDataset(path, 3, fsize=21)
 
 

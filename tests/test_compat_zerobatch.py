@@ -24,7 +24,7 @@ from penstock.compat.zerobatch import (
     write_batch_dataset,
     write_batch_file,
 )
-from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.llmbatch import Header
 
 torch = pytest.importorskip("torch")
@@ -184,7 +184,7 @@ def test_a_forked_child_reads_on(directory):
 def test_a_missing_file_and_a_directory_are_named(directory):
     with pytest.raises(MissingDataError, match=r"none\.batch: missing"):
         BatchFileReader(directory / "none.batch")
-    with pytest.raises(ReadError, match="Is a directory"):
+    with pytest.raises(FormatError, match="is not a regular file"):
         BatchFileReader(directory)
 
 
