@@ -236,3 +236,10 @@ def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
         _ = data.fingerprint
     with pytest.raises(FormatError, match="is not a file of 200 bytes any more"):
         data.records(0, 10)
+
+
+def test_a_format_that_a_directory_does_not_have_is_said(tmp_path):
+    with penstock.Writer(tmp_path, vocab_size=9) as writer:
+        writer.append([1])
+    with pytest.raises(FileNotFoundError, match="holds no files of the format flat"):
+        penstock.open(tmp_path, format="flat")

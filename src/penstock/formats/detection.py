@@ -234,12 +234,13 @@ def _describe_directory(path: Path, name: str, option: str | None) -> list[Manif
         files = _files_by_name(path, name)
     if files and name in ("", *_FILES):
         return [_describe_file(file, name, option) for file in files]
-    if any(path.glob(f"*{stream.PART_SUFFIX}")):
+    is_ours = name in ("", "penstock")
+    if is_ours and any(path.glob(f"*{stream.PART_SUFFIX}")):
         raise MissingDataError(
             f"{path}: holds finished parts but no {stream.MANIFEST_NAME}; "
             f"join them with penstock.finish({str(path)!r})"
         )
-    if any(path.glob(f"*{STREAM}")):
+    if is_ours and any(path.glob(f"*{STREAM}")):
         raise MissingDataError(
             f"{path}: holds shards but no {stream.MANIFEST_NAME}: the writer did not finish; "
             "write the dataset again"
