@@ -36,5 +36,5 @@ $(SETUP): pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,parquet]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,text,ray]' --group dev
 	touch $@

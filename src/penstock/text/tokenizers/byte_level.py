@@ -1,0 +1,40 @@
+"""The tokenizer without a vocabulary: every byte of UTF-8 is a token."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
+
+_END_OF_TEXT = 256
+
+
+class ByteTokenizer:
+    """Ids 0 to 255 are the bytes, 256 is `<|endoftext|>`, which starts or ends documents.
+
+    >>> text = np.frombuffer(b"hi you", np.uint8)
+    >>> ids, offsets = ByteTokenizer().encode(text, np.array([0, 2, 6]))
+    >>> ids.tolist(), offsets.tolist()
+    ([104, 105, 32, 121, 111, 117], [0, 2, 6])
+    """
+
+    name = engine = "bytes"
+    fingerprint = "bytes"
+    vocab_size = _END_OF_TEXT + 1
+    specials: Mapping[str, int] = {"<|endoftext|>": _END_OF_TEXT}
+    bos_id = eos_id = _END_OF_TEXT
+
+    def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
+        """The bytes."""
+        ids = data[offsets[0] : offsets[-1]].astype(np.uint32)
+        return ids, offsets - offsets[0]
+
+    def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
+        """The bytes; each ends after itself."""
+        ids, starts = self.encode(data, offsets)
+        ends = np.arange(1, len(ids) + 1) - np.repeat(starts[:-1], np.diff(starts))
+        return ids, starts, ends
+
+    def cut(self, data: Bytes) -> int:
+        """Anywhere."""
+        return len(data)
