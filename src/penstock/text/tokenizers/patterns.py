@@ -1,0 +1,86 @@
+"""Split patterns: how a text is cut into the pieces that merges never cross.
+
+The patterns of the common vocabularies are known here, in every spelling that is in use, and are
+split by kernels; with any other one a tokenizer works by the engine that it came from.
+"""
+
+from typing import NamedTuple
+
+# What a pattern's code holds; `kernels.next_piece` reads it.
+GPT2, GPT4, O200K = range(3)
+FAMILY_BITS, DIGITS_SHIFT, DIGITS_BITS, TRAILING_SHIFT = 3, 2, 3, 4
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+
+
+class Pattern(NamedTuple):
+    """One way to split, by its usual name."""
+
+    name: str
+    regex: str
+    """as the tokenizers of this name are published"""
+    code: int
+
+
+def _code(family: int, digits: int, *, trailing: bool = False) -> int:
+    """`digits`: how many of a number make one piece; `trailing`: space at the end is one."""
+    return family | digits << DIGITS_SHIFT | trailing << TRAILING_SHIFT
+
+
+def _gpt4(digits: str) -> str:
+    return (
+        rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+
+
+_KNOWN = (
+    Pattern(
+        "gpt2",
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        _code(GPT2, 0),
+    ),
+    Pattern("gpt4", _gpt4(r"\p{N}{1,3}"), _code(GPT4, 3)),
+    Pattern(
+        "nanochat",
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+        r"|\s*[\r\n]|\s+(?!\S)|\s+",
+        _code(GPT4, 2),
+    ),
+    Pattern("qwen2", _gpt4(r"\p{N}"), _code(GPT4, 1)),
+    Pattern(
+        "o200k",
+        rf"{_BEFORE}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        _code(O200K, 3),
+    ),
+)
+PATTERNS = {pattern.name: pattern for pattern in _KNOWN}
+# As tiktoken spells them.
+_SPELLINGS = {
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "gpt4",
+}
+_TRAILING = {
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s": _code(GPT4, 3, trailing=True),
+}
+
+
+def find_pattern(regex: str) -> Pattern | None:
+    """The known pattern of this regular expression, or of this name.
+
+    >>> find_pattern("nanochat").code == find_pattern(PATTERNS["nanochat"].regex).code
+    True
+    """
+    if regex in _TRAILING:
+        return Pattern("cl100k", regex, _TRAILING[regex])
+    for pattern in _KNOWN:
+        if regex in (pattern.name, pattern.regex):
+            return pattern
+    name = _SPELLINGS.get(regex)
+    return PATTERNS[name]._replace(regex=regex) if name else None
