@@ -211,7 +211,7 @@ def piece_end(text, start, stop, code, classes):
     kind, size = _class_at(text, start, classes)
     if kind & LETTER and family != O200K:
         return _run(text, start + size, stop, classes, LETTER)
-    if family == GPT2 or family == GPT4:
+    if family != O200K:
         byte = _byte(text, start)
         if byte == _QUOTE:
             end = _contraction(text, start, stop, family == GPT4)
@@ -256,7 +256,7 @@ def last_certain_end(data, code, classes):
     text, table = data.ctypes.data, classes.ctypes.data
     limit, position, certain = len(data) - _LOOK_AHEAD, np.int64(0), np.int64(0)
     while position < limit:
-        kind, size = _class_at(text, position, table)
+        kind, _ = _class_at(text, position, table)
         if kind & SPACE and _run(text, position, len(data), table, SPACE) == len(data):
             break
         position = piece_end(text, position, len(data), code, table)

@@ -27,8 +27,7 @@ _TABLE = Path(__file__).with_name("unicode-16.classes")
 def classes() -> NDArray[np.uint8]:
     """The classes of every code point."""
     runs = np.frombuffer(zlib.decompress(_TABLE.read_bytes()), np.dtype("<u4"))
-    table = np.repeat((runs & 0xFF).astype(np.uint8), runs >> 8)
-    return table
+    return np.repeat((runs & 0xFF).astype(np.uint8), runs >> 8)
 
 
 def to_bytes(table: NDArray[np.uint8]) -> bytes:
