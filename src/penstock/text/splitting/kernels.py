@@ -1,12 +1,7 @@
-"""Splitting texts into pieces, and pieces into tokens, outside the GIL.
+"""Splitting texts into pieces, outside the GIL.
 
-`next_piece` is the split patterns, written out by hand: each decides by the classes of characters
-(`unicode.py`) and looks at most one character past the piece, or past a run of white space. Texts
-are valid UTF-8.
-
-A piece that was seen before is found in a cache by its bytes; another one is merged pair by pair.
-The caches have a fixed size, and a new piece takes the place of another: memory does not grow with
-the text, and what is found there never changes what comes out.
+The split patterns, written out by hand: each decides by the classes of characters and looks at most
+one character past the piece, or past a run of white space. Texts are valid UTF-8.
 """
 
 import numpy as np
@@ -14,7 +9,7 @@ from numba import types
 
 from penstock.jit import helper, inlined, kernel
 from penstock.machine.kernels import load
-from penstock.text.tokenizers.patterns import (
+from penstock.text.splitting.patterns import (
     DIGITS_BITS,
     DIGITS_SHIFT,
     FAMILY_BITS,
@@ -23,7 +18,7 @@ from penstock.text.tokenizers.patterns import (
     O200K,
     TRAILING_SHIFT,
 )
-from penstock.text.tokenizers.unicode import LETTER, LOWER, NUMBER, SPACE, UPPER
+from penstock.text.splitting.unicode import LETTER, LOWER, NUMBER, SPACE, UPPER
 
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _NEWLINE, _RETURN, _BLANK, _QUOTE, _SLASH = 10, 13, 32, 39, 47
