@@ -9,11 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from penstock._version import __version__
-from penstock.cli import audit, bench, convert, demo, inspect, pack, verify
+from penstock.cli import audit, bench, convert, demo, inspect, pack, train_tokenizer, verify
 from penstock.errors import PenstockError
 
 _COMMANDS = {
     "demo": demo,
+    "train-tokenizer": train_tokenizer,
     "inspect": inspect,
     "pack": pack,
     "convert": convert,
@@ -24,6 +25,7 @@ _COMMANDS = {
 _EXAMPLES = """\
 examples:
   penstock demo                                 see the whole thing work, on real text, in a minute
+  penstock train-tokenizer corpus --out tok     a BPE vocabulary from text files
   penstock inspect data/fineweb --seq-len 2048  what a dataset holds, and a few samples
   penstock pack data/fineweb --report           padding, split and cropped documents, per policy
   penstock convert corpus.ds out --to penstock  between formats; resumes where it was killed

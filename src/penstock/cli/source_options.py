@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from penstock.text.sources import Source
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
+def add_source(parser: argparse.ArgumentParser, *, metadata: bool = True) -> None:
     """The files of text, what they are, and what is taken of them."""
     parser.add_argument(
         "source",
@@ -24,14 +24,6 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--text", default="text", metavar="COLUMN", help="the column or key of the text (text)"
     )
-    group.add_argument(
-        "--metadata",
-        type=_names,
-        default=(),
-        metavar="COL[,COL…]",
-        help="columns or keys that documents keep as metadata",
-    )
-    group.add_argument("--spans", metavar="COL", help="the column or key of span annotations")
     group.add_argument(
         "--documents",
         choices=["line", "file", "block"],
@@ -50,6 +42,15 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         default=64 << 20,
         help="a longer row of Parquet or JSONL is a bad row (64 MiB)",
     )
+    parser.set_defaults(metadata=(), spans=None)
+    if metadata:
+        group.add_argument(
+            "--metadata",
+            type=_names,
+            metavar="COL[,COL…]",
+            help="columns or keys that documents keep as metadata",
+        )
+        group.add_argument("--spans", metavar="COL", help="the column or key of span annotations")
 
 
 def source_of(options: argparse.Namespace) -> "Source":

@@ -1,0 +1,110 @@
+"""Learn a BPE vocabulary from text files.
+
+  penstock train-tokenizer 'corpus/*.parquet' --vocab-size 32768 --out tok
+  penstock train-tokenizer notes.txt.zst --pattern gpt2 --special "<|endoftext|>" --out tok
+  penstock train-tokenizer web.jsonl --text content --max-bytes 2000000000 --out tok
+
+DIR gets tokenizer.json, tokenizer.tiktoken (the same tokens as ranks), tokenizer_config.json and
+token_bytes.npy (the bytes of every token, for bits per byte). One that exists is not replaced.
+"""
+
+import argparse
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from penstock.cli import options
+from penstock.cli.source_options import add_source, source_of
+
+if TYPE_CHECKING:
+    from penstock.cli.options import Bar
+    from penstock.text.training import Training
+
+_NUM_LONGEST, _SHOWN_CHARACTERS = 10, 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The text, the vocabulary, and where it is stored."""
+    add_source(parser, metadata=False)
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
+    parser.add_argument(
+        "--vocab-size", type=options.positive, default=32768, help="with special tokens (32768)"
+    )
+    parser.add_argument(
+        "--pattern",
+        default="nanochat",
+        help="what splits texts before merging: gpt2, gpt4, nanochat (GPT-4's, with numbers of 1 "
+        "or 2 digits), qwen2, o200k, or a regular expression (nanochat)",
+    )
+    parser.add_argument(
+        "--special",
+        action="append",
+        metavar="TOKEN",
+        help="a special token; can be repeated (<|bos|> and the eight others of nanochat)",
+    )
+    parser.add_argument(
+        "--max-bytes", type=options.positive, help="read only the first documents, up to so much"
+    )
+    parser.add_argument(
+        "--allow-smaller",
+        action="store_true",
+        help="store a smaller vocabulary if the text has too few pairs",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and print what came of it."""
+    from penstock.text.training import SPECIALS, train
+
+    with ExitStack() as stack:
+        training = train(
+            source_of(arguments),
+            arguments.vocab_size,
+            pattern=arguments.pattern,
+            specials=SPECIALS if arguments.special is None else tuple(arguments.special),
+            out=arguments.out,
+            max_bytes=arguments.max_bytes,
+            allow_smaller=arguments.allow_smaller,
+            progress=_Bars(stack),
+        )
+    _print(training, arguments.out)
+    return 0
+
+
+class _Bars:
+    """A bar for each stage, one after the other."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._stage = ""
+        self._bar: Bar
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage != self._stage:
+            self._stack.close()
+            self._stage = stage
+            bar = options.progress_bar(stage, total, unit_bytes=stage == "reading")
+            self._bar = self._stack.enter_context(bar)
+        self._bar.move_to(done)
+
+
+def _print(training: "Training", out: str) -> None:
+    vocabulary = training.vocabulary
+    num_merges = len(vocabulary.tokens) - 256
+    skipped = f", {training.num_bad_rows:,} bad rows skipped" if training.num_bad_rows else ""
+    print(
+        f"{training.num_bytes:,} bytes in {training.num_documents:,} documents, "
+        f"{training.num_words:,} distinct words{skipped}"
+    )
+    print(
+        f"{vocabulary.vocab_size:,} tokens: 256 bytes, {num_merges:,} merges, "
+        f"{len(vocabulary.specials):,} special"
+    )
+    if training.num_tokens:
+        print(f"{training.num_bytes / training.num_tokens:.3f} bytes per token of this text")
+    print(", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in training.seconds.items()))
+    longest = sorted(vocabulary.tokens[256:], key=len, reverse=True)[:_NUM_LONGEST]
+    for token in longest:
+        shown = repr(token.decode(errors="backslashreplace"))
+        cut = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+        print(f"  {len(token):>5,} bytes  {cut}")
+    print(f"stored in {out}")

@@ -1,0 +1,229 @@
+"""tokenizer.json, the files of Hugging Face's `tokenizers`, where they are byte-level BPE.
+
+Tokens stand there as strings with a printable character for every byte. What decides about ids is
+read; what a `Vocabulary` cannot say is refused by its name, so that another engine can take over.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import FormatError, UsageError
+from penstock.text.splitting.patterns import PATTERNS
+from penstock.text.tokenizers.vocabulary import (
+    NUM_BYTES,
+    Stored,
+    Vocabulary,
+    checked_id,
+    content_of,
+    enter,
+    excerpt,
+    merges_of_ranks,
+    tokens_by_id,
+)
+
+
+class NotByteLevelError(FormatError):
+    """A tokenizer.json that does what a `Vocabulary` cannot say."""
+
+
+def read_tokenizer_json(stored: Stored) -> Vocabulary:
+    """The vocabulary of a tokenizer.json."""
+    content, name = content_of(stored)
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{name}: not a tokenizer.json: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
+        raise FormatError(f"{name}: not a tokenizer.json: it has no model")
+    model = found["model"]
+    _refuse_others(found, model, name)
+    specials = _specials(found, name)
+    strings, pairs = model.get("vocab"), model.get("merges")
+    if not isinstance(strings, dict) or not isinstance(pairs, list):
+        raise FormatError(f"{name}: its model has no vocab, or no merges")
+    by_id: dict[int, bytes] = {}
+    ids: dict[str, int] = {}
+    for string, number in strings.items():
+        where = f"{name}, token {excerpt(string)}"
+        if string not in specials:
+            enter(by_id, number, _bytes_of(string, where), where)
+            ids[string] = number
+        elif specials[string] != number:
+            raise FormatError(
+                f"{where}: its id is {excerpt(number)}, and {specials[string]} as an added token"
+            )
+    tokens = tokens_by_id(by_id, name)
+    for special, number in specials.items():
+        if number in by_id:
+            raise FormatError(f"{name}: {excerpt(special)} has the id of another token, {number}")
+    return Vocabulary(
+        tokens=tokens,
+        merges=_merges(pairs, ids, name),
+        pattern=_pattern(found.get("pre_tokenizer"), name),
+        specials=specials,
+        whole_pieces=model.get("ignore_merges") is True,
+    )
+
+
+def _refuse_others(found: Mapping[str, Any], model: Mapping[str, Any], name: str) -> None:
+    if model.get("type", "BPE") != "BPE":
+        _refuse(name, f"its model is of type {excerpt(model['type'])}")
+    for key in ("normalizer", "truncation", "padding"):
+        if found.get(key) is not None:
+            _refuse(name, f"it has {key}")
+    # An unknown token is no matter: where every byte is a token, nothing is unknown.
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            _refuse(name, f"it has {key}")
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    raise NotByteLevelError(f"{name}: {what}; that is not byte-level BPE")
+
+
+def _specials(found: Mapping[str, Any], name: str) -> dict[str, int]:
+    added = found.get("added_tokens") or []
+    by_id: dict[int, str] = {}
+    for token in added if isinstance(added, list) else [added]:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            raise FormatError(f"{name}: {excerpt(token)} is no added token")
+        content = token["content"]
+        if token.get("special") is not True:
+            _refuse(name, f"the added token {excerpt(content)} is looked for in texts")
+        by_id[checked_id(token.get("id"), f"{name}, added token {excerpt(content)}")] = content
+    specials = {content: number for number, content in by_id.items()}
+    if len(specials) != len(added):
+        raise FormatError(f"{name}: two of its {len(added)} added tokens are, or have an id, alike")
+    return specials
+
+
+def _pattern(pre_tokenizer: object, name: str) -> str:
+    """The split pattern of the two shapes that byte-level BPE comes in."""
+    steps = pre_tokenizer
+    if isinstance(steps, dict) and steps.get("type") == "Sequence":
+        steps = steps.get("pretokenizers")
+    steps = steps if isinstance(steps, list) else [steps]
+    *splits, last = [step if isinstance(step, dict) else {} for step in steps] or [{}]
+    if last.get("type") != "ByteLevel":
+        _refuse(name, "its pre-tokenizer does not end with ByteLevel")
+    if last.get("add_prefix_space", True) is not False:
+        _refuse(name, "it has add_prefix_space")
+    splits_itself = last.get("use_regex", True) is not False
+    if splits_itself and not splits:
+        return PATTERNS["gpt2"].regex
+    if splits_itself or len(splits) != 1 or splits[0].get("type") != "Split":
+        _refuse(name, "its pre-tokenizer is not one Split and ByteLevel")
+    split = splits[0]
+    shape = (split.get("behavior"), split.get("invert", False))
+    regex = split.get("pattern")
+    if shape not in (("Isolated", False), ("Removed", True)) or not isinstance(regex, dict):
+        _refuse(name, f"its Split is {excerpt(shape)}")
+    if not isinstance(regex.get("Regex"), str):
+        _refuse(name, "its Split is by no regular expression")
+    pattern: str = regex["Regex"]
+    return pattern
+
+
+def _merges(pairs: list[Any], ids: Mapping[str, int], name: str) -> NDArray[np.int64]:
+    merges: dict[tuple[int, int], int] = {}
+    for i, pair in enumerate(pairs):
+        where = f"{name}, merge {i}: {excerpt(pair)}"
+        try:
+            # Until 2024 pairs were written as one string.
+            left, right = pair.split(" ") if isinstance(pair, str) else pair
+            key, new = (ids[left], ids[right]), ids[left + right]
+        except (KeyError, TypeError, ValueError):
+            raise FormatError(f"{where} is not two tokens that join to a third") from None
+        if key in merges:
+            raise NotByteLevelError(f"{where} is there twice, which no training does")
+        merges[key] = new
+    return np.array([(*key, new) for key, new in merges.items()], np.int64).reshape(-1, 3)
+
+
+@cache
+def _characters() -> tuple[str, ...]:
+    """A printable character for every byte: itself, or one from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    shown = set(printable)
+    return tuple(chr(byte if byte in shown else next(others)) for byte in range(NUM_BYTES))
+
+
+@cache
+def _bytes_by_character() -> dict[str, int]:
+    return {character: byte for byte, character in enumerate(_characters())}
+
+
+def _bytes_of(string: str, where: str) -> bytes:
+    known = _bytes_by_character()
+    try:
+        return bytes([known[character] for character in string])
+    except KeyError:
+        raise NotByteLevelError(
+            f"{where}: its characters do not all stand for bytes, as in byte-level BPE"
+        ) from None
+
+
+def to_tokenizer_json(vocabulary: Vocabulary) -> str:
+    """What a tokenizer.json holds, for `tokenizers.Tokenizer.from_file`."""
+    characters = _characters()
+    strings = ["".join(characters[byte] for byte in token) for token in vocabulary.tokens]
+    vocab = {string: number for number, string in enumerate(strings) if string}
+    for special in vocabulary.specials:
+        if special in vocab:
+            raise UsageError(
+                f"the special token {special!r} is written like another token of the vocabulary; "
+                "choose a name that no text has, such as <|bos|>"
+            )
+    merges = vocabulary.merges
+    if merges is None:
+        merges = merges_of_ranks(vocabulary.tokens)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": vocabulary.pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    found = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": number,
+                "content": special,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for special, number in vocabulary.specials.items()
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [split, {**byte_level, "use_regex": False}],
+        },
+        "post_processor": None,
+        "decoder": {**byte_level, "use_regex": False},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": vocabulary.whole_pieces,
+            "vocab": {**vocab, **vocabulary.specials},
+            "merges": [f"{strings[left]} {strings[right]}" for left, right, _ in merges],
+        },
+    }
+    return json.dumps(found, ensure_ascii=False, indent=1)

@@ -1,0 +1,196 @@
+"""Training vocabularies of byte-level BPE, by streaming over a source.
+
+Words are counted (`words.py`), merges are learned from the counts (`merges.py`), and the vocabulary
+is stored (`saved.py`). The same text gives the same vocabulary, that of rustbpe.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.errors import UsageError
+from penstock.text.batch import TextBatch
+from penstock.text.splitting.patterns import find_pattern
+from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
+from penstock.text.training.saved import refuse_existing, save_vocabulary
+
+if TYPE_CHECKING:
+    from penstock.text.sources import BadRow, Source
+
+SPECIALS = (
+    "<|bos|>",
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
+"""the special tokens of nanochat"""
+
+Progress = Callable[[str, int, int], None]
+"""is told a stage, `reading` (in bytes) or `merging`, how far it is, and how far it will go"""
+
+_SLICE_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """A vocabulary, and what it was made from."""
+
+    vocabulary: Vocabulary
+    """what was learned"""
+    num_documents: int
+    """that were read"""
+    num_bytes: int
+    """of their text"""
+    num_tokens: int
+    """that the vocabulary makes of it"""
+    num_words: int
+    """that are different from each other"""
+    num_bad_rows: int
+    """that were skipped"""
+    seconds: dict[str, float]
+    """by stage"""
+
+
+def train_tokenizer(
+    source: "Source",
+    vocab_size: int,
+    *,
+    pattern: str = "nanochat",
+    specials: Sequence[str] = SPECIALS,
+    out: str | PathLike[str] | None = None,
+    max_bytes: int | None = None,
+    allow_smaller: bool = False,
+    progress: Progress | None = None,
+) -> Vocabulary:
+    """Learn a vocabulary of `vocab_size` tokens: bytes, merges, and at the end the special ones.
+
+    `pattern` is a known split pattern's name (gpt2, gpt4, nanochat, qwen2, o200k), or any regular
+    expression. With `max_bytes` only the first documents are read, until they are so long. `out` is
+    a directory to store the vocabulary in. Text that has too few pairs is an error unless a smaller
+    vocabulary is allowed.
+    """
+    return train(
+        source,
+        vocab_size,
+        pattern=pattern,
+        specials=specials,
+        out=out,
+        max_bytes=max_bytes,
+        allow_smaller=allow_smaller,
+        progress=progress,
+    ).vocabulary
+
+
+def train(
+    source: "Source",
+    vocab_size: int,
+    *,
+    pattern: str,
+    specials: Sequence[str],
+    out: str | PathLike[str] | None,
+    max_bytes: int | None,
+    allow_smaller: bool,
+    progress: Progress | None,
+) -> Training:
+    """Do what `train_tokenizer` does, and report."""
+    from penstock.text.training.merges import learn_merges
+    from penstock.text.training.words import count_words
+
+    num_merges = vocab_size - NUM_BYTES - len(specials)
+    if num_merges < 0:
+        raise UsageError(
+            f"a vocabulary of {vocab_size:,} has no room for the {NUM_BYTES} bytes and "
+            f"{len(specials)} special tokens; make it {NUM_BYTES + len(specials):,} or more"
+        )
+    if len(set(specials)) != len(specials) or not all(specials):
+        raise UsageError(f"the special tokens {list(specials)} are not all different, or one is ''")
+    if out is not None:
+        refuse_existing(Path(out))
+    started = perf_counter()
+    reading = _Reading(source, max_bytes, progress)
+    words = count_words(reading.batches(), pattern)
+    counted = perf_counter()
+    learned = learn_merges(
+        words,
+        num_merges,
+        progress and (lambda known: progress("merging", known, num_merges)),
+    )
+    if len(learned.merges) < num_merges and not allow_smaller:
+        found = NUM_BYTES + len(learned.merges) + len(specials)
+        raise UsageError(
+            f"{reading.num_bytes:,} bytes of text have pairs for {found:,} tokens, special ones "
+            f"included, not for {vocab_size:,}; give more text, or allow a smaller vocabulary"
+        )
+    tokens = [bytes([byte]) for byte in range(NUM_BYTES)]
+    for left, right, _ in learned.merges.tolist():
+        tokens.append(tokens[left] + tokens[right])
+    known = find_pattern(pattern)
+    vocabulary = Vocabulary(
+        tokens=tuple(tokens),
+        merges=learned.merges,
+        pattern=known.regex if known else pattern,
+        specials={special: len(tokens) + i for i, special in enumerate(specials)},
+        whole_pieces=True,
+    )
+    merged = perf_counter()
+    if out is not None:
+        save_vocabulary(vocabulary, Path(out))
+    return Training(
+        vocabulary=vocabulary,
+        num_documents=reading.num_documents,
+        num_bytes=reading.num_bytes,
+        num_tokens=learned.num_tokens,
+        num_words=words.num_words,
+        num_bad_rows=reading.num_bad_rows,
+        seconds={"reading": counted - started, "merging": merged - counted},
+    )
+
+
+class _Reading:
+    """The text of a source, and how much of it there was."""
+
+    def __init__(self, source: "Source", max_bytes: int | None, progress: Progress | None) -> None:
+        self._source, self._max_bytes, self._progress = source, max_bytes, progress
+        self.num_documents = self.num_bytes = self.num_bad_rows = 0
+
+    def batches(self) -> Iterator[TextBatch]:
+        """All text, or the first documents."""
+        slices = self._source.slices(_SLICE_BYTES)
+        total = sum(piece.size_bytes for piece in slices)
+        if self._max_bytes is not None:
+            total = min(total, self._max_bytes)
+        for piece in slices:
+            for batch in self._source.read(piece, self._note):
+                yield self._within(batch)
+                if self._progress is not None:
+                    self._progress("reading", self.num_bytes, total)
+                if self._max_bytes is not None and self.num_bytes >= self._max_bytes:
+                    return
+
+    def _within(self, batch: TextBatch) -> TextBatch:
+        """The batch up to the document with which there is enough text."""
+        offsets = batch.offsets
+        if self._max_bytes is not None:
+            enough = offsets[0] + self._max_bytes - self.num_bytes
+            num_documents = int(np.searchsorted(offsets, enough))
+            if num_documents < batch.num_documents:
+                offsets = offsets[: num_documents + 1]
+                batch = replace(
+                    batch, offsets=offsets, rows=batch.rows[:num_documents], continues=False
+                )
+        self.num_documents += batch.num_documents - batch.continues
+        self.num_bytes += int(offsets[-1] - offsets[0])
+        return batch
+
+    def _note(self, row: "BadRow") -> None:
+        self.num_bad_rows += 1

@@ -1,0 +1,77 @@
+"""A trained vocabulary's directory: there whole, or not at all.
+
+tokenizer.json         for Hugging Face's tokenizers and for Penstock
+tokenizer.tiktoken     the same tokens as tiktoken ranks
+tokenizer_config.json  the special tokens and the split pattern, which ranks do not hold
+token_bytes.npy        int32, by id: how many bytes of text a token is, 0 for special ones
+"""
+
+import errno
+import io
+import json
+import secrets
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from penstock.atomic import OpenFile, sync_directory
+from penstock.errors import DatasetExistsError
+from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
+from penstock.text.tokenizers.vocabulary import Vocabulary, to_tiktoken
+
+# Names by which published tokenizers start and end documents.
+_BOS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
+_EOS = ("<|eos|>", "<|end_of_text|>", "</s>", "<|endoftext|>")
+
+
+def refuse_existing(directory: Path) -> None:
+    """Raise if something is there already."""
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise DatasetExistsError(
+            f"{directory}: it exists and is not replaced; remove it, or choose another name"
+        )
+
+
+def save_vocabulary(vocabulary: Vocabulary, directory: Path) -> None:
+    """Write the directory."""
+    sizes = np.zeros(vocabulary.vocab_size, np.int32)
+    sizes[: len(vocabulary.tokens)] = [len(token) for token in vocabulary.tokens]
+    token_bytes = io.BytesIO()
+    np.save(token_bytes, sizes, allow_pickle=False)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": next((name for name in _BOS if name in vocabulary.specials), None),
+        "eos_token": next((name for name in _EOS if name in vocabulary.specials), None),
+        "pattern": vocabulary.pattern,
+        "specials": dict(vocabulary.specials),
+    }
+    files = {
+        "tokenizer.json": to_tokenizer_json(vocabulary).encode(),
+        "tokenizer.tiktoken": to_tiktoken(vocabulary),
+        "tokenizer_config.json": json.dumps(config, ensure_ascii=False, indent=1).encode(),
+        "token_bytes.npy": token_bytes.getvalue(),
+    }
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = directory.with_name(f"{directory.name}.{secrets.token_hex(8)}.tmp")
+    temporary.mkdir()
+    try:
+        for name, content in files.items():
+            file = OpenFile(temporary / name)
+            file.write(content)
+            file.finish()
+        sync_directory(temporary)
+        _give_name(temporary, directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(directory.parent)
+
+
+def _give_name(temporary: Path, directory: Path) -> None:
+    try:
+        temporary.rename(directory)
+    except OSError as error:  # a directory takes the place of an empty one alone
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            refuse_existing(directory)
+        raise

@@ -1,0 +1,201 @@
+"""Counting the distinct words of texts: all that a trainer needs to know of them.
+
+Words are the pieces that a split pattern makes. Several threads count, each into a table of its
+own, and the sums do not depend on who counted what. Memory grows with the distinct words, not with
+the text.
+"""
+
+import os
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.text.batch import TextBatch
+from penstock.text.splitting.patterns import Pattern, find_pattern
+from penstock.text.splitting.unicode import classes
+
+Texts = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+# One thread that reads Parquet gives work to about so many that count.
+_MAX_THREADS = 4
+# What is held back of a document that comes in parts, until a piece of it surely ends.
+_MAX_REST_BYTES = 1 << 24
+_FIRST_WORDS, _FIRST_BYTES = 1 << 16, 1 << 19
+_NO_WEIGHTS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Words:
+    """Distinct words, end to end; word k is `blob[starts[k]:starts[k + 1]]`."""
+
+    blob: NDArray[np.uint8]
+    """the bytes"""
+    starts: NDArray[np.int64]
+    """one more than words"""
+    counts: NDArray[np.int64]
+    """how often each was found"""
+
+    @property
+    def num_words(self) -> int:
+        """How many distinct words these are."""
+        return len(self.counts)
+
+
+def count_words(batches: Iterable[TextBatch], pattern: str) -> Words:
+    """The words of all texts, by the split pattern of this name, or by this regular expression.
+
+    Known patterns are split by kernels, others by the `regex` package: slower, to the same result.
+    """
+    known = find_pattern(pattern)
+    add = partial(_Table.add, code=known.code) if known else partial(_add_by_regex, _Regex(pattern))
+    num_threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    turns: deque[tuple[_Table, Future[None] | None]] = deque(
+        (_Table(), None) for _ in range(num_threads)
+    )
+    with ThreadPoolExecutor(num_threads) as pool:
+        for data, offsets in _whole_pieces(batches, known):
+            table, work = turns.popleft()
+            if work is not None:
+                work.result()
+            turns.append((table, pool.submit(add, table, data=data, offsets=offsets)))
+        for _, work in turns:
+            if work is not None:
+                work.result()
+    total, _ = turns.popleft()
+    while turns:
+        total.add_words(turns.popleft()[0].words())
+    return total.words()
+
+
+def _whole_pieces(batches: Iterable[TextBatch], pattern: Pattern | None) -> Iterator[Texts]:
+    """Texts that no piece goes beyond, also where a document comes in parts."""
+    from penstock.text.splitting.kernels import last_certain_end
+
+    rest = np.empty(0, np.uint8)
+    for batch in batches:
+        data, offsets = batch.data, batch.offsets
+        if len(rest):
+            data = np.concatenate([rest, data[offsets[0] : offsets[-1]]])
+            offsets = offsets - offsets[0] + len(rest)
+            offsets[0] = 0
+            rest = rest[:0]
+        if batch.continues:
+            last = data[offsets[-2] : offsets[-1]]
+            cut = last_certain_end(last, pattern.code, classes()) if pattern else 0
+            if cut or len(last) <= _MAX_REST_BYTES:
+                rest = last[cut:].copy()
+                offsets = np.append(offsets[:-1], offsets[-1] - len(rest))
+        yield data, offsets
+    if len(rest):
+        yield rest, np.array([0, len(rest)])
+
+
+class _Table:
+    """Words that are being counted, by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._make(_FIRST_WORDS, _FIRST_BYTES)
+
+    def _make(self, max_words: int, max_bytes: int) -> None:
+        self._num_words = self._num_bytes = 0
+        self._slots = np.zeros(2 * max_words, np.uint64)
+        self._starts = np.zeros(max_words + 1, np.int64)
+        self._counts = np.empty(max_words, np.int64)
+        self._blob = np.empty(max_bytes, np.uint8)
+
+    def add(
+        self,
+        data: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        code: int,
+        weights: NDArray[np.int64] = _NO_WEIGHTS,
+    ) -> None:
+        """Count the words of texts."""
+        from penstock.text.training import kernels
+
+        texts = (data, offsets, weights, code, classes())
+        state = np.zeros(kernels.COUNTING_STATE, np.int64)
+        while True:
+            state[: kernels.DOCUMENT] = self._num_words, self._num_bytes
+            finished = kernels.count_words(
+                *texts, self._slots, self._starts, self._counts, self._blob, state
+            )
+            self._num_words, self._num_bytes = map(int, state[: kernels.DOCUMENT])
+            if finished:
+                return
+            document = state[kernels.DOCUMENT]
+            self._grow(int(offsets[document + 1] - offsets[document]))
+
+    def _grow(self, more_bytes: int) -> None:
+        """Make a table of twice the size, with room for a text of so many bytes."""
+        words = self.words()
+        self._make(2 * len(self._counts), 2 * len(self._blob) + more_bytes)
+        self.add_words(words)
+
+    def add_words(self, words: Words) -> None:
+        """Add what was counted elsewhere."""
+        from penstock.text.training.kernels import WHOLE
+
+        self.add(words.blob, words.starts, WHOLE, words.counts)
+
+    def words(self) -> Words:
+        """What was counted."""
+        return Words(
+            blob=self._blob[: self._num_bytes],
+            starts=self._starts[: self._num_words + 1],
+            counts=self._counts[: self._num_words],
+        )
+
+
+class _Regex:
+    """A split pattern that no kernel knows."""
+
+    def __init__(self, pattern: str) -> None:
+        try:
+            import regex  # type: ignore[import-untyped]
+        except ImportError:
+            raise UsageError(
+                f"the split pattern {pattern!r} is not one of the known ones, and others need the "
+                "regex package: pip install 'penstock[text]'"
+            ) from None
+        try:
+            self._pattern = regex.compile(pattern)
+        except regex.error as error:
+            raise UsageError(
+                f"{pattern!r} is neither the name of a split pattern nor a regular expression: "
+                f"{error}"
+            ) from None
+
+    def pieces(self, text: str) -> list[str]:
+        """All of a text, in pieces."""
+        pieces = [match.group() for match in self._pattern.finditer(text)]
+        if sum(map(len, pieces)) != len(text):
+            left_out = self._pattern.sub("", text)
+            raise UsageError(
+                f"the split pattern {self._pattern.pattern!r} leaves out text, such as "
+                f"{left_out[:50]!r}; add an alternative for what is left, such as |."
+            )
+        return pieces
+
+
+def _add_by_regex(
+    splitter: _Regex, table: _Table, data: NDArray[np.uint8], offsets: NDArray[np.int64]
+) -> None:
+    counter: Counter[str] = Counter()
+    for start, stop in pairwise(offsets):
+        counter.update(splitter.pieces(data[start:stop].tobytes().decode()))
+    words = [word.encode() for word in counter]
+    table.add_words(
+        Words(
+            blob=np.frombuffer(b"".join(words), np.uint8),
+            starts=np.cumsum([0, *map(len, words)]),
+            counts=np.fromiter(counter.values(), np.int64, len(words)),
+        )
+    )
