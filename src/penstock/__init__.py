@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.opening import open
     from penstock.order import BlockShuffle, LengthBuckets, Order, make_order, sum_digests
     from penstock.pack.policy import PackReport
+    from penstock.text.tokenizers.loading import load_tokenizer
     from penstock.views.packed import Documents, Packed
     from penstock.views.view import View
     from penstock.views.windows import Windows
@@ -47,6 +48,7 @@ __all__ = [
     "__version__",
     "convert",
     "finish",
+    "load_tokenizer",
     "make_order",
     "open",
     "sum_digests",
@@ -70,6 +72,7 @@ _HOMES = {
     "Writer": "write.writer",
     "convert": "conversion",
     "finish": "write.writer",
+    "load_tokenizer": "text.tokenizers.loading",
     "make_order": "order",
     "open": "opening",
     "sum_digests": "order",

@@ -93,6 +93,16 @@ def prefetch(typing_context, address):
     return types.void(types.int64), generate
 
 
+@intrinsic
+def trailing_zeros(typing_context, word):
+    """How many bits below the lowest one are zero; of a word that is not zero."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
 @helper
 def last_error():
     return np.int64(load(_errno_location(), 0, np.int32))

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from penstock.jit import helper, inlined, kernel
-from penstock.machine.kernels import load
+from penstock.machine.kernels import load, trailing_zeros
 from penstock.text.splitting.patterns import (
     DIGITS_BITS,
     DIGITS_SHIFT,
@@ -64,6 +64,29 @@ def _run(text, i, stop, classes, wanted):
             break
         i += size
     return i
+
+
+_EACH_BYTE = np.uint64(0x0101_0101_0101_0101)
+_HIGH_BITS, _LOW_BITS, _CASE = (_EACH_BYTE * np.uint64(byte) for byte in (0x80, 0x7F, 0x20))
+# Added to seven bits, they set the high one from `a` on, and after `z`.
+_FROM_A, _AFTER_Z = (_EACH_BYTE * np.uint64(0x80 - byte) for byte in (0x61, 0x7B))
+
+
+@inlined
+def _letters(text, i, stop, readable, classes):
+    """The end of the letters from `i` on: eight bytes at once, as long as they are ASCII."""
+    while i + 8 <= readable:
+        word = load(text + i, 0, np.uint64)
+        small = (word | _CASE) & _LOW_BITS
+        others = ~((small + _FROM_A) & ~(small + _AFTER_Z)) | word
+        others &= _HIGH_BITS
+        if others:
+            i += trailing_zeros(others) >> 3
+            break
+        i += 8
+    if i >= stop:
+        return stop
+    return _run(text, i, stop, classes, LETTER)
 
 
 @inlined
@@ -200,12 +223,15 @@ def _unlettered_piece(text, start, stop, kind, classes, family, most_digits, tra
 
 
 @inlined
-def piece_end(text, start, stop, code, classes):
-    """The end of the piece that begins at `start` of the text that ends at `stop`, by addresses."""
+def piece_end(text, start, stop, readable, code, classes):
+    """The end of the piece that begins at `start` of the text that ends at `stop`, by addresses.
+
+    Memory ends at `readable`, which may be after `stop`.
+    """
     family = code & FAMILY_BITS
     kind, size = _class_at(text, start, classes)
     if kind & LETTER and family != O200K:
-        return _run(text, start + size, stop, classes, LETTER)
+        return _letters(text, start + size, stop, readable, classes)
     if family != O200K:
         byte = _byte(text, start)
         if byte == _QUOTE:
@@ -217,7 +243,7 @@ def piece_end(text, start, stop, code, classes):
             if leads:
                 next_kind, next_size = _class_at(text, start + size, classes)
                 if next_kind & LETTER:
-                    return _run(text, start + size + next_size, stop, classes, LETTER)
+                    return _letters(text, start + size + next_size, stop, readable, classes)
         digits = code >> DIGITS_SHIFT & DIGITS_BITS
         trailing = code >> TRAILING_SHIFT & 1
         return _unlettered_piece(text, start, stop, kind, classes, family, digits, trailing)
@@ -227,7 +253,7 @@ def piece_end(text, start, stop, code, classes):
 @helper
 def next_piece(data, start, stop, code, classes):
     """The end of the piece that begins at `start` of the text that ends at `stop`."""
-    return piece_end(data.ctypes.data, start, stop, code, classes.ctypes.data)
+    return piece_end(data.ctypes.data, start, stop, len(data), code, classes.ctypes.data)
 
 
 @kernel(BYTES, types.int64, BYTES, types.int64[::1])
@@ -254,7 +280,7 @@ def last_certain_end(data, code, classes):
         kind, _ = _class_at(text, position, table)
         if kind & SPACE and _run(text, position, len(data), table, SPACE) == len(data):
             break
-        position = piece_end(text, position, len(data), code, table)
+        position = piece_end(text, position, len(data), len(data), code, table)
         if position <= limit:
             certain = position
     return certain

@@ -1,0 +1,196 @@
+"""`load_tokenizer`: from a file's name to a tokenizer."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.text.splitting.patterns import PATTERNS, find_pattern
+from penstock.text.tokenizers.bpe import BytePairTokenizer
+from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.tokenizers.tokenizer import Tokenizer
+from penstock.text.tokenizers.tokenizer_json import NotByteLevelError, read_tokenizer_json
+from penstock.text.tokenizers.vocabulary import Vocabulary, content_of, read_tiktoken
+
+Engine = Literal["auto", "fast", "tiktoken", "huggingface", "bytes", "reference"]
+
+_JSON, _RANKS, _CONFIG = "tokenizer.json", "tokenizer.tiktoken", "tokenizer_config.json"
+# In the order in which they are looked for.
+_USUAL_BOS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>", "[BOS]", "<|startoftext|>")
+_USUAL_EOS = ("<|endoftext|>", "<|eos|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]")
+# What the files that OpenAI publishes leave to the code that reads them.
+_PUBLISHED = {
+    "r50k_base": ("gpt2", {"<|endoftext|>": 50256}),
+    "cl100k_base": (
+        "cl100k",
+        {
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+    ),
+    "o200k_base": ("o200k", {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
+}
+
+
+def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> Tokenizer:
+    """Load a tokenizer: a tokenizer.json, tiktoken ranks, a directory with one of them, or "bytes".
+
+    Ranks say nothing of the split pattern: it is known for the files that OpenAI publishes, by
+    their names, and else stands in a tokenizer_config.json beside them, as `train-tokenizer`
+    writes it.
+
+    Arguments:
+        stored: a path, or "bytes".
+        engine: "fast", "tiktoken" or "huggingface"; "auto" is the fastest that can do it, and
+            "reference" the one that the vocabulary was made for.
+
+    >>> load_tokenizer("bytes").vocab_size
+    257
+    """
+    if engine not in ("auto", "fast", "tiktoken", "huggingface", "bytes", "reference"):
+        raise UsageError(f"engine {engine!r}; use auto, fast, tiktoken, huggingface or bytes")
+    if str(stored) == "bytes" or engine == "bytes":
+        if str(stored) != "bytes" or engine not in ("auto", "bytes", "reference"):
+            raise UsageError('the engine "bytes" is for the tokenizer "bytes", and no other')
+        return ByteTokenizer()
+    path = _file_of(Path(stored))
+    if path.suffix == ".json":
+        return _from_json(path, engine)
+    if path.suffix in (".pkl", ".pickle", ".pt"):
+        raise UsageError(
+            f"{path}: a pickle can run any code when it is loaded, so none is; save the "
+            "vocabulary as tokenizer.json or as tiktoken ranks instead"
+        )
+    return _from_ranks(path, engine)
+
+
+def _file_of(path: Path) -> Path:
+    if not path.is_dir():
+        if not path.exists():
+            raise MissingDataError(
+                f"{path}: no such file; give a tokenizer.json, tiktoken ranks, a directory with "
+                'one of them, or "bytes"'
+            )
+        return path
+    for name in (_JSON, _RANKS):
+        if (path / name).exists():
+            return path / name
+    raise MissingDataError(f"{path}: neither {_JSON} nor {_RANKS} is there")
+
+
+def _from_json(path: Path, engine: Engine) -> Tokenizer:
+    from penstock.text.tokenizers.reference import HuggingFaceTokenizer
+
+    content, _ = content_of(path)
+    config = _config_beside(path)
+    if engine not in ("huggingface", "reference"):
+        try:
+            vocabulary = read_tokenizer_json(path)
+        except NotByteLevelError as reason:
+            if engine != "auto":
+                raise UsageError(f"{reason}, which the {engine} engine does not do") from None
+        else:
+            if engine != "auto" or find_pattern(vocabulary.pattern):
+                return _engine_for(vocabulary, path.name, config, engine)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: not a tokenizer.json ({error})") from None
+    tokenizer = HuggingFaceTokenizer(text, path.name)
+    tokenizer.bos_id, tokenizer.eos_id = _marks(dict(tokenizer.specials), config)
+    return tokenizer
+
+
+def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
+    if engine == "huggingface":
+        raise UsageError(f"{path}: ranks are for the engines fast and tiktoken")
+    config = _config_beside(path)
+    pattern, specials = config.get("pattern"), config.get("specials", {})
+    if pattern is None:
+        if path.stem not in _PUBLISHED:
+            raise UsageError(
+                f"{path}: ranks do not say how texts are split, and {path.stem!r} is none of "
+                f"{', '.join(_PUBLISHED)}; put {_CONFIG} beside it with "
+                f'{{"pattern": "…", "specials": {{"<|endoftext|>": 50256}}}}, where the pattern is '
+                f"a regular expression or one of {', '.join(PATTERNS)}"
+            )
+        pattern, specials = _PUBLISHED[path.stem]
+    known = find_pattern(pattern)
+    vocabulary = Vocabulary(
+        tokens=read_tiktoken(path),
+        merges=None,
+        pattern=known.regex if known else pattern,
+        specials=specials,
+        whole_pieces=True,
+    )
+    return _engine_for(vocabulary, path.name, config, engine)
+
+
+def _engine_for(
+    vocabulary: Vocabulary, name: str, config: dict[str, Any], engine: Engine
+) -> Tokenizer:
+    known = find_pattern(vocabulary.pattern)
+    if engine == "fast" and not known:
+        raise UsageError(
+            f"{name}: the fast engine knows the split patterns {', '.join(PATTERNS)}, not "
+            f"{vocabulary.pattern!r}; use another engine"
+        )
+    kind: type[BytePairTokenizer]
+    if known and engine in ("auto", "fast"):
+        from penstock.text.tokenizers.fast import FastTokenizer
+
+        kind = FastTokenizer
+    else:
+        from penstock.text.tokenizers.reference import TiktokenTokenizer
+
+        _refuse_other_order(vocabulary, name)
+        kind = TiktokenTokenizer
+    return kind(vocabulary, name, *_marks(dict(vocabulary.specials), config))
+
+
+def _refuse_other_order(vocabulary: Vocabulary, name: str) -> None:
+    """tiktoken merges what makes the lowest id, and asks for whole pieces first."""
+    from penstock.text.tokenizers.tables import merges_of
+
+    if vocabulary.merges is None:
+        return
+    by_rank = merges_of(replace(vocabulary, merges=None))
+    num_merged = sum(len(token) > 1 for token in vocabulary.tokens)
+    if not np.array_equal(by_rank, vocabulary.merges) or len(by_rank) < num_merged:
+        raise UsageError(
+            f"{name}: its merges are not in the order of their tokens' ids, as tiktoken needs "
+            "them; use the engine fast or huggingface"
+        )
+
+
+def _marks(specials: dict[str, int], config: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The tokens that start and end documents: as the configuration says, or by usual names."""
+    marks = []
+    for key, usual in (("bos_token", _USUAL_BOS), ("eos_token", _USUAL_EOS)):
+        named = config.get(key)
+        named = named.get("content") if isinstance(named, dict) else named
+        if named is not None and named not in specials:
+            raise FormatError(f"{_CONFIG}: {key} is {named!r}, which is no special token")
+        names = (named,) if named is not None else usual if key not in config else ()
+        marks.append(next((specials[name] for name in names if name in specials), None))
+    return marks[0], marks[1]
+
+
+def _config_beside(path: Path) -> dict[str, Any]:
+    config = path.with_name(_CONFIG)
+    if not config.exists():
+        return {}
+    try:
+        found = json.loads(content_of(config)[0])
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{config}: not valid JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise FormatError(f"{config}: {found!r:.60} is not an object")
+    return found

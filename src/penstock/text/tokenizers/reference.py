@@ -1,0 +1,121 @@
+"""The engines that others wrote, by which ours is judged: tiktoken and tokenizers."""
+
+import importlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from penstock.errors import FormatError, UsageError
+from penstock.text.tokenizers.bpe import BytePairTokenizer
+from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
+
+
+class TiktokenTokenizer(BytePairTokenizer):
+    """Computed by tiktoken."""
+
+    engine = "tiktoken"
+
+    @cached_property
+    def _encoding(self) -> Any:
+        ranks = {token: number for number, token in enumerate(self.vocabulary.tokens) if token}
+        return library("tiktoken").Encoding(
+            self.name,
+            pat_str=self.vocabulary.pattern,
+            mergeable_ranks=ranks,
+            special_tokens=dict(self.vocabulary.specials),
+        )
+
+    def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
+        """See `Tokenizer`."""
+        encode = self._encoding.encode_ordinary
+        return _joined([encode(text) for text in texts(data, offsets)])
+
+
+class HuggingFaceTokenizer:
+    """Computed by tokenizers, from any tokenizer.json."""
+
+    engine = "huggingface"
+
+    def __init__(
+        self, content: str, name: str, bos_id: int | None = None, eos_id: int | None = None
+    ) -> None:
+        self.name, self.bos_id, self.eos_id = name, bos_id, eos_id
+        self._content = content
+        try:
+            tokenizer = library("tokenizers").Tokenizer.from_str(content)
+        except UsageError:
+            raise
+        except Exception as error:  # the library raises nothing narrower
+            raise FormatError(f"{name}: not a tokenizer.json ({error})") from None
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True  # their text is ordinary text
+        self._tokenizer = tokenizer
+        self.vocab_size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self._content, self.name, self.bos_id, self.eos_id)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the file, without its layout."""
+        stored = json.dumps(json.loads(self._content), sort_keys=True)
+        return xxhash.xxh3_128_hexdigest(stored.encode())
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        """Special tokens and their ids."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
+
+    def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
+        """See `Tokenizer`."""
+        encoded = self._tokenizer.encode_batch_fast(texts(data, offsets), add_special_tokens=False)
+        return _joined([each.ids for each in encoded])
+
+    def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
+        """Also where each token ends, as the library says."""
+        documents = texts(data, offsets)
+        encoded = self._tokenizer.encode_batch(documents, add_special_tokens=False)
+        ids, id_offsets = _joined([each.ids for each in encoded])
+        ends = [
+            _byte_places(document)[[end for _, end in each.offsets]]
+            for document, each in zip(documents, encoded, strict=True)
+        ]
+        return ids, id_offsets, np.concatenate([*ends, np.empty(0, np.int64)])
+
+    def cut(self, data: Bytes) -> int:
+        """Nowhere: what it does with a text is not known."""
+        return 0
+
+
+def library(name: str) -> Any:
+    """One of the libraries, or how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UsageError(f"this needs {name}: pip install 'penstock[text]'") from None
+
+
+def texts(data: Bytes, offsets: Offsets) -> list[str]:
+    """Documents as strings."""
+    content, places = data.data, offsets.tolist()
+    return [str(content[start:stop], "utf-8") for start, stop in itertools.pairwise(places)]
+
+
+def _joined(documents: list[list[int]]) -> tuple[Ids, Offsets]:
+    offsets = np.zeros(len(documents) + 1, np.int64)
+    np.cumsum([len(document) for document in documents], out=offsets[1:])
+    every: Iterable[int] = itertools.chain.from_iterable(documents)
+    return np.fromiter(every, np.uint32, int(offsets[-1])), offsets
+
+
+def _byte_places(document: str) -> Offsets:
+    """At which byte each character begins, and the text ends."""
+    content = np.frombuffer(document.encode(), np.uint8)
+    return np.append(np.flatnonzero(content & 0xC0 != 0x80), len(content))

@@ -1,0 +1,58 @@
+"""A vocabulary as the tables that kernels look things up in."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.text.tokenizers.kernels import (
+    NOTHING,
+    SCRATCH_WORDS_PER_BYTE,
+    Merges,
+    fill_pairs,
+    fill_whole,
+    pairs_from_ranks,
+)
+from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
+
+
+def merge_tables(vocabulary: Vocabulary) -> Merges:
+    """The tables of a vocabulary."""
+    return _tables(vocabulary)[0]
+
+
+def merges_of(vocabulary: Vocabulary) -> NDArray[np.int64]:
+    """Its merges: which two tokens make which; found out where it has only ranks.
+
+    Tokens that no merges make are left out.
+    """
+    if vocabulary.merges is not None:
+        return vocabulary.merges
+    return _tables(vocabulary)[1]
+
+
+def _tables(vocabulary: Vocabulary) -> tuple[Merges, NDArray[np.int64]]:
+    lengths = np.array([len(token) for token in vocabulary.tokens], np.int64)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    ids = {token: number for number, token in enumerate(vocabulary.tokens)}
+    whole = np.full(_table_size(len(lengths)) if vocabulary.whole_pieces else 1, -1, np.int32)
+    num_merges = len(lengths) if vocabulary.merges is None else len(vocabulary.merges)
+    merges = Merges(
+        byte_ids=np.array([ids[bytes([byte])] for byte in range(NUM_BYTES)], np.uint32),
+        pairs=np.full(2 * _table_size(num_merges), NOTHING, np.uint64),
+        tokens=np.frombuffer(b"".join(vocabulary.tokens), np.uint8).copy(),
+        offsets=offsets,
+        whole=whole,
+    )
+    if vocabulary.whole_pieces:
+        fill_whole(merges.tokens, offsets, whole)
+    if vocabulary.merges is not None:
+        fill_pairs(vocabulary.merges, merges.pairs)
+        return merges, vocabulary.merges
+    found = np.empty((num_merges, 3), np.int64)
+    scratch = np.empty(int(lengths.max()) * SCRATCH_WORDS_PER_BYTE, np.uint64)
+    num_found = pairs_from_ranks(merges, scratch, found)
+    return merges, found[:num_found]
+
+
+def _table_size(num_entries: int) -> int:
+    """A power of two, of which at most half is used."""
+    return 1 << max(4, (2 * num_entries - 1).bit_length())
