@@ -112,7 +112,7 @@ def count_words(data, offsets, weights, code, classes, slots, starts, counts, bl
         place = offsets[state[DOCUMENT]] + state[PLACE]
         weight = weights[state[DOCUMENT]] if code == WHOLE else 1
         while place < stop:
-            end = stop if code == WHOLE else piece_end(text, place, stop, code, table)
+            end = stop if code == WHOLE else piece_end(text, place, stop, len(data), code, table)
             size = end - place
             number = _hash(text + place, size)
             slot = _find(text + place, size, number, slots, starts, memory)
