@@ -3,7 +3,7 @@
 import importlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any
 
@@ -32,8 +32,11 @@ class TiktokenTokenizer(BytePairTokenizer):
 
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
         """See `Tokenizer`."""
-        encode = self._encoding.encode_ordinary
-        return _joined([encode(text) for text in texts(data, offsets)])
+        documents = [
+            self._encoding.encode_to_numpy(text, disallowed_special=())
+            for text in texts(data, offsets)
+        ]
+        return np.concatenate([*documents, np.empty(0, np.uint32)]), _offsets(documents)
 
 
 class HuggingFaceTokenizer:
@@ -108,11 +111,13 @@ def texts(data: Bytes, offsets: Offsets) -> list[str]:
     return [str(content[start:stop], "utf-8") for start, stop in itertools.pairwise(places)]
 
 
+def _offsets(documents: Sequence[Sized]) -> Offsets:
+    return np.cumsum([0, *map(len, documents)], dtype=np.int64)
+
+
 def _joined(documents: list[list[int]]) -> tuple[Ids, Offsets]:
-    offsets = np.zeros(len(documents) + 1, np.int64)
-    np.cumsum([len(document) for document in documents], out=offsets[1:])
-    every: Iterable[int] = itertools.chain.from_iterable(documents)
-    return np.fromiter(every, np.uint32, int(offsets[-1])), offsets
+    every = itertools.chain.from_iterable(documents)
+    return np.fromiter(every, np.uint32), _offsets(documents)
 
 
 def _byte_places(document: str) -> Offsets:
