@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.conversion import ConvertReport, convert
     from penstock.dataset import Dataset
     from penstock.errors import PenstockError
+    from penstock.fetching import FetchProgress, FetchReport, fetch
     from penstock.load.loader import Loader, LoaderStats
     from penstock.opening import open
     from penstock.order import BlockShuffle, LengthBuckets, Order, make_order, sum_digests
@@ -35,6 +36,8 @@ __all__ = [
     "ConvertReport",
     "Dataset",
     "Documents",
+    "FetchProgress",
+    "FetchReport",
     "LengthBuckets",
     "Loader",
     "LoaderStats",
@@ -47,6 +50,7 @@ __all__ = [
     "Writer",
     "__version__",
     "convert",
+    "fetch",
     "finish",
     "load_tokenizer",
     "make_order",
@@ -60,6 +64,8 @@ _HOMES = {
     "ConvertReport": "conversion",
     "Dataset": "dataset",
     "Documents": "views.packed",
+    "FetchProgress": "fetching",
+    "FetchReport": "fetching",
     "LengthBuckets": "order",
     "Loader": "load.loader",
     "LoaderStats": "load.loader",
@@ -71,6 +77,7 @@ _HOMES = {
     "Windows": "views.windows",
     "Writer": "write.writer",
     "convert": "conversion",
+    "fetch": "fetching",
     "finish": "write.writer",
     "load_tokenizer": "text.tokenizers.loading",
     "make_order": "order",

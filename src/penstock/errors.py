@@ -5,6 +5,7 @@
     ├── MissingDataError   (FileNotFoundError)  a file or a dataset is not there
     ├── DatasetExistsError (FileExistsError)    writing would replace something finished
     ├── ReadError          (OSError)            the operating system failed, with file and offset
+    ├── FetchError         (OSError)            files could not be downloaded, and why
     ├── StateError         (ValueError)         a saved position belongs to something else
     ├── UsageError         (ValueError)         an argument that cannot work, and what would
     └── VerificationError  (AssertionError)     a check of exactness found a difference
@@ -12,6 +13,11 @@
 Each is also the builtin error that a caller would expect, so `except FileNotFoundError` works.
 A message says what was found, where, what was expected, and what to do.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.fetching import FetchReport
 
 
 class PenstockError(Exception):
@@ -32,6 +38,14 @@ class DatasetExistsError(PenstockError, FileExistsError):
 
 class ReadError(PenstockError, OSError):
     """The operating system could not open or read a file; the message has file and offset."""
+
+
+class FetchError(PenstockError, OSError):
+    """Files could not be downloaded; `report` says which, and what became of the others."""
+
+    def __init__(self, message: str, report: "FetchReport | None" = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class StateError(PenstockError, ValueError):

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from penstock._version import __version__
-from penstock.cli import audit, bench, convert, demo, inspect, pack, train_tokenizer, verify
+from penstock.cli import audit, bench, convert, demo, fetch, inspect, pack, train_tokenizer, verify
 from penstock.errors import PenstockError
 
 _COMMANDS = {
     "demo": demo,
+    "fetch": fetch,
     "train-tokenizer": train_tokenizer,
     "inspect": inspect,
     "pack": pack,
@@ -25,6 +26,7 @@ _COMMANDS = {
 _EXAMPLES = """\
 examples:
   penstock demo                                 see the whole thing work, on real text, in a minute
+  penstock fetch 'https://host/shard_{00000..00239}.parquet' --out corpus
   penstock train-tokenizer corpus --out tok     a BPE vocabulary from text files
   penstock inspect data/fineweb --seq-len 2048  what a dataset holds, and a few samples
   penstock pack data/fineweb --report           padding, split and cropped documents, per policy

@@ -1,0 +1,207 @@
+"""Files from HTTP servers into a directory, many at a time, whole or not at all.
+
+    target      a URL, the name of the file it becomes, and its checksum if that is known
+    part        a file that has not arrived whole; the next attempt, or the next call, goes on
+    record      what is known of a file that arrived: where from, its size, its sha256
+    workplace   the directory `.fetch` beside the files, where parts, locks and records are
+
+A thread takes one target at a time. It holds a lock on the name, so that another process waits; it
+asks for what the part lacks, and compares what the server says of the file with what the part is
+named after. A file gets its name when all of it is here, checked and synced.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.arguments import integer
+from penstock.errors import FetchError, UsageError
+from penstock.fetching.addresses import find_targets
+from penstock.fetching.download import Download, Job, StoppedError
+from penstock.fetching.records import Records
+from penstock.fetching.request import Client
+
+_WORKPLACE = ".fetch"
+_LOOK_S = 0.2  # between two looks at the threads
+_LEAVE_S = 1.0  # for threads to notice an end; one that waits for a server is left alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchReport:
+    """What a call of `fetch` did."""
+
+    files: tuple[Path, ...]
+    """those that are there and right, in the order of the URLs"""
+    num_fetched: int
+    num_skipped: int
+    """files that were there already"""
+    received_bytes: int
+    """what came over the network"""
+    failed: tuple[str, ...]
+    """one sentence for each file that could not be fetched"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchProgress:
+    """How far a call of `fetch` is."""
+
+    num_files: int
+    num_done: int
+    received_bytes: int
+    size_bytes: int
+    """what is here of the files that were not there before"""
+    total_bytes: int | None
+    """what they have when all are here; estimated from those that the server was asked for"""
+    notes: tuple[str, ...]
+    """what happened since the last time, in sentences"""
+
+
+def fetch(
+    urls: str | Iterable[str],
+    out: str | os.PathLike[str],
+    *,
+    shards: Sequence[int] | None = None,
+    sha256: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    verify: bool = False,
+    workers: int = 8,
+    attempts: int = 6,
+    timeout_s: float = 30.0,
+    backoff_s: float = 1.0,
+    progress: Callable[[FetchProgress], None] = lambda progress: None,
+) -> FetchReport:
+    """Download files into the directory `out`; what is there and right is not asked for again.
+
+    Arguments:
+        urls: URLs or patterns: `{00000..00239}` counts, `{}` and `{:05d}` are places for the
+            numbers of `shards`. Each may have a sha256 before or after it, parted by a space.
+        sha256: from names of files to checksums; every file must be there.
+        headers: of the requests. They go to the host of a URL, not to where it redirects.
+        verify: read the files that are there, and compare them with the checksums they had.
+        workers: how many files are fetched at once.
+        attempts: a file is given up after so many in a row that brought less than 1 MiB.
+        timeout_s: an attempt has failed when no byte came for so long.
+        backoff_s: the wait after a first failure; it doubles, to a minute, and is jittered.
+        progress: is told how far it is, a few times a second, in the thread of the caller.
+
+    A file that fails does not hinder the others; when they are done, `FetchError` has the reasons,
+    and the report as `report`. What arrived of it is gone on with by the next call.
+    """
+    targets = find_targets(urls, shards, sha256)
+    workers = min(integer("workers", workers, 1), len(targets))
+    if not timeout_s > 0 or not backoff_s >= 0:
+        raise UsageError(f"timeout_s is {timeout_s}, backoff_s {backoff_s}; they are seconds")
+    directory = Path(out).absolute()
+    workplace = directory / _WORKPLACE
+    notes: deque[str] = deque()
+    job = Job(
+        directory=directory,
+        workplace=workplace,
+        client=Client(_checked(headers or {}), timeout_s),
+        records=Records(workplace / "records.jsonl"),
+        attempts=integer("attempts", attempts, 1),
+        backoff_s=backoff_s,
+        verify=verify,
+        stop=threading.Event(),
+        note=notes.append,
+    )
+    workplace.mkdir(parents=True, exist_ok=True)
+    downloads = [Download(target, job) for target in targets]
+
+    def look() -> None:
+        progress(_progress(downloads, notes))
+
+    _run(downloads, job.stop, workers, look)
+    report = _report(downloads)
+    if report.failed:
+        others = f" (and {len(report.failed) - 1:,} others)" if len(report.failed) > 1 else ""
+        raise FetchError(f"{report.failed[0]}{others}", report)
+    return report
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~\w-]+", name, re.ASCII) or not re.fullmatch(
+            r"[\t\x20-\x7e\xa0-\xff]*", value
+        ):
+            # The value may be a secret.
+            raise UsageError(f"the header {name!r} is not as in 'Authorization: Bearer …'")
+    return headers
+
+
+def _run(
+    downloads: Sequence[Download], stop: threading.Event, workers: int, look: Callable[[], None]
+) -> None:
+    """Have threads do the downloads. They are daemons: one that waits for a server holds nobody."""
+    todo = deque(downloads)
+    broken: list[BaseException] = []
+
+    def work() -> None:
+        while todo and not stop.is_set():
+            with contextlib.suppress(IndexError):
+                download = todo.popleft()
+                try:
+                    download.run()
+                except StoppedError:
+                    return
+                except BaseException as error:
+                    broken.append(_of_disk(error, download))
+                    stop.set()
+
+    threads = [threading.Thread(target=work, name="penstock", daemon=True) for _ in range(workers)]
+    try:
+        for thread in threads:
+            thread.start()
+        alive = True
+        while alive and not broken:
+            for thread in threads:
+                thread.join(_LOOK_S / workers)
+            alive = any(thread.is_alive() for thread in threads)
+            look()
+    finally:
+        stop.set()
+        end = time.monotonic() + _LEAVE_S
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+    if broken:
+        raise broken[0]
+
+
+def _of_disk(error: BaseException, download: Download) -> BaseException:
+    if not isinstance(error, OSError):
+        return error
+    what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+    return FetchError(f"{download.path}: {what}; what was fetched is kept, call it again to go on")
+
+
+def _progress(downloads: Sequence[Download], notes: deque[str]) -> FetchProgress:
+    new = [download for download in downloads if not download.was_there]
+    totals = [each.total_bytes for each in new if each.total_bytes is not None]
+    size_bytes = sum(each.size_bytes for each in new)
+    expected = [each for each in new if not (each.is_done and each.total_bytes is None)]
+    return FetchProgress(
+        num_files=len(downloads),
+        num_done=sum(each.is_done for each in downloads),
+        received_bytes=sum(each.received_bytes for each in new),
+        size_bytes=size_bytes,
+        total_bytes=max(size_bytes, sum(totals) * len(expected) // len(totals)) if totals else None,
+        notes=tuple(notes.popleft() for _ in range(len(notes))),
+    )
+
+
+def _report(downloads: Sequence[Download]) -> FetchReport:
+    there = [each for each in downloads if each.failure is None]
+    return FetchReport(
+        files=tuple(each.path for each in there),
+        num_fetched=sum(not each.was_there for each in there),
+        num_skipped=sum(each.was_there for each in there),
+        received_bytes=sum(each.received_bytes for each in downloads),
+        failed=tuple(each.failure for each in downloads if each.failure is not None),
+    )

@@ -1,0 +1,211 @@
+"""From what the user writes to targets: patterns, lists of URLs, checksums, names of files."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256 as hash_of
+from itertools import chain, product, zip_longest
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from penstock.errors import FormatError, MissingDataError, UsageError
+
+_RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
+_PLACE = re.compile(r"\{(?::0?\d{1,2}d)?\}")
+_SHARDS = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_SUM_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
+# A dot in front is for the directory of parts and records; a name of theirs is 22 bytes longer.
+_NAME = re.compile(r"[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]*")
+_MOST_NAME_BYTES = 230
+_MOST_TARGETS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A URL, and the file that it becomes."""
+
+    url: str
+    name: str
+    """of the file"""
+    sha256: str | None
+    """what the user says that it must have, in lower case"""
+
+
+def find_targets(
+    urls: Iterable[str],
+    shards: Sequence[int] | None = None,
+    sha256: Mapping[str, str] | None = None,
+) -> list[Target]:
+    """The files that URLs, patterns and lines of a list mean, each once."""
+    targets: dict[str, Target] = {}
+    urls = [urls] if isinstance(urls, str) else list(urls)
+    if shards is not None and not any(map(_PLACE.search, urls)):
+        raise UsageError("shards are given, but no URL has a place for their numbers, {} or {:05d}")
+    for entry in urls:
+        pattern, given = _split_entry(entry)
+        expanded = expand(pattern, shards)
+        if given and len(expanded) > 1:
+            raise UsageError(f"{entry}: one sha256 for {len(expanded):,} files")
+        for url in map(_checked, expanded):
+            name = _name_of(url)
+            target = Target(url=url, name=name, sha256=_sum_of(name, given, sha256))
+            if targets.setdefault(name, target) != target:
+                raise UsageError(
+                    f"{shown(targets[name].url)} and {shown(url)} would both become {name!r}, or "
+                    "have different checksums; fetch them into different directories"
+                )
+            if len(targets) > _MOST_TARGETS:
+                raise UsageError(f"more than {_MOST_TARGETS:,} files; fetch some of them at a time")
+    if not targets:
+        raise UsageError("there is no URL to fetch")
+    return list(targets.values())
+
+
+def expand(pattern: str, shards: Sequence[int] | None = None) -> list[str]:
+    """Every URL that a pattern means: ranges as shells write them, and numbers of shards.
+
+    >>> expand("https://host/{08..10}.txt")
+    ['https://host/08.txt', 'https://host/09.txt', 'https://host/10.txt']
+    >>> expand("https://host/shard_{:05d}.parquet", shards=[0, 6542])
+    ['https://host/shard_00000.parquet', 'https://host/shard_06542.parquet']
+    """
+    patterns = [pattern]
+    if _PLACE.search(pattern):
+        if shards is None:
+            raise UsageError(f"{pattern}: which shards? Give them as in --shards 0-239,6542")
+        patterns = [_PLACE.sub(lambda found: found[0].format(n), pattern) for n in shards]  # noqa: B023
+    if re.search("[{}]", _RANGE.sub("", patterns[0]) if patterns else ""):
+        raise UsageError(
+            f"{pattern}: braces hold a range as in {{00000..00239}}, or are a place for the "
+            "numbers of shards, {} or {:05d}"
+        )
+    ranges = [_range(pattern, *ends) for ends in _RANGE.findall(pattern)]
+    _limit(pattern, len(patterns) * math.prod(map(len, ranges)))
+    return [
+        "".join(chain.from_iterable(zip_longest(_RANGE.split(each)[::3], values, fillvalue="")))
+        for each in patterns
+        for values in product(*ranges)
+    ]
+
+
+def _range(pattern: str, first: str, last: str) -> list[str]:
+    """The numbers of a range, padded as Bash pads them: if either end has a zero in front."""
+    low, high = int(first), int(last)
+    if low > high:
+        raise UsageError(f"{pattern}: {first} is larger than {last}; write {{{last}..{first}}}")
+    _limit(pattern, high - low + 1)
+    padded = any(len(end) > 1 and end[0] == "0" for end in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    return [f"{number:0{width}d}" for number in range(low, high + 1)]
+
+
+def _limit(pattern: str, num_urls: int) -> None:
+    if num_urls > _MOST_TARGETS:
+        raise UsageError(f"{pattern}: {num_urls:,} URLs; at most {_MOST_TARGETS:,} at a time")
+
+
+def parse_shards(text: str) -> list[int]:
+    """The numbers that `0-239,6542` means.
+
+    >>> parse_shards("0-3,6542")
+    [0, 1, 2, 3, 6542]
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        found = _SHARDS.fullmatch(part.strip())
+        low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if low > high:
+            raise UsageError(f"shards {text!r}: {part.strip()!r} is not as in 0-239,6542")
+        _limit(text, len(numbers) + high - low + 1)
+        numbers.extend(range(low, high + 1))
+    return numbers
+
+
+def read_list(path: Path) -> list[str]:
+    """The lines of a list of URLs, without comments."""
+    lines = (line.strip() for line in _lines(path))
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """A file as sha256sum writes it: from names of files to checksums."""
+    sums: dict[str, str] = {}
+    for number, line in enumerate(_lines(path), 1):
+        found = _SUM_LINE.fullmatch(line)
+        if not found and line.strip():
+            raise FormatError(
+                f"{path}, line {number}: {line!r} is not a line of sha256sum: 64 hexadecimal "
+                "digits, two spaces, the name of a file"
+            )
+        if found:
+            name, value = Path(found[2]).name, found[1].lower()
+            if sums.setdefault(name, value) != value:
+                raise FormatError(f"{path}, line {number}: a second checksum of {name!r}")
+    return sums
+
+
+def shown(url: str) -> str:
+    """A URL as it may be shown and kept: a hash stands for its query, which may hold a secret."""
+    parts = urlsplit(url)
+    query = parts.query and f"({hash_of(parts.query.encode()).hexdigest()[:8]})"
+    return urlunsplit(parts._replace(query=query))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise MissingDataError(f"{path}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: this is not UTF-8 text ({error})") from None
+    yield from text.splitlines()
+
+
+def _split_entry(entry: str) -> tuple[str, str | None]:
+    """A URL and its checksum, which may stand before or after it."""
+    words = entry.split()
+    sums = [word for word in words if _SHA256.fullmatch(word)]
+    rest = [word for word in words if word not in sums]
+    if len(rest) != 1 or len(sums) > 1:
+        raise UsageError(f"{entry!r} is not a URL, nor a URL and its sha256")
+    return rest[0], sums[0].lower() if sums else None
+
+
+def _sum_of(name: str, given: str | None, sha256: Mapping[str, str] | None) -> str | None:
+    if sha256 is None:
+        return given
+    if name not in sha256:
+        raise UsageError(
+            f"{name!r} is not among the {len(sha256):,} checksums; nothing was fetched"
+        )
+    listed = sha256[name].lower()
+    if not _SHA256.fullmatch(listed):
+        raise UsageError(f"the sha256 of {name!r} is {listed!r}; it must be 64 hexadecimal digits")
+    if given not in (None, listed):
+        raise UsageError(f"{name!r} has two checksums: {given} with its URL, {listed} in the list")
+    return listed
+
+
+def _checked(url: str) -> str:
+    url = quote(url.partition("#")[0], safe="%/:=&?~+!$,;'@()*[]")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url!r}: a URL starts with https:// or http:// and a host")
+    if "@" in parts.netloc:
+        raise UsageError(
+            f"{parts.scheme}://…@{parts.hostname}: give passwords as a header, as in "
+            "--header 'Authorization: Bearer …'"
+        )
+    return url
+
+
+def _name_of(url: str) -> str:
+    name = unquote(urlsplit(url).path.rpartition("/")[2])
+    if not _NAME.fullmatch(name) or len(name.encode()) > _MOST_NAME_BYTES:
+        raise UsageError(
+            f"{shown(url)}: {name!r} cannot be the name of a file; it must not be empty, start "
+            f"with a dot, hold / or control characters, or be longer than {_MOST_NAME_BYTES} bytes"
+        )
+    return name

@@ -1,0 +1,217 @@
+"""`Download`: one file from its URL to its name, through failures of all kinds."""
+
+import hashlib
+import random
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.atomic import hold_lock
+from penstock.errors import DatasetExistsError
+from penstock.fetching.addresses import Target, shown
+from penstock.fetching.part import Part
+from penstock.fetching.records import Record, Records
+from penstock.fetching.request import (
+    Answer,
+    Client,
+    InterruptedFetchError,
+    RangeError,
+    RefusedError,
+)
+
+_CHUNK_BYTES = 1 << 18
+# An attempt that brought this much was no failure to count: a long file over a bad line ends, too.
+_PROGRESS_BYTES = 1 << 20
+_LONGEST_BACKOFF_S = 60.0
+_LONGEST_WAIT_S = 600.0
+
+
+class StoppedError(Exception):
+    """The other files, or the user, want an end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What all downloads of one call share."""
+
+    directory: Path
+    workplace: Path
+    """where parts, locks and records are"""
+    client: Client
+    records: Records
+    attempts: int
+    backoff_s: float
+    verify: bool
+    stop: threading.Event
+    note: Callable[[str], None]
+    """is told, in a sentence, what the user may want to know"""
+
+
+class Download:
+    """One file on its way; another thread may look at its numbers."""
+
+    def __init__(self, target: Target, job: Job) -> None:
+        self.target, self._job = target, job
+        self.path = job.directory / target.name
+        self.size_bytes = 0
+        """what is here"""
+        self.received_bytes = 0
+        """what came over the network, now"""
+        self.total_bytes: int | None = None
+        """what the server says"""
+        self.is_done = self.was_there = False
+        self.failure: str | None = None
+        self._may_be_right = True
+
+    def run(self) -> None:
+        """Fetch the file unless it is there; afterwards the numbers say how it went."""
+        with ExitStack() as stack:
+            try:
+                try:
+                    stack.enter_context(hold_lock(self._job.workplace, self.target.name))
+                except DatasetExistsError:
+                    self._note("another process is fetching it; waiting")
+                    stack.enter_context(hold_lock(self._job.workplace, self.target.name, wait=True))
+                self.was_there = self._is_known()
+                if not self.was_there:
+                    part = stack.enter_context(Part(self._job.workplace, self.target.name))
+                    self._fetch(part)
+            except RefusedError as error:
+                self.failure = f"{shown(self.target.url)}: {error}"
+            self.is_done = True
+
+    def _note(self, sentence: str) -> None:
+        self._job.note(f"{self.target.name}: {sentence}")
+
+    def _is_known(self) -> bool:
+        """Whether the file is there and right, as far as that can be said without the server."""
+        if not self.path.exists():
+            return False
+        if not self.path.is_file():
+            raise RefusedError(f"{self.path} is there, and not a file; choose another directory")
+        known = self._job.records.find(self.target.name)
+        here = (shown(self.target.url), self.path.stat().st_size)
+        if known and (known.url, known.size_bytes) != here:
+            known = None
+        if known and not self._job.verify and self.target.sha256 in (None, known.sha256):
+            return True
+        expected = self.target.sha256 or (known.sha256 if known else None)
+        if expected is None:
+            return False
+        self._may_be_right = self._hash() == expected
+        if not self._may_be_right:
+            self._note("the file that is here has another sha256; fetching it again")
+        elif known is None:
+            self._record(expected)
+        return self._may_be_right
+
+    def _hash(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _record(self, sha256: str) -> None:
+        self._job.records.add(
+            Record(
+                name=self.target.name,
+                url=shown(self.target.url),
+                size_bytes=self.path.stat().st_size,
+                sha256=sha256,
+            )
+        )
+
+    def _fetch(self, part: Part) -> None:
+        failed, most_bytes = 0, part.size_bytes
+        while True:
+            try:
+                if self._ask(part):
+                    return
+            except InterruptedFetchError as failure:
+                if part.size_bytes >= most_bytes + _PROGRESS_BYTES:
+                    failed = 0
+                most_bytes = max(most_bytes, part.size_bytes)
+                failed += 1
+                self._wait_after(failure, failed, part.size_bytes)
+
+    def _wait_after(self, failure: InterruptedFetchError, failed: int, size_bytes: int) -> None:
+        found = f"{failure}, at byte {size_bytes:,}"
+        if failed >= self._job.attempts:
+            raise RefusedError(f"{found}; gave up after {failed} attempts, a later call goes on")
+        if failure.wait_s > _LONGEST_WAIT_S:
+            raise RefusedError(f"{found}; the server wants to be left for {failure.wait_s:,.0f} s")
+        wait_s = min(_LONGEST_BACKOFF_S, self._job.backoff_s * 2 ** (failed - 1))
+        wait_s = max(failure.wait_s, wait_s * random.uniform(0.5, 1))
+        self._note(f"{found}; attempt {failed + 1} of {self._job.attempts} in {wait_s:.1f} s")
+        if self._job.stop.wait(wait_s):
+            raise StoppedError
+
+    def _ask(self, part: Part) -> bool:
+        """Ask the server once, and say whether the file is here; if not, the part is gone."""
+        try:
+            answer = self._job.client.get(self.target.url, part.size_bytes)
+        except RangeError:
+            if not part.size_bytes:
+                raise RefusedError("the server sends a range that was not asked for") from None
+            return self._start_over(part, "the server has no more of it")
+        with answer:
+            sha256 = self.target.sha256 or answer.sha256
+            answer.check(self.target.name, sha256)
+            self.total_bytes = answer.total_bytes
+            identity = self._identity(answer, sha256)
+            if answer.start == 0:
+                if self._is_right(answer, sha256):
+                    return True
+                part.begin(identity)
+            elif not part.is_of(identity):
+                return self._start_over(part, "it is another file now")
+            self._receive(answer, part)
+        if sha256 not in (None, part.sha256):
+            if answer.start:
+                return self._start_over(part, "its sha256 is wrong")
+            found = part.sha256
+            part.discard()
+            raise RefusedError(f"its sha256 is {found}, not {sha256}; it was thrown away")
+        part.finish(self.path)
+        self._record(part.sha256)
+        return True
+
+    def _start_over(self, part: Part, why: str) -> bool:
+        self._note(f"{why}, after {part.size_bytes:,} bytes; starting over")
+        part.discard()
+        return False
+
+    def _identity(self, answer: Answer, sha256: str | None) -> str | None:
+        """What must be the same for a part to be gone on with.
+
+        It is compared here, not by the server (If-Range): some servers ignore that, some then
+        always send the whole file, and a part needs nothing but its name beside it.
+        """
+        return sha256 or (answer.validator and f"{self.target.url} {answer.validator}")
+
+    def _is_right(self, answer: Answer, sha256: str | None) -> bool:
+        """Whether a file that nothing is known of has the server's length, and its checksum."""
+        if not self._may_be_right or not self.path.exists():
+            return False
+        here_bytes = self.path.stat().st_size
+        if here_bytes != answer.total_bytes:
+            self._note(f"the file that is here has {here_bytes:,} bytes; fetching it again")
+            return False
+        found = self._hash()
+        if sha256 not in (None, found):
+            self._note("the file that is here has another sha256; fetching it again")
+            return False
+        self._record(found)
+        self.was_there = True
+        return True
+
+    def _receive(self, answer: Answer, part: Part) -> None:
+        self.size_bytes = part.size_bytes
+        while data := answer.read(_CHUNK_BYTES):
+            part.write(data)
+            self.received_bytes += len(data)
+            self.size_bytes = part.size_bytes
+            if self._job.stop.is_set():
+                raise StoppedError
+        if answer.total_bytes is not None and part.size_bytes != answer.total_bytes:
+            raise InterruptedFetchError(f"cut off before its {answer.total_bytes:,} bytes had come")

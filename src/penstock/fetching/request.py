@@ -1,0 +1,214 @@
+"""One request over HTTP, and what its answer says about the file."""
+
+import re
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPResponse
+from typing import IO, Any, Self
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
+
+from penstock._version import __version__
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_LINKED = "X-Linked-ETag"
+_LATER = {408, 425, 429}
+_SUFFIXES = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)}
+
+
+class RefusedError(Exception):
+    """Asking again would not help."""
+
+
+class InterruptedFetchError(Exception):
+    """Asking again may help."""
+
+    def __init__(self, reason: str, wait_s: float = 0) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+        """how long the server wants to be left alone"""
+
+
+class RangeError(Exception):
+    """The server has no such range, or answers with another."""
+
+
+class Client:
+    """Asks for files, with the user's headers, through the proxies of the environment."""
+
+    def __init__(self, headers: Mapping[str, str], timeout_s: float) -> None:
+        self._headers, self._timeout_s = headers, timeout_s
+        # The usual handlers, without those of ftp:, file: and data: URLs.
+        self._opener = OpenerDirector()
+        for handler in (
+            ProxyHandler(),
+            HTTPHandler(),
+            HTTPSHandler(),
+            UnknownHandler(),
+            HTTPDefaultErrorHandler(),
+            _Redirects(),
+            HTTPErrorProcessor(),
+        ):
+            self._opener.add_handler(handler)
+
+    def get(self, url: str, start: int) -> "Answer":
+        """Ask for a file from byte `start` on."""
+        request = Request(
+            url, headers={"Accept-Encoding": "identity", "User-Agent": f"penstock/{__version__}"}
+        )
+        if start:
+            request.add_header("Range", f"bytes={start}-")
+        for name, value in self._headers.items():
+            request.add_unredirected_header(name, value)
+        try:
+            response = self._opener.open(request, timeout=self._timeout_s)
+        except HTTPError as error:
+            with error:
+                raise _of_status(error, start) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise self.of_network(error) from None
+        try:
+            return Answer(self, response, start)
+        except BaseException:
+            response.close()
+            raise
+
+    def of_network(self, error: Exception) -> Exception:
+        """What a failure of the network means."""
+        reason = error.reason if isinstance(error, URLError) else error
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return RefusedError(f"its certificate is not trusted: {reason.verify_message}")
+        if isinstance(reason, TimeoutError):
+            return InterruptedFetchError(f"no bytes for {self._timeout_s:g} s")
+        text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        if isinstance(reason, OSError | HTTPException) and not isinstance(reason, ValueError):
+            return InterruptedFetchError(text)
+        return RefusedError(text)  # a URL that nothing can be asked of
+
+
+class Answer:
+    """A body on its way."""
+
+    def __init__(self, client: Client, response: HTTPResponse, asked_from: int) -> None:
+        self._client, self._response = client, response
+        headers = response.headers
+        if response.status not in (200, 206):
+            raise RefusedError(f"HTTP {response.status} {response.reason}, not the file")
+        self._encoding = headers.get("Content-Encoding", "identity").strip().lower()
+        self.start, self.total_bytes = 0, response.length
+        # Some servers answer a range with status 200: the header is what counts.
+        if response.status == 206 or "Content-Range" in headers:
+            found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+            if not found or int(found[1]) != asked_from:
+                raise RangeError
+            self.start, self.total_bytes = asked_from, int(found[3])
+        self._shows_its_end = self.total_bytes is not None or bool(response.chunked)
+        linked: str = getattr(response, "linked", headers.get(_LINKED, ""))
+        digits = linked.removeprefix("W/").strip('"').lower()
+        self.sha256 = digits if re.fullmatch("[0-9a-f]{64}", digits) else None
+        """Hugging Face says it of large files; an ETag of 64 digits can be any other hash"""
+        etag = headers.get("ETag", "")
+        date = headers.get("Last-Modified")
+        dated = date and f"{date} {self.total_bytes}"
+        self.validator = etag if etag.startswith('"') else dated
+        """what changes when the file does"""
+
+    def read(self, num_bytes: int) -> bytes:
+        """Up to so many bytes as soon as there are some; none at the end."""
+        try:
+            return self._response.read1(num_bytes)
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._client.of_network(error) from None
+
+    def check(self, name: str, sha256: str | None) -> None:
+        """Refuse a body that was compressed unasked, or that might be cut off unnoticed."""
+        suffixes = _SUFFIXES.get(self._encoding, ())
+        if self._encoding not in ("", "identity") and not name.endswith(suffixes):
+            raise RefusedError(
+                f"the server sends it as {self._encoding}, though asked not to; it would not be "
+                "what its name says"
+            )
+        if not (self._shows_its_end or sha256):
+            raise RefusedError(
+                "the server does not say how long it is, so that nobody can tell whether all of "
+                "it came; give its sha256"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._response.close()
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Keeps the user's headers from other hosts, and what Hugging Face says as it redirects."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and _origin(newurl) == _origin(req.full_url):
+            request.unredirected_hdrs.update(req.unredirected_hdrs)
+        return request
+
+    def http_error_302(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message
+    ) -> Any:
+        response = super().http_error_302(req, fp, code, msg, headers)  # type: ignore[arg-type]
+        if response is not None and _LINKED in headers:
+            response.linked = headers[_LINKED]
+        return response
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.lower()
+
+
+def _of_status(error: HTTPError, start: int) -> Exception:
+    """What a status that is not a success means."""
+    status = (
+        f"HTTP {error.code} {str(error.reason).splitlines()[0] if error.reason else ''}".strip()
+    )
+    if error.code == 416 and start:
+        return RangeError()
+    if error.code in _LATER or error.code >= 500:
+        return InterruptedFetchError(status, _wait_s(error.headers.get("Retry-After", "")))
+    if error.code in (401, 403):
+        return RefusedError(
+            f"the server does not allow it ({status}); where a login is needed, give "
+            "--header 'Authorization: Bearer …'"
+        )
+    if error.code in (404, 410):
+        return RefusedError(f"the server has no such file ({status})")
+    return RefusedError(status)
+
+
+def _wait_s(retry_after: str) -> float:
+    """Seconds, or a date; nothing where it is neither."""
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    try:
+        date = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0, (date - datetime.now(UTC)).total_seconds())
