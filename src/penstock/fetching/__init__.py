@@ -96,8 +96,9 @@ def fetch(
     """
     targets = find_targets(urls, shards, sha256)
     workers = min(integer("workers", workers, 1), len(targets))
-    if not timeout_s > 0 or not backoff_s >= 0:
-        raise UsageError(f"timeout_s is {timeout_s}, backoff_s {backoff_s}; they are seconds")
+    for name, seconds in (("timeout_s", timeout_s), ("backoff_s", backoff_s)):
+        if not 0 < seconds < 1e6:
+            raise UsageError(f"{name} is {seconds}; it must be seconds, more than 0")
     directory = Path(out).absolute()
     workplace = directory / _WORKPLACE
     notes: deque[str] = deque()

@@ -53,8 +53,8 @@ def find_targets(
             target = Target(url=url, name=name, sha256=_sum_of(name, given, sha256))
             if targets.setdefault(name, target) != target:
                 raise UsageError(
-                    f"{shown(targets[name].url)} and {shown(url)} would both become {name!r}, or "
-                    "have different checksums; fetch them into different directories"
+                    f"{shown(targets[name].url)} and {shown(url)} would both become {name!r}; "
+                    "fetch them into different directories"
                 )
             if len(targets) > _MOST_TARGETS:
                 raise UsageError(f"more than {_MOST_TARGETS:,} files; fetch some of them at a time")
@@ -75,8 +75,11 @@ def expand(pattern: str, shards: Sequence[int] | None = None) -> list[str]:
     if _PLACE.search(pattern):
         if shards is None:
             raise UsageError(f"{pattern}: which shards? Give them as in --shards 0-239,6542")
-        patterns = [_PLACE.sub(lambda found: found[0].format(n), pattern) for n in shards]  # noqa: B023
-    if re.search("[{}]", _RANGE.sub("", patterns[0]) if patterns else ""):
+        places = _PLACE.findall(pattern)
+        patterns = [
+            _interleave(_PLACE.split(pattern), [p.format(n) for p in places]) for n in shards
+        ]
+    if re.search("[{}]", _RANGE.sub("", _PLACE.sub("", pattern))):
         raise UsageError(
             f"{pattern}: braces hold a range as in {{00000..00239}}, or are a place for the "
             "numbers of shards, {} or {:05d}"
@@ -84,10 +87,14 @@ def expand(pattern: str, shards: Sequence[int] | None = None) -> list[str]:
     ranges = [_range(pattern, *ends) for ends in _RANGE.findall(pattern)]
     _limit(pattern, len(patterns) * math.prod(map(len, ranges)))
     return [
-        "".join(chain.from_iterable(zip_longest(_RANGE.split(each)[::3], values, fillvalue="")))
+        _interleave(_RANGE.split(each)[::3], values)
         for each in patterns
         for values in product(*ranges)
     ]
+
+
+def _interleave(literals: Sequence[str], values: Sequence[str]) -> str:
+    return "".join(chain.from_iterable(zip_longest(literals, values, fillvalue="")))
 
 
 def _range(pattern: str, first: str, last: str) -> list[str]:

@@ -68,12 +68,8 @@ class Download:
     def run(self) -> None:
         """Fetch the file unless it is there; afterwards the numbers say how it went."""
         with ExitStack() as stack:
+            self._lock(stack)
             try:
-                try:
-                    stack.enter_context(hold_lock(self._job.workplace, self.target.name))
-                except DatasetExistsError:
-                    self._note("another process is fetching it; waiting")
-                    stack.enter_context(hold_lock(self._job.workplace, self.target.name, wait=True))
                 self.was_there = self._is_known()
                 if not self.was_there:
                     part = stack.enter_context(Part(self._job.workplace, self.target.name))
@@ -81,6 +77,13 @@ class Download:
             except RefusedError as error:
                 self.failure = f"{shown(self.target.url)}: {error}"
             self.is_done = True
+
+    def _lock(self, stack: ExitStack) -> None:
+        try:
+            stack.enter_context(hold_lock(self._job.workplace, self.target.name))
+        except DatasetExistsError:
+            self._note("another process is fetching it; waiting")
+            stack.enter_context(hold_lock(self._job.workplace, self.target.name, wait=True))
 
     def _note(self, sentence: str) -> None:
         self._job.note(f"{self.target.name}: {sentence}")
@@ -111,13 +114,14 @@ class Download:
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def _record(self, sha256: str) -> None:
+    def _record(self, sha256: str, validator: str | None = None) -> None:
         self._job.records.add(
             Record(
                 name=self.target.name,
                 url=shown(self.target.url),
                 size_bytes=self.path.stat().st_size,
                 sha256=sha256,
+                validator=validator,
             )
         )
 
@@ -173,7 +177,7 @@ class Download:
             part.discard()
             raise RefusedError(f"its sha256 is {found}, not {sha256}; it was thrown away")
         part.finish(self.path)
-        self._record(part.sha256)
+        self._record(part.sha256, answer.validator)
         return True
 
     def _start_over(self, part: Part, why: str) -> bool:
@@ -190,18 +194,22 @@ class Download:
         return sha256 or (answer.validator and f"{self.target.url} {answer.validator}")
 
     def _is_right(self, answer: Answer, sha256: str | None) -> bool:
-        """Whether a file that nothing is known of has the server's length, and its checksum."""
+        """Whether the file that is here is the server's, as far as its answer tells."""
         if not self._may_be_right or not self.path.exists():
             return False
         here_bytes = self.path.stat().st_size
         if here_bytes != answer.total_bytes:
             self._note(f"the file that is here has {here_bytes:,} bytes; fetching it again")
             return False
+        known = self._job.records.find(self.target.name)
+        if known and sha256 is None and known.validator != answer.validator:
+            self._note("the file that is here came from elsewhere; fetching it again")
+            return False
         found = self._hash()
         if sha256 not in (None, found):
             self._note("the file that is here has another sha256; fetching it again")
             return False
-        self._record(found)
+        self._record(found, answer.validator)
         self.was_there = True
         return True
 

@@ -20,6 +20,8 @@ class Record:
     """as it may be shown"""
     size_bytes: int
     sha256: str
+    validator: str | None
+    """what the server says that changes when the file does, if it was asked"""
 
 
 class Records:
