@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         start = 0
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if asked and fault != "ignore range":
+        if asked and fault not in ("ignore range", "truncate whole"):
             start = int(asked[1])
             if start >= len(file.body):
                 self.send_response(416)
@@ -94,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start and fault != "range as 200" else 200)
         self.send_headers(headers | file.headers)
         half = len(body) // 2
-        if fault in ("stall", "truncate", "reset"):
+        if fault in ("stall", "truncate", "truncate whole", "reset"):
             self.send(body[:half])
         elif fault in ("chunked", "chunked cut"):
             pieces = [body[:half], body[half:]]

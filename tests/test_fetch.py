@@ -145,6 +145,14 @@ def test_last_modified_serves_where_the_etag_is_weak(server, tmp_path):
     fetch(url, tmp_path)
     assert server.sent("a.bin") == [HALF, HALF]
 
+    def change(file):
+        file.body = OTHER
+        file.headers["Last-Modified"] = "Mon, 07 Nov 1994 08:49:37 GMT"
+
+    url = server.add("b.bin", BODY, "truncate", change, headers=headers, validators=False)
+    fetch(url, tmp_path)
+    assert (tmp_path / "b.bin").read_bytes() == OTHER
+
 
 def test_retry_after_is_waited_for(server, tmp_path):
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() - 100))
@@ -180,6 +188,13 @@ def test_attempts_that_bring_much_do_not_count(server, tmp_path):
     url = server.add("a.bin", body, "truncate", "truncate", "truncate")
     fetch(url, tmp_path, attempts=2)
     assert (tmp_path / "a.bin").read_bytes() == body
+
+
+def test_attempts_that_bring_the_same_again_count(server, tmp_path):
+    url = server.add("a.bin", BODY, *["truncate whole"] * 9)
+    with pytest.raises(FetchError, match="gave up after 3 attempts"):
+        fetch(url, tmp_path, attempts=3)
+    assert server.sent("a.bin") == [HALF] * 3
 
 
 def test_files_that_fail_do_not_hinder_others(server, tmp_path):

@@ -10,7 +10,6 @@ asks for what the part lacks, and compares what the server says of the file with
 named after. A file gets its name when all of it is here, checked and synced.
 """
 
-import contextlib
 import errno
 import os
 import re
@@ -141,30 +140,33 @@ def _run(
     downloads: Sequence[Download], stop: threading.Event, workers: int, look: Callable[[], None]
 ) -> None:
     """Have threads do the downloads. They are daemons: one that waits for a server holds nobody."""
-    todo = deque(downloads)
+    todo = iter(downloads)  # which all threads take from
     broken: list[BaseException] = []
+    ended = threading.Semaphore(0)
 
     def work() -> None:
-        while todo and not stop.is_set():
-            with contextlib.suppress(IndexError):
-                download = todo.popleft()
+        try:
+            for download in todo:
                 try:
                     download.run()
-                except StoppedError:
-                    return
-                except BaseException as error:
-                    broken.append(_of_disk(error, download))
-                    stop.set()
+                except OSError as error:
+                    raise _of_disk(error, download) from None
+        except StoppedError:
+            pass
+        except BaseException as error:
+            broken.append(error)
+            stop.set()
+        finally:
+            ended.release()
 
     threads = [threading.Thread(target=work, name="penstock", daemon=True) for _ in range(workers)]
     try:
         for thread in threads:
             thread.start()
-        alive = True
-        while alive and not broken:
-            for thread in threads:
-                thread.join(_LOOK_S / workers)
-            alive = any(thread.is_alive() for thread in threads)
+        num_ended = 0
+        while num_ended < workers and not broken:
+            # A join that Ctrl-C interrupts would take the thread for ended.
+            num_ended += ended.acquire(timeout=_LOOK_S)
             look()
     finally:
         stop.set()
@@ -175,9 +177,7 @@ def _run(
         raise broken[0]
 
 
-def _of_disk(error: BaseException, download: Download) -> BaseException:
-    if not isinstance(error, OSError):
-        return error
+def _of_disk(error: OSError, download: Download) -> FetchError:
     what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
     return FetchError(f"{download.path}: {what}; what was fetched is kept, call it again to go on")
 

@@ -67,6 +67,8 @@ class Download:
 
     def run(self) -> None:
         """Fetch the file unless it is there; afterwards the numbers say how it went."""
+        if self._job.stop.is_set():
+            raise StoppedError
         with ExitStack() as stack:
             self._lock(stack)
             try:
