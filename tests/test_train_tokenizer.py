@@ -113,7 +113,8 @@ def test_words_are_the_same_however_documents_are_cut_into_batches(data):
         cuts = data.draw(st.lists(st.integers(0, len(document)), max_size=4).map(sorted))
         edges = [0, *cuts, len(document)]
         parts = [document[a:b] for a, b in pairwise(edges)]
-        batches += [batch([part], continues=True) for part in parts[:-1]]
+        for part in parts[:-1]:
+            batches += [batch([part], continues=True), batch([])]
         batches.append(batch(parts[-1:]))
     in_one = as_dict(count_words([batch(documents)], name))
     assert as_dict(count_words(batches, name)) == in_one

@@ -45,7 +45,7 @@ class Vocabulary:
     @property
     def vocab_size(self) -> int:
         """All ids are below it."""
-        return max(len(self.tokens), *(number + 1 for number in self.specials.values()))
+        return max([len(self.tokens), *(number + 1 for number in self.specials.values())])
 
 
 def read_tiktoken(stored: Stored) -> tuple[bytes, ...]:
@@ -127,8 +127,9 @@ def content_of(stored: Stored) -> tuple[bytes, str]:
 def enter(by_id: dict[int, bytes], number: object, token: bytes, where: str) -> None:
     """Note a token under an id that is one, and that no other has."""
     checked = checked_id(number, where)
-    if by_id.setdefault(checked, token) is not token:
+    if checked in by_id:
         raise FormatError(f"{where}: its id {checked} is also that of {excerpt(by_id[checked])}")
+    by_id[checked] = token
 
 
 def checked_id(number: object, where: str) -> int:

@@ -129,7 +129,8 @@ def train(
         found = NUM_BYTES + len(learned.merges) + len(specials)
         raise UsageError(
             f"{reading.num_bytes:,} bytes of text have pairs for {found:,} tokens, special ones "
-            f"included, not for {vocab_size:,}; give more text, or allow a smaller vocabulary"
+            f"included, not for {vocab_size:,}; give more text, or allow a "
+            "smaller vocabulary (allow_smaller)"
         )
     tokens = [bytes([byte]) for byte in range(NUM_BYTES)]
     for left, right, _ in learned.merges.tolist():
@@ -140,7 +141,7 @@ def train(
         merges=learned.merges,
         pattern=known.regex if known else pattern,
         specials={special: len(tokens) + i for i, special in enumerate(specials)},
-        whole_pieces=True,
+        whole_pieces=True,  # the bytes of every token merge to it, so this only saves time
     )
     merged = perf_counter()
     if out is not None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock.errors import UsageError
 from penstock.text.training.words import Words
 
-_MAX_PLACES = (1 << 31) // 3  # each is held back for at most three entries, numbered in 31 bits
+_MAX_PLACES = (1 << 31) // 3  # each makes up to three entries, which are numbered in 31 bits
 _PER_CALL = 256
 
 

@@ -80,6 +80,8 @@ def _whole_pieces(batches: Iterable[TextBatch], pattern: Pattern | None) -> Iter
 
     rest = np.empty(0, np.uint8)
     for batch in batches:
+        if not batch.num_documents:
+            continue
         data, offsets = batch.data, batch.offsets
         if len(rest):
             data = np.concatenate([rest, data[offsets[0] : offsets[-1]]])
