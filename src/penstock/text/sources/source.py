@@ -1,0 +1,193 @@
+"""`Source`: text, wherever it comes from."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, Literal, Self, get_args
+
+from penstock.arguments import integer
+from penstock.errors import FormatError, UsageError
+from penstock.formats.files import MOST
+from penstock.text.batch import TextBatch
+from penstock.text.sources import iterables, jsonl, parquet, plain
+from penstock.text.sources.files import TextFile
+from penstock.text.sources.listing import Kind, Paths, list_files
+from penstock.text.sources.rows import BadRow, BadRows, Columns, Reading
+from penstock.text.sources.slices import Slice, cut_bytes, cut_groups, join_small
+
+Documents = Literal["line", "file", "block"]
+
+_LAYOUTS = {"line": plain.LINES, "file": plain.FILE, "block": plain.BLOCKS}
+_TEXT_OF_COMPRESSED = 3  # bytes of English in a byte of gzip or zstd
+
+
+class Source:
+    r"""Files of text of one kind.
+
+    Arguments:
+        paths: a file, a directory, a pattern (`**` too), or a list of them.
+        kind: "parquet", "jsonl" or "text"; by default as the files' names end.
+        columns: what is taken of a row of Parquet or JSONL.
+        documents: what is a document of plain text: a "line", a "file", or a "block" of lines
+            between empty ones.
+        bad_rows: what happens to rows that are no documents: "refuse", or "skip" and report.
+        max_document_bytes: a longer row of Parquet or line of JSONL is a bad one, as it has to be
+            in memory whole. Plain text has no limit.
+
+    >>> _ = (tmp / "two.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    >>> source = Source(tmp / "two.jsonl")
+    >>> [batch.text(0) for piece in source.slices(8) for batch in source.read(piece)]
+    [b'one', b'two']
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        kind: Kind | None = None,
+        columns: Columns | None = None,
+        documents: Documents = "line",
+        bad_rows: BadRows = "refuse",
+        max_document_bytes: int = 64 << 20,
+    ) -> None:
+        if kind is not None:
+            _choice("kind", kind, Kind)
+        self._set_options(columns, documents, bad_rows, max_document_bytes)
+        self.kind, files = list_files(paths, kind)
+        self._files = {file.path: file for file in files}
+        self._iterable: Iterable[Any] | None = None
+        self._is_spent = False
+        if self.kind == "text" and self.columns != Columns():
+            raise UsageError("plain text has no columns; they are of Parquet and JSONL")
+        if self.kind != "text" and documents != "line":
+            raise UsageError(f"documents={documents!r} is for plain text; these are {self.kind}")
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Iterable[Any],
+        *,
+        columns: Columns | None = None,
+        bad_rows: BadRows = "refuse",
+        max_document_bytes: int = 64 << 20,
+    ) -> Self:
+        """Documents from Python: str, UTF-8 bytes, or dicts as JSONL has them.
+
+        They are one slice, which only this process can read, and only once if `documents` is an
+        iterator.
+        """
+        source = cls.__new__(cls)
+        source._set_options(columns, "line", bad_rows, max_document_bytes)
+        source.kind, source._files, source._iterable = "jsonl", {}, documents
+        source._is_spent = False
+        return source
+
+    def _set_options(
+        self,
+        columns: Columns | None,
+        documents: Documents,
+        bad_rows: BadRows,
+        max_document_bytes: int,
+    ) -> None:
+        self.columns = columns or Columns()
+        self.documents = _choice("documents", documents, Documents)
+        self.bad_rows = _choice("bad_rows", bad_rows, BadRows)
+        self.max_document_bytes = integer("max_document_bytes", max_document_bytes, 1)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All paths, sorted."""
+        return tuple(self._files)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the documents, for JSON: all options, and of every file size and time.
+
+        `{"iterable": True}` in it says that another process cannot read the same.
+        """
+        options = {
+            "kind": self.kind,
+            "columns": asdict(self.columns) | {"metadata": list(self.columns.metadata)},
+            "documents": self.documents,
+            "bad_rows": self.bad_rows,
+            "max_document_bytes": self.max_document_bytes,
+        }
+        if self._iterable is not None:
+            return options | {"iterable": True}
+        return options | {"files": [asdict(file) for file in self._files.values()]}
+
+    def slices(self, target_bytes: int) -> list[Slice]:
+        """Cut the source into parts with about `target_bytes` of text, in order.
+
+        The cuts depend on the files and on `target_bytes` alone.
+        """
+        target_bytes = integer("target_bytes", target_bytes, 1)
+        if self._iterable is not None:
+            return [Slice(files=(), start=0, stop=0, size_bytes=0)]
+        cut = (self._cut(file, target_bytes) for file in self._files.values())
+        return list(join_small(cut, target_bytes))
+
+    def _cut(self, file: TextFile, target_bytes: int) -> list[Slice]:
+        if self.kind == "parquet":
+            sizes = parquet.text_sizes(file, self.columns)
+            return cut_groups(file.path, sizes, target_bytes)
+        if not file.codec and self.documents == "line":
+            return cut_bytes(file.path, file.size_bytes, target_bytes)
+        size_bytes = file.size_bytes * (_TEXT_OF_COMPRESSED if file.codec else 1)
+        return [Slice(files=(file.path,), start=0, stop=file.size_bytes, size_bytes=size_bytes)]
+
+    def read(
+        self,
+        piece: Slice,
+        bad: Callable[[BadRow], None] | None = None,
+        *,
+        batch_bytes: int = 1 << 20,
+    ) -> Iterator[TextBatch]:
+        """The documents of a slice, in order, in batches of about `batch_bytes` of text.
+
+        `bad` is called with every row that is skipped.
+        """
+        reading = Reading(
+            columns=self.columns,
+            max_document_bytes=self.max_document_bytes,
+            batch_bytes=integer("batch_bytes", batch_bytes, 1),
+            report=functools.partial(self._report, bad),
+        )
+        if self._iterable is not None:
+            if self._is_spent:
+                raise UsageError(
+                    "this iterator has been read; give from_documents a list, or the like"
+                )
+            self._is_spent = iter(self._iterable) is self._iterable
+            yield from iterables.read_iterable(self._iterable, reading)
+        for path in piece.files:
+            file = self._files.get(path)
+            if file is None:
+                raise UsageError(f"{path}: is not of this source; make its slices anew")
+            is_range = len(piece.files) == 1 and not file.codec
+            start, stop = (piece.start, piece.stop) if is_range else (0, MOST)
+            yield from self._read_file(file, start, stop, reading)
+
+    def _read_file(
+        self, file: TextFile, start: int, stop: int, reading: Reading
+    ) -> Iterator[TextBatch]:
+        if self.kind == "parquet":
+            return parquet.read_parquet(file, start, stop, reading)
+        if self.kind == "jsonl":
+            return jsonl.read_jsonl(file, start, stop, reading)
+        layout = _LAYOUTS[self.documents]
+        if self.documents != "line":
+            start, stop = 0, MOST
+        return plain.read_plain(file, layout, start, stop, reading)
+
+    def _report(self, bad: Callable[[BadRow], None] | None, row: BadRow) -> None:
+        if self.bad_rows == "refuse":
+            raise FormatError(f"{row}; mend it, or leave such rows out with bad_rows='skip'")
+        if bad is not None:
+            bad(row)
+
+
+def _choice(name: str, value: Any, choices: Any) -> Any:
+    if value not in get_args(choices):
+        expected = ", ".join(map(repr, get_args(choices)))
+        raise UsageError(f"{name} is {value!r}; it must be one of {expected}")
+    return value
