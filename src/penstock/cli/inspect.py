@@ -151,6 +151,7 @@ def _summary(data: "Dataset") -> Any:
         "vocabulary": vocabulary,
         "tokenizer": ", ".join(f"{k} {v}" for k, v in manifest.tokenizer.items()),
         "bos, eos": f"{manifest.bos_id}, {manifest.eos_id}",
+        "split": ", ".join(f"{k} {v}" for k, v in manifest.split.items()),
         "manifests": f"{len(data.manifests):,}" if len(data.manifests) > 1 else "",
         "shards": f"{len(data.shards):,}",
         "size": f"{data.size_bytes:,} bytes",

@@ -174,6 +174,7 @@ def _publish(
         head["bos_id"],
         head["eos_id"],
         tuple(listed),
+        split=head["split"] or {},
     )
     publish(directory / MANIFEST_NAME, manifest_to_json(manifest))
 

@@ -82,5 +82,5 @@ def common_facts(data: Dataset) -> dict[str, Any]:
         name: getattr(first, name)
         if all(getattr(each, name) == getattr(first, name) for each in data.manifests)
         else None
-        for name in ("tokenizer", "bos_id", "eos_id")
+        for name in ("tokenizer", "bos_id", "eos_id", "split")
     }

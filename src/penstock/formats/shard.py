@@ -7,7 +7,7 @@ blocks, a table without its leading zero.
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -120,3 +120,5 @@ class Manifest:
     """the last of the fields, if it lies in files of its own"""
     unread: tuple[str, ...] = ()
     """what else the files hold, in words"""
+    split: dict[str, str] = field(default_factory=dict)
+    """which split of a corpus this is, and by which rule; empty for all of it"""

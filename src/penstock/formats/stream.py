@@ -55,6 +55,8 @@ def manifest_to_json(manifest: Manifest) -> str:
         "bos_id": manifest.bos_id,
         "eos_id": manifest.eos_id,
     }
+    if manifest.split:
+        head["split"] = manifest.split
     lines = ",\n".join(f"  {json.dumps(_shard_to_json(shard))}" for shard in manifest.shards)
     head_text = json.dumps(head, indent=1)[:-2]
     return f'{head_text},\n "shards": [\n{lines}\n ]\n}}\n'
@@ -165,16 +167,14 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
     shards = document.get("shards")
     if not isinstance(shards, list):
         raise FormatError("shards: not a list")
-    tokenizer = document.get("tokenizer")
-    if not isinstance(tokenizer, dict) or not all(isinstance(v, str) for v in tokenizer.values()):
-        raise FormatError(f"tokenizer: {tokenizer!r:.60} is not an object of strings")
     manifest = Manifest(
         fields=fields,
         vocab_size=_optional_count(document, "vocab_size"),
-        tokenizer=tokenizer,
+        tokenizer=_strings(document, "tokenizer"),
         bos_id=_optional_count(document, "bos_id"),
         eos_id=_optional_count(document, "eos_id"),
         shards=tuple(_parse_shard(shard, i, fields, directory) for i, shard in enumerate(shards)),
+        split=_strings(document, "split") if "split" in document else {},
     )
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
         raise FormatError("shards: one name is listed twice")
@@ -233,6 +233,13 @@ def _shard_to_json(shard: Shard) -> dict[str, Any]:
             for suffix, file in shard.files.items()
         },
     }
+
+
+def _strings(value: dict[str, Any], key: str) -> dict[str, str]:
+    strings = value.get(key)
+    if not isinstance(strings, dict) or not all(isinstance(v, str) for v in strings.values()):
+        raise FormatError(f"{key}: {strings!r:.60} is not an object of strings")
+    return strings
 
 
 def _count(value: dict[str, Any], key: str, where: str) -> int:

@@ -30,22 +30,29 @@ class OpenShard:
             self.discard()
             raise
 
-    def append(self, document: NDArray[np.void], blobs: list[bytes]) -> None:
-        """Write one document and the metadata of its spans."""
-        self.extend(document, np.array([len(document)]))
-        for blob in blobs:
-            self._files[METADATA].write(blob)
-            self._metadata_bytes += len(blob)
-            self._files[INDEX].write(self._metadata_bytes.to_bytes(8, "little"))
-        self.num_spans += len(blobs)
+    def extend(
+        self,
+        records: NDArray[np.void],
+        lengths: NDArray[np.int64],
+        blobs: list[bytes],
+        *,
+        continues: bool = False,
+    ) -> None:
+        """Write documents that lie end to end, and the metadata of their spans.
 
-    def extend(self, records: NDArray[np.void], lengths: NDArray[np.int64]) -> None:
-        """Write documents that lie end to end."""
-        self._files[STREAM].write(records.tobytes())
+        The last one may go on: its end is written with its last piece.
+        """
+        self._files[STREAM].write(records)
         ends = self.num_records + np.cumsum(lengths)
-        self._files[DOCUMENTS].write(ends.astype(OFFSET).tobytes())
+        self._files[DOCUMENTS].write(ends[: len(ends) - continues].astype(OFFSET))
         self.num_records += len(records)
-        self.num_documents += len(lengths)
+        self.num_documents += len(lengths) - continues
+        if blobs:
+            self._files[METADATA].write(b"".join(blobs))
+            sizes = np.fromiter(map(len, blobs), np.int64, len(blobs))
+            self._files[INDEX].write((self._metadata_bytes + np.cumsum(sizes)).astype(OFFSET))
+            self._metadata_bytes += int(sizes.sum())
+            self.num_spans += len(blobs)
 
     def finish(self) -> Shard:
         """Sync the files and give them their names."""

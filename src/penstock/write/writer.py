@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +18,9 @@ from penstock.atomic import TEMPORARY, hold_lock, lock_name, publish, refuse_if_
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.formats import stream
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
+from penstock.write.metadata import Attached, Encoder, Span
 from penstock.write.records import Records, as_records, record_type
 from penstock.write.shard import SUFFIXES, OpenShard
-
-Encoder = Callable[[Any], bytes]
-Span = tuple[int, int, Any]
 
 
 class Writer:
@@ -36,7 +34,7 @@ class Writer:
         metadata: turns a metadata object into bytes; with it, `append` takes metadata.
         part: this process's part of the dataset, see the module's text.
         shard_bytes: a shard ends with the document that makes it this large.
-        tokenizer, bos_id, eos_id: noted in the manifest, for readers.
+        tokenizer, bos_id, eos_id, split: noted in the manifest, for readers.
 
     >>> with Writer(tmp / "out", vocab_size=50_257) as writer:
     ...     writer.append([15496, 11, 995])
@@ -56,6 +54,7 @@ class Writer:
         tokenizer: Mapping[str, str] | None = None,
         bos_id: int | None = None,
         eos_id: int | None = None,
+        split: Mapping[str, str] | None = None,
     ) -> None:
         vocab_size = _optional("vocab_size", vocab_size, 1)
         part = _optional("part", part, 0, 99_999)
@@ -70,6 +69,7 @@ class Writer:
             _optional("bos_id", bos_id),
             _optional("eos_id", eos_id),
             shards=(),
+            split=dict(split or {}),
         )
         _check_that_it_opens(self._head)
         self._encode = metadata
@@ -77,7 +77,7 @@ class Writer:
         self._shard_bytes = integer("shard_bytes", shard_bytes, 1)
         self._shards: list[Shard] = []
         self._open_shard: OpenShard | None = None
-        self._closed = False
+        self._goes_on = self._closed = False
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -103,63 +103,121 @@ class Writer:
         `metadata` belongs to the whole document; `spans` gives `(start, stop, metadata)` for runs
         of its records instead.
         """
-        if self._closed:
-            raise UsageError("this writer is finished; make another one, for another path or part")
-        document = self._as_records(records)
-        blobs = self._attach(document, metadata, spans)
-        try:
-            shard = self._shard_with_room(len(blobs))
-            if blobs:
-                ids = document[METADATA_ID]
-                ids[ids != NO_METADATA] += np.uint32(shard.num_spans)
-            shard.append(document, blobs)
-        except BaseException:
-            self.abort()
-            raise
-        self.num_documents += 1
-        self.num_records += len(document)
+        whole = [metadata] if metadata is not None else None
+        of_document = [list(spans)]
+        self._extend(records, None, whole, of_document if of_document[0] else None)
 
-    def extend(self, records: Records, lengths: ArrayLike) -> None:
+    def extend(
+        self,
+        records: Records,
+        lengths: ArrayLike,
+        metadata: Sequence[Any] | None = None,
+        *,
+        spans: Sequence[Iterable[Span]] | None = None,
+        continues: bool = False,
+    ) -> None:
         """Append many documents that lie end to end: all their records, and how long each is.
+
+        `metadata` has an object or None for every document; `spans` has the spans of every
+        document, counted from its first record. With `continues`, the last document goes on as the
+        first one of the next call, so that no document need be held whole; the metadata of a piece
+        is then about that piece.
 
         >>> with Writer(tmp / "many", vocab_size=50_257) as writer:
         ...     writer.extend([1, 2, 3, 4, 5], [2, 0, 3])
         >>> penstock.open(tmp / "many").document(2).tolist()
         [3, 4, 5]
         """
+        self._extend(records, lengths, metadata, spans, continues=continues)
+
+    def _extend(
+        self,
+        records: Records,
+        lengths: ArrayLike | None,
+        metadata: Sequence[Any] | None,
+        spans: Sequence[Iterable[Span]] | None,
+        *,
+        continues: bool = False,
+    ) -> None:
         if self._closed:
             raise UsageError("this writer is finished; make another one, for another path or part")
-        if self._encode is not None:
-            raise UsageError("metadata belongs to single documents; use append")
         documents = self._as_records(records)
-        counts = np.asarray(lengths)
-        if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
-            raise UsageError(f"lengths are {counts.dtype} of shape {counts.shape}, not counts")
-        counts = counts.astype(np.int64)
-        if (counts.size and counts.min() < 0) or counts.sum() != len(documents):
-            raise UsageError(
-                f"lengths add up to {counts.sum():,}, there are {len(documents):,} records"
-            )
-        ends = np.cumsum(counts)
+        counts = _lengths([len(documents)] if lengths is None else lengths, len(documents))
+        if continues and not counts.size:
+            raise UsageError("there is no document that could go on")
+        blobs, num_spans = self._attach(documents, counts, metadata, spans)
         try:
-            first = start = 0
-            while first < counts.size:
-                shard = self._shard_with_room(0)
-                room = self._shard_bytes // self.fields.itemsize - shard.num_records
-                last = min(int(np.searchsorted(ends, start + max(room, 1))), counts.size - 1) + 1
-                stop = int(ends[last - 1])
-                shard.extend(documents[start:stop], counts[first:last])
-                first, start = last, stop
+            self._write(documents, counts, blobs, num_spans, continues=continues)
         except BaseException:
             self.abort()
             raise
-        self.num_documents += counts.size
+        self.num_documents += counts.size - continues
         self.num_records += len(documents)
+
+    def _attach(
+        self,
+        documents: NDArray[np.void],
+        lengths: NDArray[np.int64],
+        metadata: Sequence[Any] | None,
+        spans: Sequence[Iterable[Span]] | None,
+    ) -> tuple[list[bytes], NDArray[np.int64]]:
+        """Encode metadata, number it from 0, and count the spans of each document."""
+        attached = Attached(self.num_documents)
+        if metadata is not None and spans is not None:
+            raise UsageError("give metadata for the whole document or spans, not both")
+        if metadata is not None:
+            attached.add_documents(lengths, metadata)
+        elif spans is not None:
+            attached.add_spans(lengths, spans)
+        if self._encode is None:
+            if attached.values:
+                raise UsageError("this writer has no encoder; pass metadata=… to Writer")
+            return [], np.zeros(len(lengths), np.int64)
+        blobs = attached.encode(self._encode)
+        documents[METADATA_ID] = attached.number(len(documents))
+        return blobs, attached.counts if blobs else np.zeros(len(lengths), np.int64)
+
+    def _write(
+        self,
+        documents: NDArray[np.void],
+        lengths: NDArray[np.int64],
+        blobs: list[bytes],
+        num_spans: NDArray[np.int64],
+        *,
+        continues: bool,
+    ) -> None:
+        """Fill shards with whole documents; one that goes on stays in its shard."""
+        ends, span_ends = np.cumsum(lengths), np.cumsum(num_spans)
+        first = start = first_span = 0
+        while first < lengths.size:
+            shard = self._shard_with_room(int(num_spans[first]))
+            if self._goes_on:
+                last = first + 1
+            else:
+                room = max(self._shard_bytes // self.fields.itemsize - shard.num_records, 1)
+                last = min(int(np.searchsorted(ends, start + room)), lengths.size - 1) + 1
+                span_room = first_span + NO_METADATA - shard.num_spans
+                last = min(
+                    last, max(int(np.searchsorted(span_ends, span_room, "right")), first + 1)
+                )
+            stop, last_span = int(ends[last - 1]), int(span_ends[last - 1])
+            records = documents[start:stop]
+            if blobs:
+                ids = records[METADATA_ID]
+                ids[ids != NO_METADATA] += np.uint32((shard.num_spans - first_span) % (1 << 32))
+            goes_on = continues and last == lengths.size
+            of_these = blobs[first_span:last_span]
+            shard.extend(records, lengths[first:last], of_these, continues=goes_on)
+            self._goes_on = goes_on
+            first, start, first_span = last, stop, last_span
 
     def finish(self) -> None:
         """Make what was appended a dataset, or a finished part of one."""
         if self._closed:
             return
+        if self._goes_on:
+            self.abort()
+            raise UsageError("the last document goes on; call extend with its last piece")
         try:
             self._end_shard()
             manifest = replace(self._head, shards=tuple(self._shards))
@@ -259,11 +317,11 @@ class Writer:
         return [path for path in self._directory.iterdir() if ours.fullmatch(path.name)]
 
     def _shard_with_room(self, num_spans: int) -> OpenShard:
-        if self._open_shard is not None and (
-            self._open_shard.num_records * self.fields.itemsize >= self._shard_bytes
-            or self._open_shard.num_spans + num_spans > NO_METADATA
-        ):
-            self._end_shard()
+        shard = self._open_shard
+        if shard is not None and not self._goes_on:
+            is_full = shard.num_records * self.fields.itemsize >= self._shard_bytes
+            if is_full or shard.num_spans + num_spans > NO_METADATA:
+                self._end_shard()
         if self._open_shard is None:
             name = f"{self._prefix}{len(self._shards):05d}"
             self._open_shard = OpenShard(self._directory, name, self._encode is not None)
@@ -282,41 +340,6 @@ class Writer:
             return as_records(records, self.fields, names, self._head.vocab_size)
         except UsageError as error:
             raise UsageError(f"document {self.num_documents:,}: {error}") from None
-
-    def _attach(
-        self, document: NDArray[np.void], metadata: Any, spans: Iterable[Span]
-    ) -> list[bytes]:
-        """Number the document's spans from 0 and encode their metadata."""
-        wanted = sorted(spans, key=lambda span: span[0])
-        if metadata is not None:
-            if wanted:
-                raise UsageError("give metadata for the whole document or spans, not both")
-            wanted = [(0, len(document), metadata)]
-        if self._encode is None:
-            if wanted:
-                raise UsageError("this writer has no encoder; pass metadata=… to Writer")
-            return []
-        ids = document[METADATA_ID]
-        ids[:] = NO_METADATA
-        blobs: list[bytes] = []
-        end = 0
-        for start, stop, value in wanted:
-            if not isinstance(start, int | np.integer) or not isinstance(stop, int | np.integer):
-                raise UsageError(
-                    f"document {self.num_documents:,}: span [{start}, {stop}) is not of integers"
-                )
-            if not end <= start < stop <= len(document):
-                raise UsageError(
-                    f"document {self.num_documents:,}: span [{start}, {stop}) is empty, overlaps "
-                    f"the one before, or leaves the document's {len(document):,} records"
-                )
-            ids[start:stop] = len(blobs)
-            blob = self._encode(value)
-            if not isinstance(blob, bytes | bytearray | memoryview):
-                raise UsageError(f"the metadata encoder returned {type(blob).__name__}, not bytes")
-            blobs.append(bytes(blob))
-            end = stop
-        return blobs
 
 
 def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
@@ -353,14 +376,25 @@ def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
         for part, manifest in zip(found, manifests, strict=True):
             if replace(manifest, shards=()) != head:
                 raise FormatError(
-                    f"{part}: fields, vocab_size, tokenizer, bos_id or eos_id differ from those of "
-                    f"{found[0].name}; all parts of a dataset share them"
+                    f"{part}: fields, vocab_size, tokenizer, bos_id, eos_id or split differ from "
+                    f"those of {found[0].name}; all parts of a dataset share them"
                 )
         shards = tuple(shard for manifest in manifests for shard in manifest.shards)
         text = stream.manifest_to_json(replace(head, shards=shards))
         publish(directory / stream.MANIFEST_NAME, text)
         for part in found:
             part.unlink()
+
+
+def _lengths(lengths: ArrayLike, num_records: int) -> NDArray[np.int64]:
+    """Check how long documents are that have `num_records` together."""
+    counts = np.asarray(lengths)
+    if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
+        raise UsageError(f"lengths are {counts.dtype} of shape {counts.shape}, not counts")
+    counts = counts.astype(np.int64)
+    if (counts.size and counts.min() < 0) or counts.sum() != num_records:
+        raise UsageError(f"lengths add up to {counts.sum():,}, there are {num_records:,} records")
+    return counts
 
 
 def _optional(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) - 1) -> int | None:
