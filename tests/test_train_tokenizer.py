@@ -18,12 +18,12 @@ import tiktoken
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.text.sources import Source
 from tiktoken.load import load_tiktoken_bpe
 
 from penstock.cli import main
 from penstock.errors import DatasetExistsError, UsageError
 from penstock.text.batch import TextBatch
+from penstock.text.sources import Source
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json, to_tokenizer_json
 from penstock.text.tokenizers.vocabulary import (

@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from penstock.dataset import Dataset
     from penstock.errors import PenstockError
     from penstock.fetching import FetchProgress, FetchReport, fetch
+    from penstock.finishing import finish
     from penstock.load.loader import Loader, LoaderStats
     from penstock.opening import open
     from penstock.order import BlockShuffle, LengthBuckets, Order, make_order, sum_digests
     from penstock.pack.policy import PackReport
+    from penstock.text.prepare.job import tokenize
+    from penstock.text.prepare.report import TokenizeReport
     from penstock.text.tokenizers.loading import load_tokenizer
     from penstock.views.packed import Documents, Packed
     from penstock.views.view import View
     from penstock.views.windows import Windows
-    from penstock.write.writer import Writer, finish
+    from penstock.write.writer import Writer
 
 __all__ = [
     "BlockShuffle",
@@ -45,6 +48,7 @@ __all__ = [
     "PackReport",
     "Packed",
     "PenstockError",
+    "TokenizeReport",
     "View",
     "Windows",
     "Writer",
@@ -57,6 +61,7 @@ __all__ = [
     "open",
     "sum_digests",
     "testing",
+    "tokenize",
 ]
 
 _HOMES = {
@@ -73,16 +78,19 @@ _HOMES = {
     "PackReport": "pack.policy",
     "Packed": "views.packed",
     "PenstockError": "errors",
+    "TokenizeReport": "text.prepare.report",
     "View": "views.view",
     "Windows": "views.windows",
     "Writer": "write.writer",
     "convert": "conversion",
     "fetch": "fetching",
+    "finish": "finishing",
     "finish": "write.writer",
     "load_tokenizer": "text.tokenizers.loading",
     "make_order": "order",
     "open": "opening",
     "sum_digests": "order",
+    "tokenize": "text.prepare.job",
 }
 
 

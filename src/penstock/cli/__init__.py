@@ -9,13 +9,27 @@ import sys
 from collections.abc import Sequence
 
 from penstock._version import __version__
-from penstock.cli import audit, bench, convert, demo, fetch, inspect, pack, train_tokenizer, verify
+from penstock.cli import (
+    audit,
+    bench,
+    convert,
+    demo,
+    fetch,
+    finish,
+    inspect,
+    pack,
+    tokenize,
+    train_tokenizer,
+    verify,
+)
 from penstock.errors import PenstockError
 
 _COMMANDS = {
     "demo": demo,
     "fetch": fetch,
     "train-tokenizer": train_tokenizer,
+    "tokenize": tokenize,
+    "finish": finish,
     "inspect": inspect,
     "pack": pack,
     "convert": convert,
@@ -28,6 +42,7 @@ examples:
   penstock demo                                 see the whole thing work, on real text, in a minute
   penstock fetch 'https://host/shard_{00000..00239}.parquet' --out corpus
   penstock train-tokenizer corpus --out tok     a BPE vocabulary from text files
+  penstock tokenize 'corpus/*.parquet' --tokenizer tok.json --out data/fineweb --val-fraction 0.001
   penstock inspect data/fineweb --seq-len 2048  what a dataset holds, and a few samples
   penstock pack data/fineweb --report           padding, split and cropped documents, per policy
   penstock convert corpus.ds out --to penstock  between formats; resumes where it was killed

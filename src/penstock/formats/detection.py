@@ -5,6 +5,7 @@ such as `.idx`, and only then, for what has no header at all, the name. A format
 by content, or is told wrongly, can be forced: `format="flat:uint32"`.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -20,6 +21,8 @@ from penstock.formats.shard import STREAM, Manifest
 
 UNFINISHED = "unfinished.json"
 """a directory with this is still being written"""
+PLAN, PLAN_FORMAT = "plan.json", "penstock-plan"
+"""so is one with this, which is the plan of `penstock tokenize`, and what lies right in it"""
 _INDEX, _HF_STATE = "index.json", "state.json"
 _MAX_INDEX_BYTES = 1 << 28  # JSON takes some ten times its size in memory
 
@@ -202,6 +205,22 @@ def refuse_unfinished(directory: Path) -> None:
             f"{directory}: is not finished ({UNFINISHED} is there); run penstock convert again, "
             "and it goes on"
         )
+    planned = planned_in(directory)
+    if planned is not None:
+        raise MissingDataError(
+            f"{directory}: is not finished ({planned / PLAN} is there); run the same penstock "
+            f"tokenize again, and it goes on, or penstock finish {planned} if all tasks have run"
+        )
+
+
+def planned_in(directory: Path) -> Path | None:
+    """The directory that `penstock tokenize` is at work in, if it is this one or that above it."""
+    for place in (directory, directory.parent):
+        path = place / PLAN
+        with contextlib.suppress(OSError):  # there is none, or not any more
+            if path.is_file() and PLAN_FORMAT in path.read_text(errors="replace")[:64]:
+                return place
+    return None
 
 
 def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002

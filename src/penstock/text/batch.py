@@ -29,6 +29,8 @@ class TextBatch:
     """each document's annotations"""
     continues: bool = False
     """whether the last document goes on as the first of the next batch; only of plain text"""
+    file: str = ""
+    """where they come from"""
 
     @property
     def num_documents(self) -> int:

@@ -17,6 +17,7 @@ from penstock.arguments import integer
 from penstock.atomic import TEMPORARY, hold_lock, lock_name, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.formats import stream
+from penstock.formats.detection import planned_in
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
 from penstock.write.metadata import Attached, Encoder, Span
 from penstock.write.records import Records, as_records, record_type
@@ -351,6 +352,14 @@ def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
     directory = Path(path).absolute()
     if not directory.is_dir():
         raise MissingDataError(f"{directory}: no such directory")
+    planned = planned_in(directory)
+    if planned is not None:
+        raise UsageError(f"{directory}: belongs to a plan; use penstock finish {planned}")
+    join_parts(directory, parts)
+
+
+def join_parts(directory: Path, parts: int | None) -> None:
+    """Join the finished parts of a dataset."""
     with hold_lock(directory, "finish", wait=True):
         for leftover in directory.glob(f"{stream.MANIFEST_NAME}.*.tmp"):
             leftover.unlink()

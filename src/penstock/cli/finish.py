@@ -1,0 +1,33 @@
+"""Join what several processes have written: shares of penstock tokenize, or parts of Writers.
+
+  penstock finish data/fineweb
+
+All tasks must have run; those that have not are named. Documents are shuffled here, if tokenize was
+asked for that.
+"""
+
+import argparse
+
+from penstock.cli import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The directory."""
+    parser.add_argument("out", metavar="DIR", help="what they wrote to")
+    parser.add_argument(
+        "--workers", type=options.positive, help="processes that shuffle (one for each processor)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Finish, and report."""
+    from penstock.cli.tokenize_progress import ProgressLine, print_report
+    from penstock.finishing import finish
+
+    with ProgressLine() as line:
+        report = finish(arguments.out, workers=arguments.workers, progress=line)
+    if report is None:
+        print(f"{arguments.out}: the parts are joined")
+    else:
+        print_report(report, arguments.out)
+    return 0

@@ -1,0 +1,40 @@
+"""`finish`: the last step of what several processes have written together."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import UsageError
+from penstock.formats.detection import PLAN
+from penstock.write import writer
+
+if TYPE_CHECKING:
+    from penstock.text.prepare.progress import Tell
+    from penstock.text.prepare.report import TokenizeReport
+
+
+def finish(
+    path: str | os.PathLike[str],
+    *,
+    parts: int | None = None,
+    workers: int | None = None,
+    progress: "Tell | None" = None,
+) -> "TokenizeReport | None":
+    """Join the finished parts of a dataset, in the order of their numbers.
+
+    Arguments:
+        path: the directory that `Writer`s with part numbers have written to, or that all tasks of
+            `penstock.tokenize(…, task=(i, n))` have; of the latter there is a report.
+        parts: exactly the parts 0 to `parts - 1` must be there; left out, those that are there must
+            be numbered without a gap. A tokenize job knows its number.
+        workers: processes that shuffle documents, if that was asked for.
+        progress: is told how far that is.
+    """
+    if not (Path(path) / PLAN).exists():
+        writer.finish(path, parts=parts)
+        return None
+    if parts is not None:
+        raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")
+    from penstock.text.prepare import job
+
+    return job.finish(Path(path), workers=workers, progress=progress or (lambda progress: None))

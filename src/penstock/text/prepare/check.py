@@ -1,0 +1,76 @@
+"""A sample of what a fast engine tokenized, compared with the reference engine."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from penstock.errors import VerificationError
+from penstock.text.batch import TextBatch
+from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
+
+# The reference is ten to a hundred times slower: a thousandth of the text costs some percent.
+_ONE_IN = 1000
+_MOST_BYTES = 1 << 14
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
+_AROUND = 6
+_CONTEXT_BYTES = 60
+
+
+class SampledCheck:
+    """Compares the first document of a task, and one in a thousand of the others."""
+
+    def __init__(self, tokenizer: Tokenizer, reference: Tokenizer) -> None:
+        self._tokenizer, self._reference = tokenizer, reference
+        self._is_first = True
+        self.checked_bytes = 0
+
+    def compare(self, batch: TextBatch, ids: Ids, offsets: Offsets) -> None:
+        """Look at some documents, or at their beginnings; a difference is an error."""
+        for document in self._chosen(batch):
+            text = batch.data[batch.offsets[document] : batch.offsets[document + 1]]
+            if len(text) > _MOST_BYTES:
+                text = text[: self._tokenizer.cut(text[: _utf8_end(text, _MOST_BYTES)])]
+            if not len(text):
+                continue
+            expected, _ = self._reference.encode(text, np.array([0, len(text)], np.int64))
+            found = ids[offsets[document] : offsets[document + 1]]
+            is_whole = len(text) == batch.offsets[document + 1] - batch.offsets[document]
+            if not is_whole:
+                found = found[: len(expected)]
+            if not np.array_equal(found, expected):
+                raise self._error(batch, document, text, found, expected)
+            self.checked_bytes += len(text)
+
+    def _chosen(self, batch: TextBatch) -> Iterator[int]:
+        mixed = batch.rows.astype(np.uint64) * _MIXER
+        chosen = mixed < np.uint64((1 << 64) // _ONE_IN)
+        if self._is_first and batch.num_documents:
+            chosen[0], self._is_first = True, False
+        yield from np.flatnonzero(chosen).tolist()
+
+    def _error(
+        self, batch: TextBatch, document: int, text: Bytes, found: Ids, expected: Ids
+    ) -> VerificationError:
+        shared = min(len(found), len(expected))
+        different = np.flatnonzero(found[:shared] != expected[:shared])
+        token = int(different[0]) if different.size else shared
+        whole = np.array([0, len(text)], np.int64)
+        _, _, ends = self._reference.encode_with_ends(text, whole)
+        place = int(ends[token - 1]) if token else 0
+        low, high = max(0, place - _CONTEXT_BYTES), place + _CONTEXT_BYTES
+        around = text[low:high].tobytes().decode(errors="replace")
+        first = max(0, token - _AROUND)
+        mine, other = found[first : token + _AROUND], expected[first : token + _AROUND]
+        return VerificationError(
+            f"{batch.file}: row {batch.rows[document]:,}: engine {self._tokenizer.engine} and "
+            f"engine {self._reference.engine} differ from token {token:,} on, at byte {place:,} of "
+            f"the text: {around!r}; tokens from {first:,} on: {mine.tolist()}, expected "
+            f"{other.tolist()}. Please report it; engine={self._reference.engine!r} is exact"
+        )
+
+
+def _utf8_end(text: Bytes, limit: int) -> int:
+    """The last place up to `limit` where a character begins."""
+    while limit and text[limit] & 0xC0 == 0x80:
+        limit -= 1
+    return limit

@@ -1,0 +1,264 @@
+"""`tokenize`: the stages of a job, one after the other; and `finish`, its end."""
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.arguments import integer
+from penstock.atomic import publish
+from penstock.errors import MissingDataError, PenstockError, UsageError
+from penstock.text.prepare.annotations import SpanUnit
+from penstock.text.prepare.executors import (
+    Executor,
+    TaskFailedError,
+    available_workers,
+    run_stage,
+)
+from penstock.text.prepare.hashing import HashStage
+from penstock.text.prepare.place import Place, is_finished
+from penstock.text.prepare.plan import Add, Plan, check_number_of_tasks, choose_task_bytes
+from penstock.text.prepare.progress import Tell, Watcher
+from penstock.text.prepare.report import TokenizeReport
+from penstock.text.prepare.shuffle import ShuffleStage, cut_parts
+from penstock.text.prepare.split import make_split, threshold_of_fraction
+from penstock.text.prepare.stage import Stage
+from penstock.text.prepare.statistics import Statistics
+from penstock.text.prepare.task import TokenizeStage
+from penstock.text.sources import Source
+from penstock.text.tokenizers.loading import Engine, load_tokenizer
+from penstock.text.tokenizers.tokenizer import Tokenizer
+from penstock.write.writer import join_parts
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def tokenize(
+    source: Source | Paths,
+    tokenizer: Tokenizer | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    engine: Engine = "auto",
+    add: Add | None = None,
+    shuffle: int | None = None,
+    val_files: str | Sequence[str] = (),
+    val_fraction: float | None = None,
+    val_count: int | None = None,
+    split_by: str = "text",
+    span_unit: SpanUnit = "chars",
+    check: bool = True,
+    workers: int | None = None,
+    executor: Executor = "processes",
+    task: tuple[int, int] | None = None,
+    shard_bytes: int = 1 << 30,
+    task_bytes: int | None = None,
+    progress: Tell = lambda progress: None,
+) -> TokenizeReport | None:
+    r"""Make a dataset of text, in the directory `path`; call it again to go on after a crash.
+
+    Arguments:
+        source: files, directories or patterns; or a `Source`, which says more about them.
+        tokenizer: its file, see `load_tokenizer`; or a `Tokenizer`.
+        engine: what computes its tokens; the fastest that can.
+        add: the marks of every document: 'eos' (default, if the tokenizer has one), 'bos', 'both'
+            or 'none'.
+        shuffle: a seed, to put the documents of all files into one random order.
+        val_files, val_fraction, val_count: which documents become `path/val`, and all others
+            `path/train`: those of files whose name or path matches a pattern, a fraction of all,
+            or so many. The last two go by the hash of `split_by`: the text, or a metadata column.
+        span_unit: what the spans of the source count, 'chars' or 'tokens'.
+        check: compare a sample of a fast engine's tokens with the reference engine's.
+        workers: processes, or tasks at a time on Ray; as many as there are processors.
+        executor: 'processes', or 'ray'.
+        task: `(i, n)` runs only the tasks with number % n == i, for the i-th of n machines, and
+            gives no report; `penstock.finish(path)` comes when all have ended.
+        shard_bytes, task_bytes: the size of shards, and of the text that is one task.
+        progress: is told how far it is.
+
+    >>> _ = (tmp / "corpus.txt").write_text("a line\nanother one\n")
+    >>> report = tokenize(tmp / "corpus.txt", "bytes", tmp / "out", workers=1)
+    >>> report.documents, report.tokens
+    (2, 19)
+    >>> penstock.open(tmp / "out").document(0).tolist()
+    [97, 32, 108, 105, 110, 101, 256]
+    """
+    started = time.perf_counter()
+    workers = integer("workers", workers or available_workers(), 1)
+    if executor not in ("processes", "ray"):
+        raise UsageError(f"executor is {executor!r}; it must be 'processes' or 'ray'")
+    index, count = _share(task)
+    source = source if isinstance(source, Source) else Source(source)
+    loaded, reference = _load(tokenizer, engine, check=check)
+    head = Plan(
+        tokenizer={
+            name: getattr(loaded, name)
+            for name in ("name", "fingerprint", "vocab_size", "bos_id", "eos_id")
+        },
+        source=source.identity(),
+        add=_choose_marks(add, loaded),
+        shuffle=None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1),
+        split=make_split(val_files, val_fraction, val_count, split_by, source.columns.metadata),
+        with_metadata=bool(source.columns.metadata or source.columns.spans),
+        span_unit=_one_of("span_unit", span_unit, ("chars", "tokens")),
+        shard_bytes=integer("shard_bytes", shard_bytes, 1),
+        task_bytes=_task_bytes(task_bytes, source),
+    )
+    place = Place(Path(path).absolute())
+    runner = _Runner(place, executor, workers, progress)
+
+    def cut() -> Plan:
+        tasks = tuple(source.slices(head.task_bytes))
+        check_number_of_tasks(tasks, head.task_bytes)
+        fraction = head.split.fraction
+        threshold = threshold_of_fraction(fraction) if fraction else None
+        return replace(head, tasks=tasks, threshold=threshold)
+
+    plan = place.begin(head, cut)
+    if head.split.kind == "count" and plan.threshold is None:
+        hashing = HashStage(place=place, plan=plan, source=source, tokenizer=loaded)
+        runner.run(hashing, list(range(len(plan.tasks))))
+        plan = place.set_threshold(hashing.threshold)
+    stage = TokenizeStage(
+        place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
+    )
+    resumed = runner.run(stage, list(range(index, len(plan.tasks), count)))
+    if task is not None:
+        return None
+    return _finish(runner, plan, started, resumed)
+
+
+def finish(
+    path: Path, *, workers: int | None = None, progress: Tell = lambda progress: None
+) -> TokenizeReport:
+    """End a job whose tasks have all been run: shuffle, join the parts, report."""
+    started = time.perf_counter()
+    place = Place(path.absolute())
+    plan = place.read_plan()
+    if plan is None:
+        raise MissingDataError(f"{place.plan}: there is no plan to finish")
+    workers = integer("workers", workers or available_workers(), 1)
+    return _finish(_Runner(place, "processes", workers, progress), plan, started, len(plan.tasks))
+
+
+def _finish(runner: "_Runner", plan: Plan, started: float, resumed: int) -> TokenizeReport:
+    place, numbers = runner.place, range(len(plan.tasks))
+    sides = plan.split.sides
+    with place.hold("finish", wait=True) as is_ours:
+        if not is_ours or not place.plan.exists():  # another runner has been here
+            return TokenizeReport.load(place.report)
+        if not all(is_finished(place.out / side) for side in sides):
+            place.refuse_missing("tokenize", numbers, plan)
+            num_parts = dict.fromkeys(sides, len(numbers))
+            if plan.shuffle is not None:
+                num_parts = _shuffle(runner, plan)
+            for side in sides:
+                if not is_finished(place.out / side):
+                    join_parts(place.out / side, num_parts[side])
+        if not place.report.exists():
+            sums = Statistics()
+            for number in numbers:
+                path = place.statistics("tokenize", number)
+                sums.add(Statistics.from_json(path.read_bytes()))
+            seconds = time.perf_counter() - started
+            report = TokenizeReport.of(
+                sums, wall_seconds=seconds, tasks=len(numbers), resumed=resumed
+            )
+            publish(place.report, report.to_json())
+        place.clear()
+    return TokenizeReport.load(place.report)
+
+
+def _shuffle(runner: "_Runner", plan: Plan) -> dict[str, int]:
+    """Write the parts of all sides anew; how many they are."""
+    place = runner.place
+    for side in plan.split.sides:
+        if not is_finished(place.unshuffled / side):
+            join_parts(place.unshuffled / side, len(plan.tasks))
+    parts = cut_parts(place, plan)
+    runner.run(ShuffleStage(place=place, plan=plan, parts=parts), list(range(len(parts))))
+    return {side: sum(part.side == side for part in parts) for side in plan.split.sides}
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """Who runs tasks, and who is told of it."""
+
+    place: Place
+    executor: Executor
+    workers: int
+    progress: Tell
+
+    def run(self, stage: Stage, numbers: list[int]) -> int:
+        """Run the tasks that are not done; how many were."""
+        watcher = Watcher(stage, numbers, self.progress)
+        resumed = len(watcher.done)
+        try:
+            run_stage(stage, watcher.todo, self.executor, self.workers, watcher)
+        except TaskFailedError as failed:
+            done = f"{len(watcher.done):,} of {len(numbers):,} tasks are done"
+            raise _explain(failed, stage, done) from failed.__cause__
+        return resumed
+
+
+def _explain(failed: TaskFailedError, stage: Stage, done: str) -> BaseException:
+    """What went wrong with a task, and what to do."""
+    error, again = failed.error, "run the same command again"
+    if type(error) is PenstockError:  # its process died
+        what = f"task {failed.number:,} ({stage.describe(failed.number)})"
+        return PenstockError(f"{what}: {error}; {again}: {done}")
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        reason = f"{os.strerror(error.errno)}; make room and {again}: {done}"
+        return OSError(error.errno, reason, error.filename)
+    return error
+
+
+def _share(task: tuple[int, int] | None) -> tuple[int, int]:
+    if task is None:
+        return 0, 1
+    index, count = task
+    count = integer("n of task=(i, n)", count, 1)
+    return integer("i of task=(i, n)", index, 0, count - 1), count
+
+
+def _load(
+    tokenizer: Tokenizer | str | os.PathLike[str], engine: Engine, *, check: bool
+) -> tuple[Tokenizer, Tokenizer | None]:
+    """The tokenizer, and the one that it is checked against."""
+    if not isinstance(tokenizer, str | os.PathLike):
+        return tokenizer, None
+    loaded = load_tokenizer(tokenizer, engine)
+    if not check or loaded.engine != "fast":
+        return loaded, None
+    return loaded, load_tokenizer(tokenizer, "reference")
+
+
+def _choose_marks(add: Add | None, tokenizer: Tokenizer) -> Add:
+    if add is None:
+        if tokenizer.eos_id is None and tokenizer.bos_id is None:
+            raise UsageError(
+                f"{tokenizer.name}: has no token that ends or starts documents; say add='none' "
+                "(--add none) to write them without"
+            )
+        return "bos" if tokenizer.eos_id is None else "eos"
+    _one_of("add", add, ("eos", "bos", "both", "none"))
+    for mark in ("bos", "eos"):
+        if add in (mark, "both") and getattr(tokenizer, f"{mark}_id") is None:
+            raise UsageError(f"add is {add!r}, but {tokenizer.name} has no {mark} token")
+    return add
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise UsageError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+    return value
+
+
+def _task_bytes(wanted: int | None, source: Source) -> int:
+    if wanted is not None:
+        return integer("task_bytes", wanted, 1)
+    return choose_task_bytes(sum(Path(file).stat().st_size for file in source.files))

@@ -1,0 +1,130 @@
+"""`Plan`: what is to be made, agreed on by all who take part."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from penstock.errors import DatasetExistsError, FormatError, UsageError
+from penstock.formats.detection import PLAN_FORMAT
+from penstock.text.prepare.annotations import SpanUnit
+from penstock.text.prepare.split import Split
+from penstock.text.sources import Slice
+
+Add = Literal["eos", "bos", "both", "none"]
+
+_VERSION = 1
+_MOST_TASKS = 99_999  # as many parts a dataset can have
+_MIN_TASK_BYTES, _MAX_TASK_BYTES = 1 << 24, 1 << 30
+_NUM_TASKS = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Follows from the source and the options alone, never from who runs it."""
+
+    tokenizer: dict[str, Any]
+    """name, fingerprint, vocab_size, bos_id and eos_id"""
+    source: dict[str, Any]
+    """what the source says of itself: files, their sizes and times, how they are read"""
+    add: Add
+    """which marks every document gets"""
+    shuffle: int | None
+    """the seed of the order of documents; None keeps it"""
+    split: Split
+    """which documents are for validation"""
+    with_metadata: bool
+    """whether records carry any"""
+    span_unit: SpanUnit
+    """what the spans of the source count"""
+    shard_bytes: int
+    """a shard ends with the document that makes it this large"""
+    task_bytes: int
+    """about as much text is a task"""
+    tasks: tuple[Slice, ...] = ()
+    """what each task reads; empty until the plan is made"""
+    threshold: int | None = None
+    """documents with smaller hashes are for validation; of a count, only known in time"""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token before every document, if there is one."""
+        return self.tokenizer["bos_id"] if self.add in ("bos", "both") else None
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token after every document, if there is one."""
+        return self.tokenizer["eos_id"] if self.add in ("eos", "both") else None
+
+    def to_json(self) -> str:
+        """For the file."""
+        head = {"format": PLAN_FORMAT, "version": _VERSION, **asdict(self)}
+        tasks = ",\n".join(f"  {json.dumps(task)}" for task in head.pop("tasks"))
+        return f'{json.dumps(head, indent=1)[:-2]},\n "tasks": [\n{tasks}\n ]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """What was written there."""
+        values = json.loads(text)
+        if values.pop("version") != _VERSION or values.pop("format") != PLAN_FORMAT:
+            raise FormatError("the plan of another version of Penstock; finish it with that")
+        split = values.pop("split")
+        split = Split(**{**split, "files": tuple(split["files"])})
+        tasks = tuple(Slice(**task) for task in values.pop("tasks"))
+        return cls(split=split, tasks=tasks, **values)
+
+    def check_agrees(self, found: "Plan", path: Path) -> None:
+        """Refuse to go on with a plan that is not this one."""
+        differences = list(_differences(self, found))
+        if differences:
+            raise DatasetExistsError(
+                f"{path}: cannot go on with this plan: {'; '.join(differences[:5])}; choose "
+                "another directory, or remove this one"
+            )
+
+
+def choose_task_bytes(total_bytes: int) -> int:
+    """A size that makes some hundred tasks, none too small to be worth its files."""
+    return min(max(total_bytes // _NUM_TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
+
+
+def check_number_of_tasks(tasks: tuple[Slice, ...], task_bytes: int) -> None:
+    """Refuse more tasks than a dataset has parts."""
+    if len(tasks) > _MOST_TASKS:
+        raise UsageError(
+            f"task_bytes={task_bytes:,} makes {len(tasks):,} tasks, more than {_MOST_TASKS:,}; "
+            "give more"
+        )
+
+
+def _differences(mine: Plan, theirs: Plan) -> Iterator[str]:
+    """What differs, in words."""
+    if mine.tokenizer["fingerprint"] != theirs.tokenizer["fingerprint"]:
+        yield f"another tokenizer ({theirs.tokenizer['name']} there, {mine.tokenizer['name']} here)"
+    yield from _source_differences(mine.source, theirs.source)
+    for name in ("add", "shuffle", "span_unit", "shard_bytes", "task_bytes"):
+        there, here = getattr(theirs, name), getattr(mine, name)
+        if there != here:
+            yield f"{name} is {there} there, {here} here"
+    if mine.split != theirs.split:
+        yield f"split is {theirs.split.rule!r} there, {mine.split.rule!r} here"
+
+
+def _source_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    here, there = json.loads(json.dumps(mine)), theirs
+    for name in sorted({*here, *there} - {"files"}):
+        if here.get(name) != there.get(name):
+            yield f"{name} is {there.get(name)} there, {here.get(name)} here"
+    my_files, their_files = _by_path(here), _by_path(there)
+    for path in sorted({*my_files, *their_files}):
+        if path not in their_files:
+            yield f"{path} was not there"
+        elif path not in my_files:
+            yield f"{path} is not there any more"
+        elif my_files[path] != their_files[path]:
+            yield f"{path} has changed since"
+
+
+def _by_path(source: dict[str, Any]) -> dict[str, Any]:
+    return {file["path"]: file for file in source.get("files", [])}

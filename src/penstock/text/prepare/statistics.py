@@ -1,0 +1,81 @@
+"""What tasks count, for themselves and together."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_PLACES = 20
+_NUM_BINS = 64
+_SUMS = ("documents", "tokens", "marks", "text_bytes", "skipped", "lost_spans", "checked_bytes")
+
+
+@dataclass(kw_only=True, slots=True)
+class Statistics:
+    """Sums over documents."""
+
+    documents: int = 0
+    tokens: int = 0
+    """of all documents, with the marks at their starts and ends"""
+    marks: int = 0
+    text_bytes: int = 0
+    histogram: list[int] = field(default_factory=lambda: [0] * _NUM_BINS)
+    """documents of 0, 1, 2 to 3, 4 to 7, … tokens"""
+    sides: dict[str, list[int]] = field(default_factory=dict)
+    """documents and tokens of each side"""
+    skipped: int = 0
+    """bad rows that were left out"""
+    places: list[str] = field(default_factory=list)
+    """where the first of them are, and what is wrong with them"""
+    lost_spans: int = 0
+    """spans, and metadata of documents, that no token was left for"""
+    checked_bytes: int = 0
+    """of the text that the reference engine tokenized too"""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """of all workers together, by what they did"""
+
+    def count(self, side: str, lengths: NDArray[np.int64]) -> None:
+        """Count documents with all their tokens."""
+        self.documents += len(lengths)
+        tokens = int(lengths.sum())
+        self.tokens += tokens
+        bins = np.bincount(np.frexp(lengths)[1], minlength=_NUM_BINS)
+        self.histogram = [a + int(b) for a, b in zip(self.histogram, bins, strict=True)]
+        of_side = self.sides.setdefault(side, [0, 0])
+        of_side[0] += len(lengths)
+        of_side[1] += tokens
+
+    def skip(self, place: str) -> None:
+        """Count a bad row."""
+        self.skipped += 1
+        if len(self.places) < MOST_PLACES:
+            self.places.append(place)
+
+    def spend(self, what: str, seconds: float) -> None:
+        """Count time."""
+        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
+
+    def add(self, other: "Statistics") -> None:
+        """Count what another task has counted."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.histogram = [a + b for a, b in zip(self.histogram, other.histogram, strict=True)]
+        for side, (documents, tokens) in other.sides.items():
+            of_side = self.sides.setdefault(side, [0, 0])
+            of_side[0] += documents
+            of_side[1] += tokens
+        self.places = (self.places + other.places)[:MOST_PLACES]
+        for what, seconds in other.seconds.items():
+            self.spend(what, seconds)
+
+    def to_json(self) -> str:
+        """For a file."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """What was written there."""
+        values: dict[str, Any] = json.loads(text)
+        return cls(**values)
