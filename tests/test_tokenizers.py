@@ -175,6 +175,7 @@ def test_threads_share_a_tokenizer():
 @settings(max_examples=150, deadline=None)
 @given(parts=st.lists(TEXTS, min_size=2, max_size=6))
 @example(parts=["a   ", "  b"])
+@example(parts=["11 \n11111日", ""])
 @example(parts=["it'", "s it'", "ll  ", "\n  ", "x"])
 def test_a_text_cut_where_it_may_be_gives_the_ids_of_the_whole(pattern, parts):
     fast = FastTokenizer(vocabulary(pattern), "x")

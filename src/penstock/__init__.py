@@ -85,7 +85,6 @@ _HOMES = {
     "convert": "conversion",
     "fetch": "fetching",
     "finish": "finishing",
-    "finish": "write.writer",
     "load_tokenizer": "text.tokenizers.loading",
     "make_order": "order",
     "open": "opening",

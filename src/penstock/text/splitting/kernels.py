@@ -271,9 +271,21 @@ def split(data, code, classes, ends):
 _LOOK_AHEAD = 8
 
 
+@inlined
+def _ends_in_space(text, end, classes):
+    last = end - 1
+    while _byte(text, last) & 0xC0 == 0x80:
+        last -= 1
+    kind, _ = _class_at(text, last, classes)
+    return kind & SPACE
+
+
 @kernel(BYTES, types.int64, BYTES)
 def last_certain_end(data, code, classes):
-    """The end of the last piece that is the same whatever text follows; 0 if there is none."""
+    """The end of the last piece that is the same whatever text follows; 0 if there is none.
+
+    None that ends in white space: at the end of a text that is split in another way.
+    """
     text, table = data.ctypes.data, classes.ctypes.data
     limit, position, certain = len(data) - _LOOK_AHEAD, np.int64(0), np.int64(0)
     while position < limit:
@@ -281,6 +293,6 @@ def last_certain_end(data, code, classes):
         if kind & SPACE and _run(text, position, len(data), table, SPACE) == len(data):
             break
         position = piece_end(text, position, len(data), len(data), code, table)
-        if position <= limit:
+        if position <= limit and not _ends_in_space(text, position, table):
             certain = position
     return certain
