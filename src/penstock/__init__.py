@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from penstock.pack.policy import PackReport
     from penstock.text.prepare.job import tokenize
     from penstock.text.prepare.report import TokenizeReport
+    from penstock.text.repacking import RepackReport, repack
+    from penstock.text.sources import Columns, Source
     from penstock.text.tokenizers.loading import load_tokenizer
+    from penstock.text.training import train_tokenizer
     from penstock.views.packed import Documents, Packed
     from penstock.views.view import View
     from penstock.views.windows import Windows
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockShuffle",
+    "Columns",
     "ConvertReport",
     "Dataset",
     "Documents",
@@ -48,6 +52,8 @@ __all__ = [
     "PackReport",
     "Packed",
     "PenstockError",
+    "RepackReport",
+    "Source",
     "TokenizeReport",
     "View",
     "Windows",
@@ -59,13 +65,16 @@ __all__ = [
     "load_tokenizer",
     "make_order",
     "open",
+    "repack",
     "sum_digests",
     "testing",
     "tokenize",
+    "train_tokenizer",
 ]
 
 _HOMES = {
     "BlockShuffle": "order",
+    "Columns": "text.sources",
     "ConvertReport": "conversion",
     "Dataset": "dataset",
     "Documents": "views.packed",
@@ -78,6 +87,8 @@ _HOMES = {
     "PackReport": "pack.policy",
     "Packed": "views.packed",
     "PenstockError": "errors",
+    "RepackReport": "text.repacking",
+    "Source": "text.sources",
     "TokenizeReport": "text.prepare.report",
     "View": "views.view",
     "Windows": "views.windows",
@@ -88,8 +99,10 @@ _HOMES = {
     "load_tokenizer": "text.tokenizers.loading",
     "make_order": "order",
     "open": "opening",
+    "repack": "text.repacking",
     "sum_digests": "order",
     "tokenize": "text.prepare.job",
+    "train_tokenizer": "text.training",
 }
 
 

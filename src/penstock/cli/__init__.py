@@ -18,6 +18,7 @@ from penstock.cli import (
     finish,
     inspect,
     pack,
+    repack,
     tokenize,
     train_tokenizer,
     verify,
@@ -27,6 +28,7 @@ from penstock.errors import PenstockError
 _COMMANDS = {
     "demo": demo,
     "fetch": fetch,
+    "repack": repack,
     "train-tokenizer": train_tokenizer,
     "tokenize": tokenize,
     "finish": finish,
@@ -41,6 +43,7 @@ _EXAMPLES = """\
 examples:
   penstock demo                                 see the whole thing work, on real text, in a minute
   penstock fetch 'https://host/shard_{00000..00239}.parquet' --out corpus
+  penstock repack 'raw/*.jsonl.gz' --out corpus --shuffle 0    text shards of one size
   penstock train-tokenizer corpus --out tok     a BPE vocabulary from text files
   penstock tokenize 'corpus/*.parquet' --tokenizer tok.json --out data/fineweb --val-fraction 0.001
   penstock inspect data/fineweb --seq-len 2048  what a dataset holds, and a few samples

@@ -1,0 +1,63 @@
+"""Write text files anew, as shards of one size, in order or shuffled.
+
+  penstock repack 'raw/*.jsonl.gz' --out corpus
+  penstock repack 'raw/*.parquet' --out corpus --shuffle 42 --metadata id,url
+  penstock repack notes.txt --documents block --out corpus --to jsonl
+
+Shards have about 250 million characters. Parquet has row groups of 1024 and zstd, as nanochat's
+files; JSONL and text are .zst files. A run that was killed goes on where it was: call it again.
+"""
+
+import argparse
+
+from penstock.cli import options
+from penstock.cli.source_options import add_source, source_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The text, and the shards."""
+    add_source(parser)
+    parser.add_argument("--out", required=True, metavar="DIR", help="made if it is missing")
+    parser.add_argument(
+        "--to",
+        choices=["parquet", "jsonl", "text"],
+        default="parquet",
+        help="what the shards are; text has a document a line (parquet)",
+    )
+    parser.add_argument(
+        "--shard-chars", type=options.positive, default=250_000_000, help="(250,000,000)"
+    )
+    parser.add_argument(
+        "--shuffle", type=int, metavar="SEED", help="put all documents into a random order"
+    )
+    parser.add_argument(
+        "--workers", type=options.positive, help="shards at once (one for each processor)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Repack, and say what was written."""
+    from penstock.text.repacking import repack
+
+    source = source_of(arguments)
+    total = sum(piece.size_bytes for piece in source.slices(1 << 40))
+    with options.progress_bar("repacking", total, unit_bytes=True) as bar:
+        report = repack(
+            source,
+            arguments.out,
+            to=arguments.to,
+            shard_chars=arguments.shard_chars,
+            shuffle=arguments.shuffle,
+            workers=arguments.workers,
+            progress=bar.advance,
+        )
+    num_files = len(report.files)
+    print(
+        f"{report.num_documents:,} documents, {report.num_characters:,} characters, in "
+        f"{num_files:,} {'file' if num_files == 1 else 'files'} in {arguments.out}"
+    )
+    if report.skipped:
+        print(f"{report.skipped:,} bad rows were skipped, the first of them:")
+        for place in report.places:
+            print(f"  {place}")
+    return 0

@@ -1,0 +1,273 @@
+"""`repack`: any source into text shards of one size, in their order or shuffled.
+
+A slice of the source, or a stretch of the shuffled order, becomes a shard; only of a source that
+cannot be cut, such as a large `.jsonl.gz`, one slice becomes several. To be shuffled, documents are
+first written as bytes to a dataset, where any of them can be read at once.
+"""
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+
+from penstock.arguments import integer
+from penstock.atomic import sync_directory
+from penstock.dataset import Dataset
+from penstock.errors import FormatError, UsageError
+from penstock.formats.shard import TOKEN
+from penstock.formats.stream import MANIFEST_NAME
+from penstock.text.prepare.statistics import MOST_PLACES, Statistics
+from penstock.text.sources import BadRow, Slice, Source
+from penstock.text.text_shards import SHARDS, TextShard
+from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.write.job import Job, OpenNew, WriteShard
+
+To = Literal["parquet", "jsonl", "text"]
+Document = tuple[bytes, dict[str, Any]]
+Advance = Callable[[int], None]
+
+_UNSHUFFLED = "unshuffled"
+_COUNTS = "-counts.json"
+_DOCUMENTS_AT_A_TIME = 4096
+_SLACK = 1.5  # a slice is nearly of the right size; what is a little more makes no shard of its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepackReport:
+    """What was written."""
+
+    files: tuple[Path, ...]
+    num_documents: int
+    num_characters: int
+    num_bytes: int
+    """of the text"""
+    skipped: int
+    """bad rows that were left out"""
+    places: tuple[str, ...]
+    """where the first of them are, and what is wrong with them"""
+
+
+def repack(
+    source: Source | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    to: To = "parquet",
+    shard_chars: int = 250_000_000,
+    shuffle: int | None = None,
+    workers: int | None = None,
+    progress: Callable[[int], None] = lambda num_bytes: None,
+) -> RepackReport:
+    r"""Write the documents of a source into shards; call it again to go on after a crash.
+
+    Arguments:
+        source: files, directories or patterns; or a `Source`, which says more about them.
+        out: a directory, made if it is missing.
+        to: "parquet" (zstd, row groups of 1024), "jsonl" or "text" (a document a line), both zstd.
+        shard_chars: about so many characters make a shard.
+        shuffle: a seed, to put the documents of all files into one random order.
+        workers: shards that are written at once; one for each processor.
+        progress: is told how many bytes of text were written.
+
+    >>> _ = (tmp / "lines.txt").write_text("one\ntwo\n")
+    >>> report = repack(tmp / "lines.txt", tmp / "packed")
+    >>> [file.name for file in report.files], report.num_documents, report.num_characters
+    (['shard_00000.parquet'], 2, 6)
+    """
+    source = source if isinstance(source, Source) else Source(source)
+    if to not in SHARDS:
+        raise UsageError(f"to is {to!r}; it must be one of {', '.join(SHARDS)}")
+    if source.columns.spans is not None:
+        raise UsageError("text shards have no spans; leave them out")
+    shard_chars = integer("shard_chars", shard_chars, 1)
+    seed = None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1)
+    workers = integer("workers", workers or len(os.sched_getaffinity(0)), 1)
+    directory = Path(out).absolute()
+    identity = json.dumps([source.identity(), to, shard_chars, seed])
+    job = Job(directory, xxhash.xxh3_128_hexdigest(identity.encode()))
+
+    def advance(num_bytes: int) -> None:
+        job.check()
+        progress(num_bytes)
+
+    work = _Work(source=source, to=to, shard_chars=shard_chars, advance=advance)
+    with job.begin():
+        skipped = Statistics()
+        if seed is None:
+            shards = work.of_slices()
+        else:
+            shards, skipped = work.of_shuffled(directory / _UNSHUFFLED, seed, workers)
+        todo = {name: write for name, write in shards.items() if job.find_done(name) is None}
+        job.run(todo, workers)
+        names = [file for name in shards for file in sorted(job.find_done(name) or ())]
+        counts = [directory / name for name in names if name.endswith(_COUNTS)]
+        report = _report(counts, skipped)
+        files = _give_numbers(directory, names, SHARDS[to][0])
+        shutil.rmtree(directory / _UNSHUFFLED, ignore_errors=True)
+        for path in counts:
+            path.unlink()
+    return RepackReport(files=files, **report)
+
+
+def _give_numbers(directory: Path, names: list[str], ending: str) -> tuple[Path, ...]:
+    """Number the shards through, in their order."""
+    shards = [directory / name for name in names if name.endswith(ending)]
+    numbered = tuple(directory / f"shard_{k:05d}{ending}" for k in range(len(shards)))
+    for shard, path in zip(shards, numbered, strict=True):
+        shard.rename(path)
+    sync_directory(directory)
+    return numbered
+
+
+def _report(counts: list[Path], skipped: Statistics) -> dict[str, Any]:
+    """What all shards have counted."""
+    each = [json.loads(path.read_bytes()) for path in counts]
+    names = ("num_documents", "num_characters", "num_bytes")
+    places = [*skipped.places, *(place for count in each for place in count["places"])]
+    return {name: sum(count[name] for count in each) for name in names} | {
+        "skipped": skipped.skipped + sum(count["skipped"] for count in each),
+        "places": tuple(places[:MOST_PLACES]),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Work:
+    """What becomes a shard, and how."""
+
+    source: Source
+    to: To
+    shard_chars: int
+    advance: Advance
+
+    def of_slices(self) -> Mapping[str, WriteShard]:
+        """A shard, or several, of each slice."""
+        slices = self.source.slices(self.shard_chars)
+        return {f"{k:05d}": self._writer(self._of_slice, piece) for k, piece in enumerate(slices)}
+
+    def of_shuffled(
+        self, unshuffled: Path, seed: int, workers: int
+    ) -> tuple[Mapping[str, WriteShard], Statistics]:
+        """A shard of each stretch of a random order, and the rows that were left out before."""
+        from penstock.opening import open
+        from penstock.text.prepare.job import tokenize
+        from penstock.text.prepare.place import Place
+        from penstock.text.prepare.report import TokenizeReport
+
+        if not (unshuffled / MANIFEST_NAME).exists():
+            tokenize(self.source, ByteTokenizer(), unshuffled, add="none", workers=workers)
+        report = TokenizeReport.load(Place(unshuffled).report)
+        data = open(unshuffled)
+        count = max(1, -(-data.num_records // self.shard_chars))
+        bounds = [data.num_documents * k // count for k in range(count + 1)]
+        shards = {
+            f"{k:05d}": self._writer(_of_order, data, seed, bounds[k], bounds[k + 1])
+            for k in range(count)
+        }
+        return shards, Statistics(skipped=report.skipped, places=list(report.places))
+
+    def _writer(self, documents: Callable[..., Iterable[Document]], *where: Any) -> WriteShard:
+        """Writes the shards of some documents, and what they are."""
+
+        def write(open_new: OpenNew) -> None:
+            counts = Statistics()
+            shards = _Shards(self, open_new)
+            for text, metadata in documents(*where, counts):
+                shards.write(text, metadata)
+            shards.finish()
+            counted = {
+                "num_documents": shards.num_documents,
+                "num_characters": shards.num_characters,
+                "num_bytes": shards.num_bytes,
+                "skipped": counts.skipped,
+                "places": counts.places,
+            }
+            open_new(_COUNTS).write(json.dumps(counted).encode())
+
+        return write
+
+    def _of_slice(self, piece: Slice, counts: Statistics) -> Iterator[Document]:
+        """The documents of a slice, long ones put together again."""
+
+        def skip(row: BadRow) -> None:
+            counts.skip(str(row))
+
+        begun = bytearray()
+        for batch in self.source.read(piece, skip):
+            for k in range(batch.num_documents):
+                begun += batch.text(k)
+                if len(begun) > self.source.max_document_bytes:
+                    raise FormatError(
+                        f"{batch.file}: document {batch.rows[k]:,} has more than "
+                        f"{self.source.max_document_bytes:,} bytes, and a row has to be in memory "
+                        "whole; give max_document_bytes more"
+                    )
+                if not (batch.continues and k == batch.num_documents - 1):
+                    yield bytes(begun), batch.metadata[k] if batch.metadata else {}
+                    begun.clear()
+
+
+def _of_order(
+    data: Dataset, seed: int, start: int, stop: int, counts: Statistics
+) -> Iterator[Document]:
+    """Documents by a random order, from the dataset of their bytes."""
+    from penstock.order import make_order
+    from penstock.text.prepare.shuffle import Gather
+
+    gather = Gather(data)
+    order = make_order(True, data.num_documents, seed)
+    for first in range(start, stop, _DOCUMENTS_AT_A_TIME):
+        last = min(first + _DOCUMENTS_AT_A_TIME, stop)
+        begun = bytearray()
+        for found in gather.read(order.samples_at(np.arange(first, last))):
+            records = found["records"]
+            content = records[TOKEN].astype(np.uint8).tobytes()
+            spans = found.get("spans")
+            ends = np.cumsum(found["lengths"]).tolist()
+            for k, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+                begun += content[begin:end]
+                if not found.get("continues"):
+                    metadata = json.loads(spans[k][0][2]) if spans and spans[k] else {}
+                    yield bytes(begun), metadata
+                    begun.clear()
+
+
+class _Shards:
+    """The shards of one piece of work, one after the other."""
+
+    def __init__(self, work: _Work, open_new: OpenNew) -> None:
+        self.num_documents = self.num_characters = self.num_bytes = 0
+        self._work, self._open_new = work, open_new
+        self._shard: TextShard | None = None
+        self._num_shards = self._room = 0
+
+    def write(self, text: bytes, metadata: dict[str, Any]) -> None:
+        """Append a document."""
+        if self._shard is None:
+            ending, begin = SHARDS[self._work.to]
+            file = self._open_new(f"-{self._num_shards:05d}{ending}")
+            self._shard = begin(file, self._work.source.columns.metadata)
+            self._num_shards, self._room = (
+                self._num_shards + 1,
+                int(_SLACK * self._work.shard_chars),
+            )
+        self._shard.write(text, metadata)
+        num_characters = len(text.decode())
+        self.num_documents += 1
+        self.num_characters += num_characters
+        self.num_bytes += len(text)
+        self._room -= num_characters
+        if self._room <= 0:
+            self.finish()
+        self._work.advance(len(text))
+
+    def finish(self) -> None:
+        """End the shard that is open."""
+        if self._shard is not None:
+            self._shard.finish()
+            self._shard = None

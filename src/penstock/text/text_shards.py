@@ -1,0 +1,150 @@
+"""Files of text that `repack` writes, and that `Source` reads: Parquet, JSONL and lines."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from penstock.atomic import OpenFile
+from penstock.errors import FormatError
+from penstock.formats.decoded import pyarrow
+
+_ROW_GROUP_DOCUMENTS = 1024
+_ROW_GROUP_BYTES = 1 << 27  # of documents so long that 1024 of them would not fit into memory
+_LEVEL = 3
+
+
+class TextShard(Protocol):
+    """One file that is being written."""
+
+    def write(self, text: bytes, metadata: dict[str, Any]) -> None:
+        """Append a document."""
+
+    def finish(self) -> None:
+        """Write what is left; the file is then synced and named by whoever opened it."""
+
+
+Open = Callable[[OpenFile, Sequence[str]], TextShard]
+"""begins a shard in a file; documents have metadata of these names"""
+
+
+class ParquetShard:
+    """A column of text, and a column of strings for each name: row groups of 1024, zstd level 3.
+
+    What is no string is stored as JSON.
+    """
+
+    def __init__(self, file: OpenFile, names: Sequence[str]) -> None:
+        arrow, parquet = pyarrow(), pyarrow("pyarrow.parquet")
+        self._names = names
+        self._schema = arrow.schema([(name, arrow.string()) for name in ("text", *names)])
+        self._writer = parquet.ParquetWriter(
+            arrow.PythonFile(_Sink(file), "w"),
+            self._schema,
+            use_dictionary=False,
+            compression="zstd",
+            compression_level=_LEVEL,
+            write_statistics=False,
+        )
+        self._rows: list[list[bytes | str | None]] = []
+        self._num_bytes = 0
+
+    def write(self, text: bytes, metadata: dict[str, Any]) -> None:
+        """Append a document."""
+        self._rows.append([text, *(_as_string(metadata.get(name)) for name in self._names)])
+        self._num_bytes += len(text)
+        if len(self._rows) == _ROW_GROUP_DOCUMENTS or self._num_bytes >= _ROW_GROUP_BYTES:
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        arrow = pyarrow()
+        columns = [
+            arrow.array(column, field.type)
+            for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
+        ]
+        self._writer.write_table(arrow.table(columns, self._schema), len(self._rows))
+        self._rows, self._num_bytes = [], 0
+
+    def finish(self) -> None:
+        """Write what is left."""
+        if self._rows:
+            self._write_rows()
+        self._writer.close()
+
+
+class _CompressedLines:
+    """Lines under zstd."""
+
+    def __init__(self, file: OpenFile) -> None:
+        arrow = pyarrow()
+        codec = arrow.Codec("zstd", compression_level=_LEVEL)
+        sink = arrow.PythonFile(_Sink(file), "w")
+        self._stream = arrow.CompressedOutputStream(sink, codec)
+
+    def add(self, line: bytes) -> None:
+        self._stream.write(line + b"\n")
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._stream.close()
+
+
+class JsonlShard(_CompressedLines):
+    """An object a line: the text, and the metadata as it was."""
+
+    def __init__(self, file: OpenFile, names: Sequence[str]) -> None:
+        super().__init__(file)
+
+    def write(self, text: bytes, metadata: dict[str, Any]) -> None:
+        """Append a document."""
+        self.add(json.dumps({"text": text.decode(), **metadata}, ensure_ascii=False).encode())
+
+
+class LinesShard(_CompressedLines):
+    """A document a line, where no document has several."""
+
+    def __init__(self, file: OpenFile, names: Sequence[str]) -> None:
+        super().__init__(file)
+
+    def write(self, text: bytes, metadata: dict[str, Any]) -> None:
+        """Append a document."""
+        if not text or b"\n" in text or text.endswith(b"\r"):
+            raise FormatError(
+                f"{text[:60]!r} is not one line, so that it would be read back as other documents; "
+                "use jsonl or parquet"
+            )
+        self.add(text)
+
+
+SHARDS: dict[str, tuple[str, Open]] = {
+    "parquet": (".parquet", ParquetShard),
+    "jsonl": (".jsonl.zst", JsonlShard),
+    "text": (".txt.zst", LinesShard),
+}
+
+
+class _Sink:
+    """An `OpenFile` as pyarrow wants files."""
+
+    closed = False
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file, self._size_bytes = file, 0
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self._file.write(content)
+        self._size_bytes += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self._size_bytes
+
+    def flush(self) -> None:
+        """At the end all is flushed, and synced."""
+
+    def close(self) -> None:
+        """That is for whoever opened it."""
+
+
+def _as_string(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
