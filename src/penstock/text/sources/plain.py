@@ -209,7 +209,7 @@ def _find_lines(text: bytes) -> Found:
 
 
 def _find_blocks(text: bytes) -> Found:
-    *whole, last = re.split(rb"\n(?:\r?\n)+", text)
+    *whole, last = re.split(rb"\n\r?\n+(?:\r\n+)*", text)
     if last.endswith(b"\n"):
         whole, last = [*whole, last[:-1]], b""
     found = [block.removesuffix(b"\r") for block in whole] + [last]
@@ -231,7 +231,7 @@ LINES = Layout(unit="line", stops=(b"\n",), blank=_NOTHING, find=_find_lines)
 BLOCKS = Layout(
     unit="block",
     stops=(b"\n\n", b"\n\r\n"),
-    blank=re.compile(rb"(?:\r?\n)*"),
+    blank=re.compile(rb"\n*(?:\r\n+)*"),
     find=_find_blocks,
 )
 FILE = Layout(unit="document", stops=(), blank=_NOTHING, find=_find_file)
