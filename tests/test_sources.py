@@ -58,10 +58,12 @@ def write_jsonl(path, documents, **json_options):
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 lists_of_texts = st.lists(
-    st.one_of(texts, st.sampled_from(["a\nb", "\r", "x\r", " ", "\ufeff", "é" * 9, "\0", "𝄞" * 5])),
+    st.one_of(
+        texts, st.sampled_from(["a\nb", "\r", "x\r", " ", "\ufeff", "é" * 9, "\0", "𝄞" * 5, "Ã©"])
+    ),
     max_size=12,
 )
-sizes = st.integers(1, 60)
+sizes = st.integers(1, 60) | st.just(1 << 20)
 on_files = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -307,7 +309,11 @@ def test_a_bad_line_of_jsonl_is_located_and_refused_or_skipped(tmp_path, line, r
     assert (bad.file, bad.row, bad.place) == (str(path), 2, "line 3")
     assert bad.reason.startswith(reason)
     assert str(bad) == f"{path}: line 3: {bad.reason}"
-    assert documents_of(source) == [b"one", b"two"]
+    if b'"id"' not in line and b"spans" not in line:  # without them, lines are parsed another way
+        again = []
+        alone = Source(path, bad_rows="skip", max_document_bytes=60)
+        assert documents_of(alone, bad=again.append) == [b"one", b"two"]
+        assert again == found
     with pytest.raises(FormatError) as error:
         documents_of(Source(path, **options), batch_bytes=batch_bytes)
     assert str(error.value) == f"{bad}; mend it, or leave such rows out with bad_rows='skip'"

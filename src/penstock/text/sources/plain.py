@@ -13,10 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.formats.decoded import pyarrow
 from penstock.text.batch import TextBatch
 from penstock.text.sources.files import TextFile, blocks
-from penstock.text.sources.rows import BadRow, Reading, bad_texts, invalid_utf8, without
+from penstock.text.sources.rows import (
+    BadRow,
+    Reading,
+    bad_texts,
+    invalid_utf8,
+    is_utf8,
+    without,
+)
 
 
 class Found(NamedTuple):
@@ -73,7 +79,7 @@ def read_plain(
     for chunk in chunks():
         if chunk.found is not None:
             batch = _batch(chunk.number, chunk.found)
-            if not _is_utf8(chunk.text):
+            if not is_utf8(chunk.text):
                 bad = bad_texts(batch.data, batch.offsets)
                 for document, reason in bad.items():
                     number = int(chunk.found.numbers[document])
@@ -172,20 +178,6 @@ def _piece(chunk: _Chunk) -> TextBatch:
         rows=np.array([chunk.number]),
         continues=not chunk.is_end,
     )
-
-
-def _is_utf8(text: bytes) -> bool:
-    """By Arrow: 3 GB/s, where `bytes.decode` does 1 as soon as not all is ASCII."""
-    if text.isascii():
-        return True
-    arrow = pyarrow()
-    offsets = arrow.py_buffer(np.array([0, len(text)], np.int64))
-    buffers = [None, offsets, arrow.py_buffer(text)]
-    try:
-        arrow.Array.from_buffers(arrow.large_string(), 1, buffers).validate(full=True)
-    except arrow.ArrowInvalid:
-        return False
-    return True
 
 
 def _place_of_line(text: bytes, number: int) -> int:

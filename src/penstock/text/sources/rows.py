@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.formats.decoded import pyarrow
 from penstock.text.batch import Span, TextBatch
 
 BadRows = Literal["refuse", "skip"]
@@ -75,13 +76,16 @@ class Collector:
         self._spans = list[list[Span]]()
         self._num_bytes = 0
 
-    def add(self, row: int, value: Any) -> None:
-        """Take what is wanted of a row: an object, or only its text."""
+    def add(self, row: int, value: Any, encoding: str = "utf-8") -> None:
+        """Take what is wanted of a row: an object, or only its text.
+
+        `encoding` turns the text into UTF-8; another than that is only for text alone.
+        """
         columns = self._reading.columns
         found = value if isinstance(value, dict) else {columns.text: value}
         if columns.text not in found:
             raise BadValueError(f"has no {columns.text!r}, only {list(found)!s:.100}")
-        text = as_utf8(found[columns.text], columns.text)
+        text = as_utf8(found[columns.text], columns.text, encoding)
         if len(text) > self._reading.max_document_bytes:
             raise BadValueError(too_long(self._reading.max_document_bytes))
         if columns.metadata or columns.spans is not None:
@@ -116,11 +120,11 @@ class Collector:
         return batch
 
 
-def as_utf8(value: Any, name: str) -> bytes:
+def as_utf8(value: Any, name: str, encoding: str = "utf-8") -> bytes:
     """A text as bytes that are valid UTF-8."""
     try:
         if isinstance(value, str):
-            return value.encode()
+            return value.encode(encoding)
         if isinstance(value, bytes):
             value.decode()
             return value
@@ -176,6 +180,20 @@ def check_json(metadata: dict[str, Any], spans: Sequence[Span]) -> None:
             json.dumps([metadata, spans], ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, TypeError, RecursionError) as error:
             raise BadValueError(f"metadata or spans are no JSON: {error!s:.200}") from None
+
+
+def is_utf8(text: bytes) -> bool:
+    """By Arrow: 3 GB/s, where `bytes.decode` does 1 as soon as not all is ASCII."""
+    if text.isascii():
+        return True
+    arrow = pyarrow()
+    offsets = arrow.py_buffer(np.array([0, len(text)], np.int64))
+    buffers = [None, offsets, arrow.py_buffer(text)]
+    try:
+        arrow.Array.from_buffers(arrow.large_string(), 1, buffers).validate(full=True)
+    except arrow.ArrowInvalid:
+        return False
+    return True
 
 
 def bad_texts(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> dict[int, str]:
