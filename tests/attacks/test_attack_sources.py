@@ -350,3 +350,16 @@ def test_any_bytes_are_read_or_refused_by_name(tmp_path, data, kind):
         else:
             message = str(path)
         assert str(path) in message
+
+
+def test_parquet_that_lost_a_row_group_or_rows_is_refused(parquet):
+    whole = parquet.read_bytes()
+    groups = pq.read_metadata(parquet).num_row_groups
+    # In the footer, a list of 4 structs is 0x4c, and 200 rows are 0x16 0x90 0x03 (Thrift).
+    start = whole.rindex(b"\x16\x90\x03")
+    assert groups == 4
+    for old, new in [(b"\x16\x90\x03", b"\x16\x92\x03"), (b"\x4c", b"\x3c")]:
+        at = whole.index(old, start)
+        parquet.write_bytes(whole[:at] + new + whole[at + len(old) :])
+        with pytest.raises(FormatError, match=r"a\.parquet"):
+            documents_of(Source(parquet))

@@ -35,7 +35,7 @@ def list_files(paths: Paths, kind: Kind | None) -> tuple[Kind, tuple[TextFile, .
         raise MissingDataError("nothing to read: the list of paths is empty")
     resolved, found = dict[str, str](), dict[str, str]()
     for each in wanted:
-        for path in _expand(os.path.expanduser(os.fsdecode(each)), kind):  # noqa: PTH111
+        for path in sorted(_expand(os.path.expanduser(os.fsdecode(each)), kind)):  # noqa: PTH111
             # One file may be reached over several names of its directory.
             directory, name = os.path.split(path)
             if directory not in resolved:
@@ -60,11 +60,12 @@ def _expand(source: str, kind: Kind | None) -> list[str]:
             f"{path}: no such file or directory (texts themselves: Source.from_documents)"
         )
     matches = [str(Path(match).absolute()) for match in glob.glob(source, recursive=True)]  # noqa: PTH207
-    found = [match for match in matches if not match.endswith(".tmp")]
-    files = [match for match in found if not Path(match).is_dir()]
-    # A table may be a directory of that name, while `**` matches directories on the way.
-    tables = [match for match in found if match not in set(files) and kind_of(match)]
-    files += [path for match in tables for path in _in_directory(match, kind)]
+    files = list[str]()
+    for match in matches:
+        if not Path(match).is_dir():
+            files += [match] if not match.endswith(".tmp") else []
+        elif kind_of(match):  # a table of that name; `**` also matches directories on the way
+            files += _in_directory(match, kind)
     if not files:
         raise MissingDataError(f"{source}: the pattern matches no file")
     return files
@@ -78,7 +79,7 @@ def _in_directory(directory: str, kind: Kind | None) -> Iterator[str]:
             directories.clear()
             continue
         seen.add(real)
-        directories[:] = [name for name in directories if not name.startswith(".")]
+        directories[:] = sorted(name for name in directories if not name.startswith("."))
         for name in names:
             of = None if name.startswith(".") else kind_of(name)
             if of is not None and kind in (None, of):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import FormatError
+from penstock.errors import FormatError, PenstockError
 from penstock.formats.decoded import pyarrow
 from penstock.text.batch import Span, TextBatch
 from penstock.text.sources.files import TextFile
@@ -31,7 +31,7 @@ from penstock.text.sources.rows import (
 )
 
 _BUFFER_BYTES = 1 << 18
-_MAX_BATCH_ROWS = 1 << 14
+_MAX_BATCH_ROWS = 1 << 14  # the next ones of a row group may be longer than those before
 
 
 def text_sizes(file: TextFile, columns: Columns) -> list[int]:
@@ -39,7 +39,7 @@ def text_sizes(file: TextFile, columns: Columns) -> list[int]:
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
         names = _check_columns(file.path, table.schema_arrow, columns)
-        return [_size(table.metadata.row_group(k), names[0]) for k in range(table.num_row_groups)]
+        return _text_sizes(table, names[0])
 
 
 def read_parquet(file: TextFile, start: int, stop: int, reading: Reading) -> Iterator[TextBatch]:
@@ -66,17 +66,24 @@ def _batches(file: TextFile, start: int, stop: int, reading: Reading) -> Iterato
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
         names = _check_columns(file.path, table.schema_arrow, reading.columns)
-        stop = min(stop, table.num_row_groups)
-        row = sum(table.metadata.row_group(k).num_rows for k in range(start))
-        for number in range(start, stop):
-            group = table.metadata.row_group(number)
-            count = max(1, round(_size(group, names[0]) / reading.batch_bytes))
-            batch_rows = min(max(1, -(-group.num_rows // count)), _MAX_BATCH_ROWS)
+        sizes = _text_sizes(table, names[0])
+        num_rows = [table.metadata.row_group(k).num_rows for k in range(len(sizes))]
+        if sum(num_rows) != table.metadata.num_rows:
+            raise FormatError(
+                f"{file.path}: has {table.metadata.num_rows:,} rows, but {sum(num_rows):,} in row "
+                "groups; it is damaged"
+            )
+        row = sum(num_rows[:start])
+        for number in range(start, min(stop, len(sizes))):
+            num_batches = max(1, round(sizes[number] / reading.batch_bytes))
+            batch_rows = min(max(1, -(-num_rows[number] // num_batches)), _MAX_BATCH_ROWS)
             for rows in table.iter_batches(
                 batch_rows, row_groups=[number], columns=names, use_threads=False
             ):
                 yield row, rows
                 row += rows.num_rows
+            if row != sum(num_rows[: number + 1]):
+                raise FormatError(f"{file.path}: row group {number} ends early; it is damaged")
 
 
 @contextlib.contextmanager
@@ -84,15 +91,18 @@ def _readable(path: str) -> Iterator[None]:
     """Say of which file it was that pyarrow complains; the system's own errors pass."""
     try:
         yield
-    except (pyarrow("pyarrow.lib").ArrowException, OSError) as error:
+    except PenstockError:
+        raise
+    except (pyarrow("pyarrow.lib").ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise FormatError(f"{path}: pyarrow cannot read it ({error!s:.300})") from None
 
 
-def _size(group: Any, name: str) -> int:
-    columns = (group.column(k) for k in range(group.num_columns))
-    return sum(each.total_uncompressed_size for each in columns if each.path_in_schema == name)
+def _text_sizes(table: Any, name: str) -> list[int]:
+    columns = [k for k in range(len(table.schema)) if table.schema.column(k).path == name]
+    groups = [table.metadata.row_group(k) for k in range(table.num_row_groups)]
+    return [group.column(columns[0]).total_uncompressed_size for group in groups]
 
 
 def _check_columns(path: str, schema: Any, columns: Columns) -> list[str]:
@@ -155,24 +165,17 @@ def _as_batch(rows: Any, first_row: int, reading: Reading) -> tuple[TextBatch, d
     if texts.null_count:
         nulls = np.flatnonzero(texts.is_null().to_numpy(zero_copy_only=False)).tolist()
         bad |= dict.fromkeys(nulls, f"{columns.text!r} is null")
-    metadata = [dict[str, Any]() for _ in range(rows.num_rows)]
-    for name in columns.metadata:
-        for row, value in enumerate(_values(rows.column(name), bad)):
-            metadata[row][name] = value
-    spans: list[list[Span]] | None = None
-    if columns.spans is not None:
-        spans = _spans(_values(rows.column(columns.spans), bad), bad)
-    if columns.metadata or spans:
-        for row, found in enumerate(metadata):
-            try:
-                check_json(found, spans[row] if spans else ())
-            except BadValueError as error:
-                bad.setdefault(row, str(error))
+    metadata, spans = _metadata(rows, columns, bad), _spans(rows, columns, bad)
+    for row in range(rows.num_rows if columns.metadata or columns.spans is not None else 0):
+        try:
+            check_json(metadata[row] if metadata else {}, spans[row] if spans else ())
+        except BadValueError as error:
+            bad.setdefault(row, str(error))
     batch = TextBatch(
         data=data,
         offsets=offsets,
         rows=np.arange(first_row, first_row + rows.num_rows),
-        metadata=metadata if columns.metadata else None,
+        metadata=metadata,
         spans=spans,
     )
     return batch, bad
@@ -198,6 +201,26 @@ def _buffers(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64], bool]:
     return data, offsets.astype(np.int64), is_valid
 
 
+def _metadata(rows: Any, columns: Columns, bad: dict[int, str]) -> list[dict[str, Any]] | None:
+    if not columns.metadata:
+        return None
+    values = (_values(rows.column(name), bad) for name in columns.metadata)
+    return [dict(zip(columns.metadata, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _spans(rows: Any, columns: Columns, bad: dict[int, str]) -> list[list[Span]] | None:
+    if columns.spans is None:
+        return None
+    spans = list[list[Span]]()
+    for row, value in enumerate(_values(rows.column(columns.spans), bad)):
+        try:
+            spans.append(as_spans(value))
+        except BadValueError as error:
+            bad.setdefault(row, str(error))
+            spans.append([])
+    return spans
+
+
 def _values(column: Any, bad: dict[int, str]) -> list[Any]:
     """Python objects; pyarrow does not check that texts are UTF-8."""
     if _is_written(column.type):
@@ -205,22 +228,12 @@ def _values(column: Any, bad: dict[int, str]) -> list[Any]:
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
-        values = list[Any]()
-        for row, scalar in enumerate(column):
-            try:
-                values.append(scalar.as_py())
-            except UnicodeDecodeError as error:
-                bad.setdefault(row, f"metadata: {invalid_utf8(error)}")
-                values.append(None)
-        return values
+        return [_value(scalar, row, bad) for row, scalar in enumerate(column)]
 
 
-def _spans(values: list[Any], bad: dict[int, str]) -> list[list[Span]]:
-    spans = list[list[Span]]()
-    for row, value in enumerate(values):
-        try:
-            spans.append(as_spans(value))
-        except BadValueError as error:
-            bad.setdefault(row, str(error))
-            spans.append([])
-    return spans
+def _value(scalar: Any, row: int, bad: dict[int, str]) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        bad.setdefault(row, f"metadata: {invalid_utf8(error)}")
+        return None

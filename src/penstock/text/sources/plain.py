@@ -1,8 +1,8 @@
 """Plain text: a document is a line, a block of lines, or a file. What is empty is none.
 
-A document that is longer than a batch is given in pieces, as it is read. Where bad rows are
-skipped, no piece may be given before all of the document is known to be good; so the first long
-document has the slice read once in advance.
+A document that is longer than a batch is given in pieces, as it is read. No piece may be given
+before all of the document is known to be good, so the first long document has the slice read once
+in advance.
 """
 
 import re
@@ -19,6 +19,7 @@ from penstock.text.sources.rows import (
     BadRow,
     Reading,
     bad_texts,
+    end_to_end,
     invalid_utf8,
     is_utf8,
     without,
@@ -213,9 +214,8 @@ def _find_file(text: bytes) -> Found:
 
 
 def _found(documents: list[bytes]) -> Found:
-    offsets = np.zeros(len(documents) + 1, np.int64)
-    np.cumsum([len(document) for document in documents], out=offsets[1:])
-    return Found(b"".join(documents), offsets, np.arange(len(documents)), len(documents))
+    data, offsets = end_to_end(documents)
+    return Found(data, offsets, np.arange(len(documents)), len(documents))
 
 
 _NOTHING = re.compile(rb"")

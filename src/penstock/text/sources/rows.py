@@ -107,10 +107,9 @@ class Collector:
         """What was added since the last time, if there is anything."""
         if not self._rows:
             return None
-        offsets = np.zeros(len(self._rows) + 1, np.int64)
-        np.cumsum([len(text) for text in self._texts], out=offsets[1:])
+        data, offsets = end_to_end(self._texts)
         batch = TextBatch(
-            data=np.frombuffer(b"".join(self._texts), np.uint8),
+            data=np.frombuffer(data, np.uint8),
             offsets=offsets,
             rows=np.array(self._rows, np.int64),
             metadata=self._metadata if self._reading.columns.metadata else None,
@@ -118,6 +117,13 @@ class Collector:
         )
         self._clear()
         return batch
+
+
+def end_to_end(texts: list[bytes]) -> tuple[bytes, NDArray[np.int64]]:
+    """Documents as a batch has them, and their offsets."""
+    offsets = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    return b"".join(texts), offsets
 
 
 def as_utf8(value: Any, name: str, encoding: str = "utf-8") -> bytes:
@@ -210,10 +216,9 @@ def bad_texts(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> dict[int, 
 def without(batch: TextBatch, documents: set[int]) -> TextBatch:
     """The batch less some documents."""
     kept = [each for each in range(batch.num_documents) if each not in documents]
-    offsets = np.zeros(len(kept) + 1, np.int64)
-    np.cumsum(np.diff(batch.offsets)[kept], out=offsets[1:])
+    data, offsets = end_to_end([batch.text(each) for each in kept])
     return TextBatch(
-        data=np.frombuffer(b"".join(batch.text(each) for each in kept), np.uint8),
+        data=np.frombuffer(data, np.uint8),
         offsets=offsets,
         rows=batch.rows[kept],
         metadata=None if batch.metadata is None else [batch.metadata[each] for each in kept],
