@@ -11,6 +11,7 @@ from penstock.formats.decoded import pyarrow
 _ROW_GROUP_DOCUMENTS = 1024
 _ROW_GROUP_BYTES = 1 << 27  # of documents so long that 1024 of them would not fit into memory
 _LEVEL = 3
+_FRAME_BYTES = 1 << 22
 
 
 class TextShard(Protocol):
@@ -72,27 +73,27 @@ class ParquetShard:
 
 
 class _CompressedLines:
-    """Lines under zstd."""
+    """Lines under zstd, in frames that can be read on their own."""
 
-    def __init__(self, file: OpenFile) -> None:
-        arrow = pyarrow()
-        codec = arrow.Codec("zstd", compression_level=_LEVEL)
-        sink = arrow.PythonFile(_Sink(file), "w")
-        self._stream = arrow.CompressedOutputStream(sink, codec)
+    def __init__(self, file: OpenFile, names: Sequence[str]) -> None:
+        self._file, self._lines = file, bytearray()
+        self._codec = pyarrow().Codec("zstd", compression_level=_LEVEL)
 
     def add(self, line: bytes) -> None:
-        self._stream.write(line + b"\n")
+        self._lines += line
+        self._lines += b"\n"
+        if len(self._lines) >= _FRAME_BYTES:
+            self.finish()
 
     def finish(self) -> None:
         """Write what is left."""
-        self._stream.close()
+        if self._lines:
+            self._file.write(self._codec.compress(bytes(self._lines), asbytes=True))
+            self._lines.clear()
 
 
 class JsonlShard(_CompressedLines):
     """An object a line: the text, and the metadata as it was."""
-
-    def __init__(self, file: OpenFile, names: Sequence[str]) -> None:
-        super().__init__(file)
 
     def write(self, text: bytes, metadata: dict[str, Any]) -> None:
         """Append a document."""
@@ -101,9 +102,6 @@ class JsonlShard(_CompressedLines):
 
 class LinesShard(_CompressedLines):
     """A document a line, where no document has several."""
-
-    def __init__(self, file: OpenFile, names: Sequence[str]) -> None:
-        super().__init__(file)
 
     def write(self, text: bytes, metadata: dict[str, Any]) -> None:
         """Append a document."""

@@ -1,0 +1,162 @@
+"""`repack` loses no document, and writes the same files however often it is killed."""
+
+import gzip
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import DatasetExistsError, FormatError, UsageError
+from penstock.text.repacking import repack
+from penstock.text.sources import Columns, Source
+
+DOCUMENTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=60)
+
+
+def write_jsonl(path, texts, **metadata):
+    rows = ({"text": text} | {k: v[i] for k, v in metadata.items()} for i, text in enumerate(texts))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def documents_of(report):
+    source = Source(list(report.files))
+    return [
+        batch.text(k).decode()
+        for piece in source.slices(1 << 40)
+        for batch in source.read(piece)
+        for k in range(batch.num_documents)
+    ]
+
+
+def content(directory):
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    texts=DOCUMENTS,
+    shard_chars=st.integers(60, 600),
+    to=st.sampled_from(["parquet", "jsonl"]),
+    workers=st.integers(1, 3),
+)
+def test_documents_come_back_in_their_order(tmp_path_factory, texts, shard_chars, to, workers):
+    directory = tmp_path_factory.mktemp("repack")
+    write_jsonl(directory / "a.jsonl", texts[::2])
+    write_jsonl(directory / "b.jsonl", texts[1::2])
+    report = repack(directory, directory / "out", to=to, shard_chars=shard_chars, workers=workers)
+    expected = [*texts[::2], *texts[1::2]]
+    assert documents_of(report) == expected
+    assert report.num_documents == len(texts)
+    assert report.num_characters == sum(map(len, texts))
+    assert report.num_bytes == sum(len(text.encode()) for text in texts)
+    assert sorted(p.name for p in (directory / "out").iterdir()) == [p.name for p in report.files]
+
+
+def test_shards_are_as_nanochat_writes_them(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", [f"document {i} " * 20 for i in range(5000)])
+    report = repack(tmp_path / "a.jsonl", tmp_path / "out", shard_chars=400_000)
+    assert [path.name for path in report.files] == [f"shard_0000{k}.parquet" for k in range(4)]
+    for path in report.files:
+        file = pq.ParquetFile(path)
+        rows = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+        assert set(rows[:-1]) <= {1024}
+        column = file.metadata.row_group(0).column(0)
+        assert (column.path_in_schema, column.compression) == ("text", "ZSTD")
+        assert not column.is_stats_set
+        assert "RLE_DICTIONARY" not in column.encodings
+        assert 200_000 < sum(map(len, file.read()["text"].to_pylist())) < 600_000
+
+
+def test_a_file_that_cannot_be_cut_becomes_several_shards(tmp_path):
+    texts = [f"line {i}" for i in range(3000)]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode()))
+    report = repack(tmp_path / "a.txt.gz", tmp_path / "out", to="text", shard_chars=4000)
+    assert len(report.files) > 3
+    assert documents_of(report) == texts
+
+
+def test_shuffling_keeps_documents_and_their_metadata(tmp_path):
+    texts = [f"document {i} {'é' * (i % 7)}" for i in range(3000)]
+    write_jsonl(
+        tmp_path / "a.jsonl", texts, id=list(range(3000)), url=[f"u/{i}" for i in range(3000)]
+    )
+    columns = Columns(metadata=("id", "url"))
+    outs = {}
+    for seed in (1, 2):
+        source = Source(tmp_path / "a.jsonl", columns=columns)
+        report = repack(source, tmp_path / str(seed), shuffle=seed, shard_chars=20_000)
+        tables = [pq.read_table(path) for path in report.files]
+        rows = [row for table in tables for row in table.to_pylist()]
+        assert all(texts[int(row["id"])] == row["text"] for row in rows)
+        assert all(row["url"] == f"u/{row['id']}" for row in rows)
+        assert Counter(row["text"] for row in rows) == Counter(texts)
+        places = [int(row["id"]) for row in rows]
+        assert abs(sum(a < b for a, b in itertools.pairwise(places)) - 1500) < 150
+        outs[seed] = places
+        assert not (tmp_path / str(seed) / "unshuffled").exists()
+    assert outs[1] != outs[2]
+    source = Source(tmp_path / "a.jsonl", columns=columns)
+    repack(source, tmp_path / "again", shuffle=1, shard_chars=20_000, workers=1)
+    assert content(tmp_path / "again") == content(tmp_path / "1")
+
+
+@pytest.mark.parametrize("shuffle", [None, 7])
+def test_a_killed_run_goes_on_and_writes_the_same(tmp_path, shuffle):
+    texts = [f"{random.Random(i).random()} " * 40 for i in range(6000)]
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    repack(tmp_path / "a.jsonl", tmp_path / "calm", shuffle=shuffle, shard_chars=300_000)
+    code = (
+        "import sys; from penstock.text.repacking import repack; "
+        f"repack(sys.argv[1], sys.argv[2], shuffle={shuffle}, shard_chars=300_000)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.jsonl"), str(tmp_path / "killed")]
+    chance = random.Random(3)
+    for _ in range(3):
+        process = subprocess.Popen(command, start_new_session=True)
+        time.sleep(chance.uniform(0.5, 2.5))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if (
+        not (tmp_path / "killed" / "shard_00000.parquet").exists()
+        or (tmp_path / "killed" / "unfinished.json").exists()
+    ):
+        repack(tmp_path / "a.jsonl", tmp_path / "killed", shuffle=shuffle, shard_chars=300_000)
+    assert content(tmp_path / "killed") == content(tmp_path / "calm")
+
+
+def test_bad_rows_are_skipped_and_told(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": null}\n{"text": "two"}\n')
+    for shuffle in (None, 0):
+        source = Source(tmp_path / "a.jsonl", bad_rows="skip")
+        report = repack(source, tmp_path / f"out{shuffle}", shuffle=shuffle)
+        assert sorted(documents_of(report)) == ["one", "two"]
+        assert report.skipped == 1
+        assert "line 2" in report.places[0]
+    with pytest.raises(FormatError, match="line 2"):
+        repack(tmp_path / "a.jsonl", tmp_path / "refused")
+    assert not list((tmp_path / "refused").iterdir())
+
+
+def test_mistakes_are_answered(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(UsageError, match="to is 'csv'"):
+        repack(tmp_path / "a.txt", tmp_path / "out", to="csv")
+    blocks = Source(tmp_path / "a.txt", documents="file")
+    with pytest.raises(FormatError, match="not one line"):
+        repack(blocks, tmp_path / "out", to="text")
+    small = Source(tmp_path / "a.txt", documents="file", max_document_bytes=4)
+    with pytest.raises(FormatError, match="more than 4 bytes"):
+        repack(small, tmp_path / "out")
+    repack(tmp_path / "a.txt", tmp_path / "out")
+    with pytest.raises(DatasetExistsError, match="is in the way"):
+        repack(tmp_path / "a.txt", tmp_path / "out")
