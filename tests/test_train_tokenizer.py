@@ -70,7 +70,7 @@ def as_dict(words):
 
 
 def train(texts, vocab_size, **options):
-    return train_tokenizer(Source.from_documents(texts), vocab_size, **options)
+    return train_tokenizer(Source.from_documents(texts), vocab_size, **options).vocabulary
 
 
 def tokens_of_rustbpe(texts, vocab_size, pattern):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.text.repacking import RepackReport, repack
     from penstock.text.sources import Columns, Source
     from penstock.text.tokenizers.loading import load_tokenizer
-    from penstock.text.training import train_tokenizer
+    from penstock.text.training import TrainingReport, train_tokenizer
     from penstock.views.packed import Documents, Packed
     from penstock.views.view import View
     from penstock.views.windows import Windows
@@ -55,6 +55,7 @@ __all__ = [
     "RepackReport",
     "Source",
     "TokenizeReport",
+    "TrainingReport",
     "View",
     "Windows",
     "Writer",
@@ -90,6 +91,7 @@ _HOMES = {
     "RepackReport": "text.repacking",
     "Source": "text.sources",
     "TokenizeReport": "text.prepare.report",
+    "TrainingReport": "text.training",
     "View": "views.view",
     "Windows": "views.windows",
     "Writer": "write.writer",

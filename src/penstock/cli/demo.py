@@ -1,14 +1,13 @@
-"""Show the whole thing on real text: written by two processes, killed, resumed, proved.
+"""Show the whole thing on real text: tokenized, trained on, killed, resumed, proved.
 
-The corpus is the source code of Python's own standard library, as bytes. Two processes write it;
-two torchrun ranks train on it until they are killed with SIGKILL in the middle of the epoch; four
-ranks resume from the last checkpoint. Then every row that was handed out is compared with the
-files on disk, read by plain NumPy.
+The corpus is the source code of Python's own standard library. A tokenizer is trained on it, and
+two processes tokenize it; two torchrun ranks train on it until they are killed with SIGKILL in the
+middle of the epoch; four ranks resume from the last checkpoint. Then every row that was handed out
+is compared with the files on disk, read by plain NumPy.
 """
 
 import argparse
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -27,10 +26,10 @@ from penstock.errors import UsageError, VerificationError
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
 
-SEQ_LEN = 1024
+SEQ_LEN = 512
 STEP_ROWS = 24
 SEED = 42
-_END_OF_TEXT = 256
+_VOCAB_SIZE = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,14 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     directory.mkdir(parents=True)
     (directory / ".penstock-demo").touch()
 
-    _say("1. Write: the standard library's sources, by two processes at once")
-    write_corpus(directory / "corpus")
+    _say("1. Text: train a tokenizer on the standard library's sources, tokenize with 2 workers")
+    prepare(directory)
     data = open(directory / "corpus")
     view = data.windows(SEQ_LEN)
-    print(
-        f"   {data.num_documents:,} files, {data.num_records:,} byte tokens in "
-        f"{len(data.shards)} shards; {len(view):,} windows of {SEQ_LEN:,}"
-    )
+    print(f"   {len(data.shards)} shards; {len(view):,} windows of {SEQ_LEN:,}")
 
     _say("2. Train: 2 torchrun ranks x 12 rows, killed with SIGKILL in mid-epoch")
     killed_after = _train(directory, name="first", ranks=2, kill_at=len(view) // STEP_ROWS // 2)
@@ -81,41 +77,30 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def write_corpus(path: Path, num_parts: int = 2) -> None:
-    """Write the standard library as byte tokens, one document per file."""
-    from penstock.write.writer import finish
-
-    processes = [
-        multiprocessing.get_context("spawn").Process(
-            target=_write_part, args=(path, part, num_parts)
-        )
-        for part in range(num_parts)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    finish(path, parts=num_parts)
-
-
-def _write_part(path: Path, part: int, num_parts: int) -> None:
-    import numpy as np
-
-    from penstock.write.writer import Writer
+def prepare(directory: Path) -> None:
+    """Make a tokenizer and a dataset of the standard library, one document per file."""
+    from penstock.text.prepare.job import tokenize
+    from penstock.text.sources import Source
+    from penstock.text.training import train_tokenizer
 
     root = Path(sysconfig.get_path("stdlib"))
-    files = [f for f in sorted(root.rglob("*.py")) if "site-packages" not in f.parts]
-    with Writer(
-        path,
-        vocab_size=257,
-        part=part,
-        shard_bytes=8 << 20,
-        tokenizer={"name": "bytes"},
-        eos_id=_END_OF_TEXT,
-    ) as writer:
-        for file in files[part::num_parts]:
-            tokens = np.frombuffer(file.read_bytes(), np.uint8)
-            writer.append(np.append(tokens.astype(np.uint16), np.uint16(_END_OF_TEXT)))
+    files = [file for file in root.rglob("*.py") if "site-packages" not in file.parts]
+    # Some are there to show what Python does with text that is not UTF-8.
+    source = Source(files, kind="text", documents="file", bad_rows="skip")
+    start = time.perf_counter()
+    training = train_tokenizer(
+        source, _VOCAB_SIZE, specials=["<|endoftext|>"], out=directory / "tokenizer"
+    )
+    print(
+        f"   {training.num_documents:,} files of {training.num_bytes / 1e6:.0f} MB; "
+        f"{_VOCAB_SIZE:,} tokens learned in {time.perf_counter() - start:.1f} s"
+    )
+    report = tokenize(source, directory / "tokenizer", directory / "corpus", workers=2)
+    assert report is not None
+    print(
+        f"   {report.tokens:,} tokens, {report.bytes_per_token:.2f} bytes each, in "
+        f"{report.wall_seconds:.1f} s; {report.skipped} files left out that are not UTF-8"
+    )
 
 
 def _train(directory: Path, *, name: str, ranks: int, kill_at: int | None = None) -> int:

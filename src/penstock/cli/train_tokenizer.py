@@ -17,7 +17,7 @@ from penstock.cli.source_options import add_source, source_of
 
 if TYPE_CHECKING:
     from penstock.cli.options import Bar
-    from penstock.text.training import Training
+    from penstock.text.training import TrainingReport
 
 _NUM_LONGEST, _SHOWN_CHARACTERS = 10, 40
 
@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print what came of it."""
-    from penstock.text.training import SPECIALS, train
+    from penstock.text.training import SPECIALS, train_tokenizer
 
     with ExitStack() as stack:
-        training = train(
+        training = train_tokenizer(
             source_of(arguments),
             arguments.vocab_size,
             pattern=arguments.pattern,
@@ -87,7 +87,7 @@ class _Bars:
         self._bar.move_to(done)
 
 
-def _print(training: "Training", out: str) -> None:
+def _print(training: "TrainingReport", out: str) -> None:
     vocabulary = training.vocabulary
     num_merges = len(vocabulary.tokens) - 256
     skipped = f", {training.num_bad_rows:,} bad rows skipped" if training.num_bad_rows else ""

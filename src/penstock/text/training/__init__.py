@@ -9,18 +9,17 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.errors import UsageError
 from penstock.text.batch import TextBatch
+from penstock.text.sources import BadRow, Source
 from penstock.text.splitting.patterns import find_pattern
 from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
 from penstock.text.training.saved import refuse_existing, save_vocabulary
 
-if TYPE_CHECKING:
-    from penstock.text.sources import BadRow, Source
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 SPECIALS = (
     "<|bos|>",
@@ -42,7 +41,7 @@ _SLICE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
+class TrainingReport:
     """A vocabulary, and what it was made from."""
 
     vocabulary: Vocabulary
@@ -62,7 +61,7 @@ class Training:
 
 
 def train_tokenizer(
-    source: "Source",
+    source: Source | Paths,
     vocab_size: int,
     *,
     pattern: str = "nanochat",
@@ -71,38 +70,24 @@ def train_tokenizer(
     max_bytes: int | None = None,
     allow_smaller: bool = False,
     progress: Progress | None = None,
-) -> Vocabulary:
+) -> TrainingReport:
     """Learn a vocabulary of `vocab_size` tokens: bytes, merges, and at the end the special ones.
 
-    `pattern` is a known split pattern's name (gpt2, gpt4, nanochat, qwen2, o200k), or any regular
-    expression. With `max_bytes` only the first documents are read, until they are so long. `out` is
-    a directory to store the vocabulary in. Text that has too few pairs is an error unless a smaller
-    vocabulary is allowed.
+    Arguments:
+        source: files, directories or patterns; or a `Source`, which says more about them.
+        vocab_size: with the 256 bytes and the special tokens.
+        pattern: a known split pattern's name (gpt2, gpt4, nanochat, qwen2, o200k), or any regular
+            expression.
+        specials: tokens that no text has; by default nanochat's.
+        out: a directory to store the vocabulary in, for `load_tokenizer`.
+        max_bytes: read only the first documents, until they are so long.
+        allow_smaller: take what there is if the text has too few pairs.
+        progress: is told how far it is.
+
+    >>> source = penstock.Source.from_documents(["the cat sat on the mat"] * 9)
+    >>> train_tokenizer(source, 260, specials=["<|bos|>"]).vocabulary.tokens[256:]
+    (b'at', b'he', b'the')
     """
-    return train(
-        source,
-        vocab_size,
-        pattern=pattern,
-        specials=specials,
-        out=out,
-        max_bytes=max_bytes,
-        allow_smaller=allow_smaller,
-        progress=progress,
-    ).vocabulary
-
-
-def train(
-    source: "Source",
-    vocab_size: int,
-    *,
-    pattern: str,
-    specials: Sequence[str],
-    out: str | PathLike[str] | None,
-    max_bytes: int | None,
-    allow_smaller: bool,
-    progress: Progress | None,
-) -> Training:
-    """Do what `train_tokenizer` does, and report."""
     from penstock.text.training.merges import learn_merges
     from penstock.text.training.words import count_words
 
@@ -116,6 +101,7 @@ def train(
         raise UsageError(f"the special tokens {list(specials)} are not all different, or one is ''")
     if out is not None:
         refuse_existing(Path(out))
+    source = source if isinstance(source, Source) else Source(source)
     started = perf_counter()
     reading = _Reading(source, max_bytes, progress)
     words = count_words(reading.batches(), pattern)
@@ -146,7 +132,7 @@ def train(
     merged = perf_counter()
     if out is not None:
         save_vocabulary(vocabulary, Path(out))
-    return Training(
+    return TrainingReport(
         vocabulary=vocabulary,
         num_documents=reading.num_documents,
         num_bytes=reading.num_bytes,
@@ -160,7 +146,7 @@ def train(
 class _Reading:
     """The text of a source, and how much of it there was."""
 
-    def __init__(self, source: "Source", max_bytes: int | None, progress: Progress | None) -> None:
+    def __init__(self, source: Source, max_bytes: int | None, progress: Progress | None) -> None:
         self._source, self._max_bytes, self._progress = source, max_bytes, progress
         self.num_documents = self.num_bytes = self.num_bad_rows = 0
 
@@ -193,5 +179,5 @@ class _Reading:
         self.num_bytes += int(offsets[-1] - offsets[0])
         return batch
 
-    def _note(self, row: "BadRow") -> None:
+    def _note(self, row: BadRow) -> None:
         self.num_bad_rows += 1
