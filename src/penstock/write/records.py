@@ -57,7 +57,6 @@ def as_records(
     first = columns[names[0]]
     if first.ndim == 0:
         raise UsageError(f"{names[0]} is one number, not an array of them")
-    document = np.empty(len(first), stored)
     for name, values in columns.items():
         shape = (len(first), *stored[name].shape)
         if values.shape != shape:
@@ -66,6 +65,10 @@ def as_records(
         problem = _value_problem(values, stored[name].base, limit) if values.size else None
         if problem:
             raise UsageError(f"field {name!r}: {problem}")
+    if stored.names == (names[0],) and first.dtype == stored[names[0]] and first.flags.c_contiguous:
+        return first.view(stored)  # it is written before the caller can change it
+    document = np.empty(len(first), stored)
+    for name, values in columns.items():
         document[name] = values
     return document
 

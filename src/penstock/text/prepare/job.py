@@ -93,6 +93,8 @@ def tokenize(
         raise UsageError(f"executor is {executor!r}; it must be 'processes' or 'ray'")
     index, count = _share(task)
     source = source if isinstance(source, Source) else Source(source)
+    if not source.files and (executor == "ray" or task is not None):
+        raise UsageError("documents that come from Python are read by this process alone")
     loaded, reference = _load(tokenizer, engine, check=check)
     head = Plan(
         tokenizer={
@@ -119,14 +121,19 @@ def tokenize(
         return replace(head, tasks=tasks, threshold=threshold)
 
     plan = place.begin(head, cut)
-    if head.split.kind == "count" and plan.threshold is None:
-        hashing = HashStage(place=place, plan=plan, source=source, tokenizer=loaded)
-        runner.run(hashing, list(range(len(plan.tasks))))
-        plan = place.set_threshold(hashing.threshold)
-    stage = TokenizeStage(
-        place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
-    )
-    resumed = runner.run(stage, list(range(index, len(plan.tasks), count)))
+    resumed = len(plan.tasks)
+    if not place.is_written(plan):
+        if head.split.kind == "count" and plan.threshold is None:
+            hashing = HashStage(place=place, plan=plan, source=source, tokenizer=loaded)
+            runner.run(hashing, list(range(len(plan.tasks))))
+            plan = place.set_threshold(hashing.threshold)
+        stage = TokenizeStage(
+            place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
+        )
+        # Workers that are forked from this process need not load the kernels themselves.
+        import penstock.text.prepare.kernels
+
+        resumed = runner.run(stage, list(range(index, len(plan.tasks), count)))
     if task is not None:
         return None
     return _finish(runner, plan, started, resumed)
@@ -147,18 +154,17 @@ def finish(
 
 def _finish(runner: "_Runner", plan: Plan, started: float, resumed: int) -> TokenizeReport:
     place, numbers = runner.place, range(len(plan.tasks))
-    sides = plan.split.sides
     with place.hold("finish", wait=True) as is_ours:
         if not is_ours or not place.plan.exists():  # another runner has been here
             return TokenizeReport.load(place.report)
-        if not all(is_finished(place.out / side) for side in sides):
+        if not place.is_written(plan):
             place.refuse_missing("tokenize", numbers, plan)
-            num_parts = dict.fromkeys(sides, len(numbers))
+            num_parts = dict.fromkeys(plan.split.sides, len(numbers))
             if plan.shuffle is not None:
                 num_parts = _shuffle(runner, plan)
-            for side in sides:
+            for side, count in num_parts.items():
                 if not is_finished(place.out / side):
-                    join_parts(place.out / side, num_parts[side])
+                    join_parts(place.out / side, count)
         if not place.report.exists():
             sums = Statistics()
             for number in numbers:

@@ -103,12 +103,16 @@ class Place:
         """Go on with a plan, or begin in an empty directory."""
         if self.plan.exists():
             return
+        if self.report.exists():
+            raise DatasetExistsError(
+                f"{self.out}: a finished dataset is here; choose another path, and open both with "
+                "penstock.open([a, b])"
+            )
         for path in sorted(self.out.iterdir()):
             if path.name != _TASKS and not path.name.startswith(f"{PLAN}."):
-                what = "a finished dataset is here"
-                if path.name not in (MANIFEST_NAME, _REPORT):
-                    what = "is in the way, as is all that is here"
-                raise DatasetExistsError(f"{path}: {what}; choose another path")
+                raise DatasetExistsError(
+                    f"{path}: is in the way, as is all that is here; choose another path"
+                )
 
     def refuse_missing(self, stage: str, numbers: range, plan: Plan) -> None:
         """Name the tasks that have not been run."""
@@ -120,6 +124,10 @@ class Place:
                 f"{named}; run them (--task i/n runs those with number % n == i), then finish"
             )
 
+    def is_written(self, plan: Plan) -> bool:
+        """Whether all datasets are whole, so that only the rest of the files has to go."""
+        return all(is_finished(self.out / side) for side in plan.split.sides)
+
     def clear(self) -> None:
         """Remove everything that is not the result; the plan last, since it says to go on."""
         for directory in (self.unshuffled, self.tasks):
@@ -128,8 +136,8 @@ class Place:
 
 
 def part_is_finished(directory: Path, number: int) -> bool:
-    """Whether a part of a dataset is written."""
-    return (directory / f"{number:05d}{PART_SUFFIX}").exists()
+    """Whether a part of a dataset is written, and perhaps joined with the others already."""
+    return (directory / f"{number:05d}{PART_SUFFIX}").exists() or is_finished(directory)
 
 
 def is_finished(directory: Path) -> bool:

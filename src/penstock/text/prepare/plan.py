@@ -113,6 +113,8 @@ def _differences(mine: Plan, theirs: Plan) -> Iterator[str]:
 
 def _source_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
     here, there = json.loads(json.dumps(mine)), theirs
+    if here.get("iterable"):
+        yield "documents that come from Python cannot be read a second time"
     for name in sorted({*here, *there} - {"files"}):
         if here.get(name) != there.get(name):
             yield f"{name} is {there.get(name)} there, {here.get(name)} here"

@@ -177,16 +177,17 @@ class _Task:
         offsets: Offsets,
         spans: list[list[Span]] | None,
     ) -> None:
-        from penstock.text.prepare.kernels import lay_out
+        from penstock.text.prepare.kernels import lay_out_narrow, lay_out_wide
 
         bos_id = self._plan.bos_id if piece.begins else None
         eos_id = self._plan.eos_id if piece.ends else None
         num_marks = (bos_id is not None) + (eos_id is not None)
         lengths = np.diff(offsets)[chosen] + num_marks
-        records = np.empty(int(lengths.sum()), np.uint32)
+        is_narrow = self._plan.tokenizer["vocab_size"] <= 1 << 16
+        records = np.empty(int(lengths.sum()), np.uint16 if is_narrow else np.uint32)
         ids, offsets = np.ascontiguousarray(ids), np.ascontiguousarray(offsets)
         marks = (-1 if bos_id is None else bos_id, -1 if eos_id is None else eos_id)
-        lay_out(ids, offsets, chosen, *marks, records)
+        (lay_out_narrow if is_narrow else lay_out_wide)(ids, offsets, chosen, *marks, records)
         writer = self._writers.get(side)
         if writer is not None:
             attached = self._attached(chosen, piece, lengths, spans, int(bos_id is not None))
