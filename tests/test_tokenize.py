@@ -177,7 +177,7 @@ def test_the_bytes_of_a_prepared_dataset_never_change(tmp_path):
     digest = hashlib.sha256()
     for name, content in contents(tmp_path / "out").items():
         digest.update(name.encode() + content)
-    assert digest.hexdigest()[:16] == "GOLDEN"
+    assert digest.hexdigest()[:16] == "0e37f707cb42bf6b"
 
 
 def test_millions_of_tiny_documents_and_empty_files(tmp_path):
@@ -594,7 +594,7 @@ def test_runners_at_once_share_the_tasks(tmp_path, undisturbed):
     runners = [start(tokenize, tmp_path, workers=n, **OPTIONS) for n in (1, 2, 1)]
     for runner in runners:
         runner.join(60)
-    assert 0 in [runner.exitcode for runner in runners]
+    assert [runner.exitcode for runner in runners] == [0, 0, 0]
     assert contents(tmp_path / "out") == undisturbed
 
 

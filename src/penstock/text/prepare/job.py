@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock.arguments import integer
 from penstock.atomic import publish
 from penstock.errors import MissingDataError, PenstockError, UsageError
@@ -130,9 +132,7 @@ def tokenize(
         stage = TokenizeStage(
             place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
         )
-        # Workers that are forked from this process need not load the kernels themselves.
-        import penstock.text.prepare.kernels
-
+        _load_kernels(loaded)
         resumed = runner.run(stage, list(range(index, len(plan.tasks), count)))
     if task is not None:
         return None
@@ -155,28 +155,30 @@ def finish(
 def _finish(runner: "_Runner", plan: Plan, started: float, resumed: int) -> TokenizeReport:
     place, numbers = runner.place, range(len(plan.tasks))
     with place.hold("finish", wait=True) as is_ours:
-        if not is_ours or not place.plan.exists():  # another runner has been here
-            return TokenizeReport.load(place.report)
-        if not place.is_written(plan):
-            place.refuse_missing("tokenize", numbers, plan)
-            num_parts = dict.fromkeys(plan.split.sides, len(numbers))
-            if plan.shuffle is not None:
-                num_parts = _shuffle(runner, plan)
-            for side, count in num_parts.items():
-                if not is_finished(place.out / side):
-                    join_parts(place.out / side, count)
-        if not place.report.exists():
-            sums = Statistics()
-            for number in numbers:
-                path = place.statistics("tokenize", number)
-                sums.add(Statistics.from_json(path.read_bytes()))
-            seconds = time.perf_counter() - started
-            report = TokenizeReport.of(
-                sums, wall_seconds=seconds, tasks=len(numbers), resumed=resumed
-            )
-            publish(place.report, report.to_json())
-        place.clear()
+        if is_ours and place.plan.exists():  # else another runner has been here
+            if not place.is_written(plan):
+                place.refuse_missing("tokenize", numbers, plan)
+                num_parts = dict.fromkeys(plan.split.sides, len(numbers))
+                if plan.shuffle is not None:
+                    num_parts = _shuffle(runner, plan)
+                for side, count in num_parts.items():
+                    if not is_finished(place.out / side):
+                        join_parts(place.out / side, count)
+            if not place.report.exists():
+                report = _sum_up(place, len(numbers), started, resumed)
+                publish(place.report, report.to_json())
+        if is_ours:
+            place.clear()
     return TokenizeReport.load(place.report)
+
+
+def _sum_up(place: Place, tasks: int, started: float, resumed: int) -> TokenizeReport:
+    sums = Statistics()
+    for number in range(tasks):
+        path = place.statistics("tokenize", number)
+        sums.add(Statistics.from_json(path.read_bytes()))
+    seconds = time.perf_counter() - started
+    return TokenizeReport.of(sums, wall_seconds=seconds, tasks=tasks, resumed=resumed)
 
 
 def _shuffle(runner: "_Runner", plan: Plan) -> dict[str, int]:
@@ -241,6 +243,14 @@ def _load(
     if not check or loaded.engine != "fast":
         return loaded, None
     return loaded, load_tokenizer(tokenizer, "reference")
+
+
+def _load_kernels(tokenizer: Tokenizer) -> None:
+    """Load here, once, what workers that are forked from this process would load each."""
+    from penstock.text.prepare import kernels  # noqa: F401
+
+    if tokenizer.engine == "fast":
+        tokenizer.encode(np.zeros(0, np.uint8), np.zeros(1, np.int64))
 
 
 def _choose_marks(add: Add | None, tokenizer: Tokenizer) -> Add:

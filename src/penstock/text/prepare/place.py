@@ -79,6 +79,7 @@ class Place:
             found = self.read_plan()
             if found is None:
                 try:
+                    self._refuse_others()  # another runner may have finished just now
                     found = cut()
                     publish(self.plan, found.to_json())
                 except BaseException:
