@@ -196,6 +196,7 @@ def _work(stage: Stage, connection: Connection, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         return
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for every core
     while (task := connection.recv()) is not None:
         number, patient = task
         reporter = _Reporter(lambda amount: connection.send(("amount", amount)))

@@ -132,7 +132,6 @@ def tokenize(
         stage = TokenizeStage(
             place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
         )
-        _load_kernels(loaded)
         resumed = runner.run(stage, list(range(index, len(plan.tasks), count)))
     if task is not None:
         return None
@@ -240,17 +239,26 @@ def _load(
     if not isinstance(tokenizer, str | os.PathLike):
         return tokenizer, None
     loaded = load_tokenizer(tokenizer, engine)
+    _warm_up(loaded)
     if not check or loaded.engine != "fast":
         return loaded, None
-    return loaded, load_tokenizer(tokenizer, "reference")
+    try:
+        reference = load_tokenizer(tokenizer, "reference")
+        _warm_up(reference)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}, with which a sample of the tokens is compared; or do without, with "
+            "check=False (--no-check)"
+        ) from None
+    return loaded, reference
 
 
-def _load_kernels(tokenizer: Tokenizer) -> None:
-    """Load here, once, what workers that are forked from this process would load each."""
+def _warm_up(tokenizer: Tokenizer) -> None:
+    """Make here, once, what workers that are forked from this process would make each."""
     from penstock.text.prepare import kernels  # noqa: F401
 
-    if tokenizer.engine == "fast":
-        tokenizer.encode(np.zeros(0, np.uint8), np.zeros(1, np.int64))
+    if tokenizer.engine != "huggingface":  # which has made all, but for threads that do not fork
+        tokenizer.encode(np.zeros(1, np.uint8), np.array([0, 1]))
 
 
 def _choose_marks(add: Add | None, tokenizer: Tokenizer) -> Add:
