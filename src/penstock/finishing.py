@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
 from penstock.formats.detection import PLAN
-from penstock.write import writer
+from penstock.write import joining
 
 if TYPE_CHECKING:
     from penstock.text.prepare.progress import Tell
@@ -31,7 +31,7 @@ def finish(
         progress: is told how far that is.
     """
     if not (Path(path) / PLAN).exists():
-        writer.finish(path, parts=parts)
+        joining.finish(path, parts=parts)
         return None
     if parts is not None:
         raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")

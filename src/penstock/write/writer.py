@@ -1,4 +1,4 @@
-"""`Writer` and `finish`: from documents to a dataset."""
+"""`Writer`: from documents to a dataset."""
 
 import contextlib
 import json
@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
-from penstock.atomic import TEMPORARY, hold_lock, lock_name, publish, refuse_if_held
-from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
+from penstock.atomic import TEMPORARY, hold_lock, publish
+from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.formats import stream
-from penstock.formats.detection import planned_in
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
 from penstock.write.metadata import Attached, Encoder, Span
 from penstock.write.records import Records, as_records, record_type
@@ -341,58 +340,6 @@ class Writer:
             return as_records(records, self.fields, names, self._head.vocab_size)
         except UsageError as error:
             raise UsageError(f"document {self.num_documents:,}: {error}") from None
-
-
-def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
-    """Join the finished parts of a dataset, in the order of their numbers.
-
-    With `parts`, exactly the parts 0 to `parts - 1` must be there; without, those that are there
-    must be numbered without a gap.
-    """
-    directory = Path(path).absolute()
-    if not directory.is_dir():
-        raise MissingDataError(f"{directory}: no such directory")
-    planned = planned_in(directory)
-    if planned is not None:
-        raise UsageError(f"{directory}: belongs to a plan; use penstock finish {planned}")
-    join_parts(directory, parts)
-
-
-def join_parts(directory: Path, parts: int | None) -> None:
-    """Join the finished parts of a dataset."""
-    with hold_lock(directory, "finish", wait=True):
-        for leftover in directory.glob(f"{stream.MANIFEST_NAME}.*.tmp"):
-            leftover.unlink()
-        if (directory / stream.MANIFEST_NAME).exists():
-            raise DatasetExistsError(f"{directory / stream.MANIFEST_NAME}: finished already")
-        for lock in sorted(directory.glob(".*.lock")):
-            if lock.name != lock_name("finish"):
-                refuse_if_held(lock)
-        found = sorted(directory.glob(f"*{stream.PART_SUFFIX}"))
-        expected = [
-            directory / f"{part:05d}{stream.PART_SUFFIX}"
-            for part in range(len(found) if parts is None else parts)
-        ]
-        if found != expected or not found:
-            missing = [path.name for path in expected if path not in found] or ["00000.part.json"]
-            surplus = [path.name for path in found if path not in expected]
-            raise MissingDataError(
-                f"{directory}: the parts are not complete: missing {missing[:5]}, "
-                f"not expected {surplus[:5]}; write the missing parts, then finish again"
-            )
-        manifests = [stream.read_manifest(directory, part.name) for part in found]
-        head = replace(manifests[0], shards=())
-        for part, manifest in zip(found, manifests, strict=True):
-            if replace(manifest, shards=()) != head:
-                raise FormatError(
-                    f"{part}: fields, vocab_size, tokenizer, bos_id, eos_id or split differ from "
-                    f"those of {found[0].name}; all parts of a dataset share them"
-                )
-        shards = tuple(shard for manifest in manifests for shard in manifest.shards)
-        text = stream.manifest_to_json(replace(head, shards=shards))
-        publish(directory / stream.MANIFEST_NAME, text)
-        for part in found:
-            part.unlink()
 
 
 def _lengths(lengths: ArrayLike, num_records: int) -> NDArray[np.int64]:

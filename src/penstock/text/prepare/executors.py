@@ -12,7 +12,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NoReturn
 
@@ -36,19 +36,18 @@ class TaskFailedError(Exception):
         self.number, self.error = number, error
 
 
-def available_workers() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def run_stage(
-    stage: Stage, numbers: Iterable[int], executor: Executor, workers: int, watch: Watch
+    stage: Stage, todo: list[int], executor: Executor, workers: int | None, watch: Watch
 ) -> None:
-    """Run tasks; those that other runners are at come last, and are waited for."""
-    todo = list(numbers)
+    """Run tasks; those that other runners are at come last, and are waited for.
+
+    Without a number of `workers` there is one for every core.
+    """
     if executor == "ray" and todo:
         _run_on_ray(stage, todo, workers, watch)
-    elif workers == 1 or len(todo) < 2:
+        return
+    workers = workers or len(os.sched_getaffinity(0))
+    if workers == 1 or len(todo) < 2:
         _run_here(stage, todo, watch)
     else:
         _run_in_processes(stage, todo, min(workers, len(todo)), watch)
@@ -225,7 +224,7 @@ def _portable(error: Exception) -> BaseException:
     return error
 
 
-def _run_on_ray(stage: Stage, todo: list[int], max_in_flight: int, watch: Watch) -> None:
+def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, watch: Watch) -> None:
     try:
         import ray
     except ImportError:
@@ -237,7 +236,9 @@ def _run_on_ray(stage: Stage, todo: list[int], max_in_flight: int, watch: Watch)
         ray.init(log_to_driver=False, configure_logging=False)
     try:
         remote = ray.remote(_run_remotely)
-        shared = ray.put(stage)
+        shared = [ray.put(stage)]  # in a list, so that each worker fetches it once, not each task
+        resources: Any = ray
+        max_in_flight = workers or max(1, int(resources.cluster_resources().get("CPU", 1)))
         queue, waiting = deque((number, False) for number in todo), deque[tuple[int, bool]]()
         running = dict[Any, int]()
         while queue or waiting or running:
@@ -262,7 +263,15 @@ def _run_on_ray(stage: Stage, todo: list[int], max_in_flight: int, watch: Watch)
             ray.shutdown()
 
 
-def _run_remotely(stage: Stage, number: int, patient: bool) -> tuple[bool, Amount]:
+def _run_remotely(shared: list[Any], number: int, patient: bool) -> tuple[bool, Amount]:
     reporter = _Reporter(lambda amount: None)
-    is_done = run_once(stage, number, reporter, wait=patient)
+    is_done = run_once(_fetch(shared[0]), number, reporter, wait=patient)
     return is_done, reporter.last
+
+
+@functools.lru_cache(maxsize=1)
+def _fetch(shared: Any) -> Stage:
+    import ray
+
+    stage: Stage = ray.get(shared)
+    return stage

@@ -32,7 +32,7 @@ class HashStage:
 
     def describe(self, number: int) -> str:
         """What a task reads."""
-        return ", ".join(self.plan.tasks[number].files[:1])
+        return self.plan.describe(number)
 
     def size_bytes(self, number: int) -> int:
         """About how much it reads."""

@@ -17,7 +17,6 @@ from penstock.text.prepare.annotations import SpanUnit
 from penstock.text.prepare.executors import (
     Executor,
     TaskFailedError,
-    available_workers,
     run_stage,
 )
 from penstock.text.prepare.hashing import HashStage
@@ -33,7 +32,7 @@ from penstock.text.prepare.task import TokenizeStage
 from penstock.text.sources import Source
 from penstock.text.tokenizers.loading import Engine, load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
-from penstock.write.writer import join_parts
+from penstock.write.joining import join_parts
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -90,7 +89,7 @@ def tokenize(
     [97, 32, 108, 105, 110, 101, 256]
     """
     started = time.perf_counter()
-    workers = integer("workers", workers or available_workers(), 1)
+    workers = None if workers is None else integer("workers", workers, 1)
     if executor not in ("processes", "ray"):
         raise UsageError(f"executor is {executor!r}; it must be 'processes' or 'ray'")
     index, count = _share(task)
@@ -147,7 +146,7 @@ def finish(
     plan = place.read_plan()
     if plan is None:
         raise MissingDataError(f"{place.plan}: there is no plan to finish")
-    workers = integer("workers", workers or available_workers(), 1)
+    workers = None if workers is None else integer("workers", workers, 1)
     return _finish(_Runner(place, "processes", workers, progress), plan, started, len(plan.tasks))
 
 
@@ -197,7 +196,7 @@ class _Runner:
 
     place: Place
     executor: Executor
-    workers: int
+    workers: int | None
     progress: Tell
 
     def run(self, stage: Stage, numbers: list[int]) -> int:

@@ -69,6 +69,7 @@ class Place:
 
     def begin(self, head: Plan, cut: Callable[[], Plan]) -> Plan:
         """Agree on a plan with whoever was here before, or `cut` the tasks and write it down."""
+        is_new = not self.out.exists()
         try:
             self.out.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -84,6 +85,8 @@ class Place:
                     publish(self.plan, found.to_json())
                 except BaseException:
                     shutil.rmtree(self.tasks)
+                    if is_new:
+                        self.out.rmdir()
                     raise
                 return found
         head.check_agrees(found, self.plan)
@@ -133,6 +136,8 @@ class Place:
         """Remove everything that is not the result; the plan last, since it says to go on."""
         for directory in (self.unshuffled, self.tasks):
             shutil.rmtree(directory, ignore_errors=True)
+        for leftover in self.out.glob("*.json.*.tmp"):  # of a runner that was killed
+            leftover.unlink(missing_ok=True)
         self.plan.unlink(missing_ok=True)
 
 

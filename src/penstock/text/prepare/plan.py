@@ -57,6 +57,11 @@ class Plan:
         """The token after every document, if there is one."""
         return self.tokenizer["eos_id"] if self.add in ("eos", "both") else None
 
+    def describe(self, task: int) -> str:
+        """What a task reads, for people."""
+        files = self.tasks[task].files or ("the documents",)
+        return files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
+
     def to_json(self) -> str:
         """For the file."""
         head = {"format": PLAN_FORMAT, "version": _VERSION, **asdict(self)}

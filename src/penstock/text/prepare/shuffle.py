@@ -98,7 +98,8 @@ class ShuffleStage:
                 stop = min(start + _CHUNK_DOCUMENTS, part.stop)
                 for documents in gather.read(order.samples_at(np.arange(start, stop))):
                     writer.extend(**documents)
-                    advance(Amount(0, writer.num_records, writer.num_documents))
+                    size = writer.num_records * writer.fields.itemsize
+                    advance(Amount(size, writer.num_records, writer.num_documents))
 
 
 def open_side(place: Place, side: str) -> Dataset:

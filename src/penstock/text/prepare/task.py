@@ -49,9 +49,7 @@ class TokenizeStage:
 
     def describe(self, number: int) -> str:
         """What a task reads."""
-        task = self.plan.tasks[number]
-        files = f"{task.files[0]}" if task.files else "the documents"
-        return files if len(task.files) < 2 else f"{files} to {task.files[-1]}"
+        return self.plan.describe(number)
 
     def size_bytes(self, number: int) -> int:
         """About how much it reads."""
