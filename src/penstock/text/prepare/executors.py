@@ -237,8 +237,8 @@ def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, watch: Watch
     try:
         remote = ray.remote(_run_remotely)
         shared = [ray.put(stage)]  # in a list, so that each worker fetches it once, not each task
-        resources: Any = ray
-        max_in_flight = workers or max(1, int(resources.cluster_resources().get("CPU", 1)))
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        max_in_flight = workers or max(1, int(resources.get("CPU", 1)))
         queue, waiting = deque((number, False) for number in todo), deque[tuple[int, bool]]()
         running = dict[Any, int]()
         while queue or waiting or running:
