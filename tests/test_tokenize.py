@@ -40,7 +40,6 @@ from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.verify import verify
 from tests.vocabularies import gpt2_json, some_text
 
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 TASK_BYTES = 2000
 
 
