@@ -207,6 +207,8 @@ class _Task:
     ) -> dict[str, Any]:
         """The metadata of documents, as the writer takes it."""
         metadata = piece.batch.metadata
+        if metadata is not None:
+            self.statistics.lost_spans += int((lengths == 0).sum())
         if spans is not None:
             return {
                 "spans": [
@@ -221,7 +223,6 @@ class _Task:
         blobs: list[bytes | None] = [encode(metadata[k]) for k in chosen.tolist()]
         for k in np.flatnonzero(lengths == 0).tolist():
             blobs[k] = None
-            self.statistics.lost_spans += 1
         return {"metadata": blobs}
 
     def _token_spans(

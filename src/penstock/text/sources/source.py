@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal, Self, get_args
 
 from penstock.arguments import integer
@@ -165,7 +165,8 @@ class Source:
                 raise UsageError(f"{path}: is not of this source; make its slices anew")
             is_range = len(piece.files) == 1 and not file.codec
             start, stop = (piece.start, piece.stop) if is_range else (0, MOST)
-            yield from self._read_file(file, start, stop, reading)
+            for batch in self._read_file(file, start, stop, reading):
+                yield replace(batch, file=path)
 
     def _read_file(
         self, file: TextFile, start: int, stop: int, reading: Reading
