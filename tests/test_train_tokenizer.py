@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise, product
 from pathlib import Path
@@ -25,10 +26,10 @@ from penstock.errors import DatasetExistsError, UsageError
 from penstock.text.batch import TextBatch
 from penstock.text.sources import Source
 from penstock.text.splitting.patterns import PATTERNS
+from penstock.text.tokenizers.tables import merges_of
 from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json, to_tokenizer_json
 from penstock.text.tokenizers.vocabulary import (
     Vocabulary,
-    merges_of_ranks,
     read_tiktoken,
     to_tiktoken,
 )
@@ -188,7 +189,7 @@ def test_what_is_stored_is_read_back(stored):
     trained = train(REAL, 2000)
     assert vocabulary.tokens == trained.tokens == read_tiktoken(directory / "tokenizer.tiktoken")
     assert vocabulary.merges.tolist() == trained.merges.tolist()
-    assert vocabulary.merges.tolist() == merges_of_ranks(trained.tokens).tolist()
+    assert vocabulary.merges.tolist() == merges_of(replace(trained, merges=None)).tolist()
     assert vocabulary.specials == trained.specials
     assert vocabulary.pattern == trained.pattern == NANOCHAT
     assert vocabulary.whole_pieces
@@ -214,7 +215,7 @@ def test_the_vocabulary_of_gpt2_survives_every_form(gpt2):
     assert not vocabulary.whole_pieces
     assert vocabulary.tokens[262] == b" the"
     assert read_tiktoken(to_tiktoken(vocabulary)) == vocabulary.tokens
-    assert merges_of_ranks(vocabulary.tokens).tolist() == vocabulary.merges.tolist()
+    assert merges_of(replace(vocabulary, merges=None)).tolist() == vocabulary.merges.tolist()
     again = read_tokenizer_json(to_tokenizer_json(vocabulary).encode())
     assert again.merges.tolist() == vocabulary.merges.tolist()
     theirs = tokenizers.Tokenizer.from_str(gpt2).encode_batch_fast(REAL[:20])

@@ -22,7 +22,6 @@ from penstock.text.tokenizers.vocabulary import (
     content_of,
     enter,
     excerpt,
-    merges_of_ranks,
     tokens_by_id,
 )
 
@@ -171,6 +170,8 @@ def _bytes_of(string: str, where: str) -> bytes:
 
 def to_tokenizer_json(vocabulary: Vocabulary) -> str:
     """What a tokenizer.json holds, for `tokenizers.Tokenizer.from_file`."""
+    from penstock.text.tokenizers.tables import merges_of
+
     characters = _characters()
     strings = ["".join(characters[byte] for byte in token) for token in vocabulary.tokens]
     vocab = {string: number for number, string in enumerate(strings) if string}
@@ -180,9 +181,7 @@ def to_tokenizer_json(vocabulary: Vocabulary) -> str:
                 f"the special token {special!r} is written like another token of the vocabulary; "
                 "choose a name that no text has, such as <|bos|>"
             )
-    merges = vocabulary.merges
-    if merges is None:
-        merges = merges_of_ranks(vocabulary.tokens)
+    merges = merges_of(vocabulary).tolist()
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     split = {
         "type": "Split",

@@ -10,7 +10,7 @@ What is read is checked: a file may come from anybody.
 import base64
 import binascii
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,36 +77,6 @@ def to_tiktoken(vocabulary: Vocabulary) -> bytes:
         for number, token in enumerate(vocabulary.tokens)
         if token
     )
-
-
-def merges_of_ranks(tokens: Sequence[bytes]) -> NDArray[np.int64]:
-    """Which two tokens each token is merged from; those that are never merged are left out."""
-    ranks = {token: number for number, token in enumerate(tokens) if token}
-    merges = []
-    for number, token in enumerate(tokens):
-        if len(token) > 1:
-            parts = _merged_below(token, number, ranks)
-            if len(parts) == 2:
-                merges.append((ranks[parts[0]], ranks[parts[1]], number))
-    return np.array(merges, np.int64).reshape(-1, 3)
-
-
-def _merged_below(token: bytes, rank: int, ranks: Mapping[bytes, int]) -> list[bytes]:
-    """The parts of a token when all merges before its own are done."""
-    parts = [token[i : i + 1] for i in range(len(token))]
-    joined = [ranks.get(token[i : i + 2], rank) for i in range(len(token) - 1)]
-    while joined:
-        lowest = min(joined)
-        if lowest >= rank:
-            break
-        i = joined.index(lowest)
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-        del joined[i]
-        if i:
-            joined[i - 1] = ranks.get(parts[i - 1] + parts[i], rank)
-        if i < len(joined):
-            joined[i] = ranks.get(parts[i] + parts[i + 1], rank)
-    return parts
 
 
 def content_of(stored: Stored) -> tuple[bytes, str]:
