@@ -2,7 +2,11 @@
 
 import re
 import shlex
+import sysconfig
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from penstock.cli import main
 
@@ -17,7 +21,12 @@ def test_the_readme_runs(tmp_path, monkeypatch):
     assert names["inputs"].shape == (8, 128)
     assert names["checkpoint"]["position"] == 156  # of 156 windows, the last four are dropped
     assert names["packed"].report.num_rows == 99
+    Path("corpus").mkdir()
+    for number, files in enumerate(("*.py", "[a-m]*/*.py", "test/test_[a-m]*.py")):
+        found = Path(sysconfig.get_path("stdlib")).glob(files)
+        texts = [path.read_bytes().decode(errors="replace") for path in found]
+        pq.write_table(pa.table({"text": texts}), f"corpus/{number}.parquet")
     commands = [line for line in README.splitlines() if line.startswith("penstock ")]
-    assert len(commands) == 6
+    assert len(commands) == 9
     for command in commands:
         assert main(shlex.split(command, comments=True)[1:]) == 0, command

@@ -116,7 +116,7 @@ def train_tokenizer(
         raise UsageError(
             f"{reading.num_bytes:,} bytes of text have pairs for {found:,} tokens, special ones "
             f"included, not for {vocab_size:,}; give more text, or allow a "
-            "smaller vocabulary (allow_smaller)"
+            "smaller vocabulary (allow_smaller=True, --allow-smaller)"
         )
     tokens = [bytes([byte]) for byte in range(NUM_BYTES)]
     for left, right, _ in learned.merges.tolist():
