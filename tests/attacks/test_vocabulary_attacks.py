@@ -62,7 +62,7 @@ def test_sound_files_are_read():
         (RANKS + b"YW!j 300\n", "line 259: "),
         (RANKS + b"YWJj -1\n", "line 259: b'-1' is no id"),
         (RANKS + b"YWJj 1e3\n", "line 259: b'1e3' is no id"),
-        (RANKS + b"YWJj 4194304\n", "the id 4194304 is not from 0 to 4,194,303"),
+        (RANKS + b"YWJj 2097151\n", "the id 2097151 is not from 0 to 2,097,150"),
         (RANKS + b"YWJj " + b"9" * 100_000, "is no id"),
         (RANKS + b"YWJj 258\n", "its id 258 is also that of b' a'"),
         (RANKS + b"AA== 0\n", r"its id 0 is also that of b'\\x00'"),

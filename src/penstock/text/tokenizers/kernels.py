@@ -29,6 +29,10 @@ _TOKEN_BITS = np.uint64(28)
 _TOKEN_MASK = np.uint64((1 << 28) - 1)
 _COUNT_SHIFT = np.uint64(56)
 
+# A pair in one word: two tokens, and the rank of their merge.
+_TOKEN_BITS_OF_PAIR, _RANK_BITS = np.uint64(21), np.uint64(22)
+_RANK_MASK = np.uint64((1 << 22) - 1)
+
 # Below, looking through all pairs for the best is faster than keeping them sorted.
 _SMALL = 96
 MAX_PIECE_BYTES = 1 << 22
@@ -44,7 +48,9 @@ class Merges(NamedTuple):
     byte_ids: NDArray[np.uint32]
     """the tokens of single bytes"""
     pairs: NDArray[np.uint64]
-    """a hash table: two tokens, and the rank of their merge with the token that it makes"""
+    """a hash table: two tokens, and the rank of their merge"""
+    made: NDArray[np.uint32]
+    """by rank, the token that a merge makes"""
     tokens: NDArray[np.uint8]
     """the bytes of tokens, end to end"""
     offsets: NDArray[np.int64]
@@ -66,7 +72,14 @@ class Caches(NamedTuple):
 
 
 MERGES_TYPE = types.NamedTuple(
-    [types.uint32[::1], types.uint64[::1], types.uint8[::1], types.int64[::1], types.int32[::1]],
+    [
+        types.uint32[::1],
+        types.uint64[::1],
+        types.uint32[::1],
+        types.uint8[::1],
+        types.int64[::1],
+        types.int32[::1],
+    ],
     Merges,
 )
 CACHES_TYPE = types.NamedTuple(
@@ -76,30 +89,29 @@ CACHES_TYPE = types.NamedTuple(
 
 @inlined
 def _find_pair(pairs, mask, left, right):
-    """The rank of the merge of two tokens and, in the low half, the token it makes."""
-    key = left << _HALF | right
+    """The rank of the merge of two tokens."""
+    key = left << _TOKEN_BITS_OF_PAIR | right
     slot = key * _MIX_1 >> _HALF & mask
     while True:
-        found = load(pairs, np.int64(slot) * 2, np.uint64)
-        if found == key:
-            return load(pairs, np.int64(slot) * 2 + 1, np.uint64)
+        found = load(pairs, np.int64(slot), np.uint64)
+        if found >> _RANK_BITS == key:
+            return found & _RANK_MASK
         if found == NOTHING:
             return NOTHING
         slot = slot + _ONE & mask
 
 
 @helper
-def _add_pair(pairs, left, right, value):
+def _add_pair(pairs, left, right, rank):
     """Remember a merge, unless there is one of these two already."""
-    mask = np.uint64(len(pairs) // 2 - 1)
-    key = left << _HALF | right
+    mask = np.uint64(len(pairs) - 1)
+    key = left << _TOKEN_BITS_OF_PAIR | right
     slot = key * _MIX_1 >> _HALF & mask
-    while pairs[np.int64(slot) * 2] != NOTHING:
-        if pairs[np.int64(slot) * 2] == key:
+    while pairs[np.int64(slot)] != NOTHING:
+        if pairs[np.int64(slot)] >> _RANK_BITS == key:
             return
         slot = slot + _ONE & mask
-    pairs[np.int64(slot) * 2] = key
-    pairs[np.int64(slot) * 2 + 1] = value
+    pairs[np.int64(slot)] = key << _RANK_BITS | rank
 
 
 @helper
@@ -138,7 +150,7 @@ def _find_whole(merges, text, size):
 
 
 @inlined
-def _merge_small(pairs, mask, byte_ids, text, size, ids, values):
+def _merge_small(pairs, mask, made, byte_ids, text, size, ids, values):
     """Merge a piece; its tokens are then at `ids`, 8 bytes each. How many there are."""
     for i in range(size):
         byte = np.int64(load(text, i, np.uint8))
@@ -155,7 +167,7 @@ def _merge_small(pairs, mask, byte_ids, text, size, ids, values):
                 best, at = value, i
         if best == NOTHING:
             break
-        token = best & _LOW
+        token = np.uint64(load(made, np.int64(best), np.uint32))
         store(ids, at, token)
         count -= 1
         for i in range(at + 1, count):
@@ -202,7 +214,7 @@ def _merge_large(merges, text, size, scratch):
     Tokens are linked by places, which share a word with them; those that were merged into the one
     before are marked. A pair in the heap may be gone, or another by now: its rank tells.
     """
-    mask = np.uint64(len(merges.pairs) // 2 - 1)
+    mask = np.uint64(len(merges.pairs) - 1)
     pairs = merges.pairs.ctypes.data
     ids, links, heap = scratch[:size], scratch[size : 2 * size], scratch[2 * size :]
     for i in range(size):
@@ -212,7 +224,7 @@ def _merge_large(merges, text, size, scratch):
     for i in range(size - 1):
         value = _find_pair(pairs, mask, ids[i], ids[i + 1])
         if value != NOTHING:
-            heap[waiting] = value >> _HALF << _HALF | np.uint64(i)
+            heap[waiting] = value << _HALF | np.uint64(i)
             waiting += 1
     for at in range(waiting // 2 - 1, -1, -1):
         _sift_down(heap, waiting, at)
@@ -226,9 +238,9 @@ def _merge_large(merges, text, size, scratch):
         if ids[at] == NOTHING or after == size:
             continue
         value = _find_pair(pairs, mask, ids[at], ids[after])
-        if value == NOTHING or value >> _HALF != item >> _HALF:
+        if value != item >> _HALF:
             continue
-        ids[at] = value & _LOW
+        ids[at] = np.uint64(merges.made[np.int64(value)])
         ids[after] = NOTHING
         following = np.int64(links[after] & _LOW)
         links[at] = links[at] >> _HALF << _HALF | np.uint64(following)
@@ -236,13 +248,13 @@ def _merge_large(merges, text, size, scratch):
             links[following] = np.uint64(at) << _HALF | (links[following] & _LOW)
             value = _find_pair(pairs, mask, ids[at], ids[following])
             if value != NOTHING:
-                _push(heap, waiting, value >> _HALF << _HALF | np.uint64(at))
+                _push(heap, waiting, value << _HALF | np.uint64(at))
                 waiting += 1
         before = np.int64(links[at] >> _HALF)
         if before < size:
             value = _find_pair(pairs, mask, ids[before], ids[at])
             if value != NOTHING:
-                _push(heap, waiting, value >> _HALF << _HALF | np.uint64(before))
+                _push(heap, waiting, value << _HALF | np.uint64(before))
                 waiting += 1
     count = 0
     for i in range(size):
@@ -257,10 +269,11 @@ def _merge_pairs(merges, text, size, scratch):
     """Merge a piece; its tokens are then at the start of `scratch`. How many there are."""
     if size > _SMALL:
         return _merge_large(merges, text, size, scratch)
-    mask = np.uint64(len(merges.pairs) // 2 - 1)
+    mask = np.uint64(len(merges.pairs) - 1)
     pairs, byte_ids = merges.pairs.ctypes.data, merges.byte_ids.ctypes.data
     ids = scratch.ctypes.data
-    return _merge_small(pairs, mask, byte_ids, text, size, ids, ids + 8 * size)
+    made = merges.made.ctypes.data
+    return _merge_small(pairs, mask, made, byte_ids, text, size, ids, ids + 8 * size)
 
 
 @helper
@@ -449,8 +462,7 @@ def encode(data, offsets, code, classes, merges, caches, state, ids, id_offsets)
 def fill_pairs(merges, pairs):
     """Make the table of pairs from merges in their order: left, right, and what they make."""
     for rank in range(len(merges)):
-        left, right = np.uint64(merges[rank, 0]), np.uint64(merges[rank, 1])
-        _add_pair(pairs, left, right, np.uint64(rank) << _HALF | np.uint64(merges[rank, 2]))
+        _add_pair(pairs, np.uint64(merges[rank, 0]), np.uint64(merges[rank, 1]), np.uint64(rank))
 
 
 @kernel(types.uint8[::1], types.int64[::1], types.int32[::1])
@@ -482,8 +494,7 @@ def pairs_from_ranks(merges, scratch, found):
             continue
         count = _merge_pairs(merges, merges.tokens.ctypes.data + first, size, scratch)
         if count == 2:
-            value = np.uint64(token) << _HALF | np.uint64(token)
-            _add_pair(merges.pairs, scratch[0], scratch[1], value)
+            _add_pair(merges.pairs, scratch[0], scratch[1], np.uint64(token))
             found[num_found, 0], found[num_found, 1] = np.int64(scratch[0]), np.int64(scratch[1])
             found[num_found, 2] = token
             num_found += 1

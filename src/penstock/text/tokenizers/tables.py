@@ -37,7 +37,8 @@ def _tables(vocabulary: Vocabulary) -> tuple[Merges, NDArray[np.int64]]:
     num_merges = len(lengths) if vocabulary.merges is None else len(vocabulary.merges)
     merges = Merges(
         byte_ids=np.array([ids[bytes([byte])] for byte in range(NUM_BYTES)], np.uint32),
-        pairs=np.full(2 * _table_size(num_merges), NOTHING, np.uint64),
+        pairs=np.full(_table_size(num_merges), NOTHING, np.uint64),
+        made=_made(vocabulary),
         tokens=np.frombuffer(b"".join(vocabulary.tokens), np.uint8).copy(),
         offsets=offsets,
         whole=whole,
@@ -51,6 +52,13 @@ def _tables(vocabulary: Vocabulary) -> tuple[Merges, NDArray[np.int64]]:
     scratch = np.empty(int(lengths.max()) * SCRATCH_WORDS_PER_BYTE, np.uint64)
     num_found = pairs_from_ranks(merges, scratch, found)
     return merges, found[:num_found]
+
+
+def _made(vocabulary: Vocabulary) -> NDArray[np.uint32]:
+    """By rank, what a merge makes; where there are only ids, they are the ranks."""
+    if vocabulary.merges is None:
+        return np.arange(len(vocabulary.tokens), dtype=np.uint32)
+    return vocabulary.merges[:, 2].astype(np.uint32)
 
 
 def _table_size(num_entries: int) -> int:

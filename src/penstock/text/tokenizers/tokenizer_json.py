@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError, UsageError
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.tokenizers.vocabulary import (
+    MAX_MERGES,
     NUM_BYTES,
     Stored,
     Vocabulary,
@@ -129,6 +130,8 @@ def _pattern(pre_tokenizer: object, name: str) -> str:
 
 
 def _merges(pairs: list[Any], ids: Mapping[str, int], name: str) -> NDArray[np.int64]:
+    if len(pairs) > MAX_MERGES:
+        raise FormatError(f"{name}: {len(pairs):,} merges are more than {MAX_MERGES:,}")
     merges: dict[tuple[int, int], int] = {}
     for i, pair in enumerate(pairs):
         where = f"{name}, merge {i}: {excerpt(pair)}"

@@ -24,7 +24,8 @@ Stored = str | os.PathLike[str] | bytes
 
 NUM_BYTES = 256
 _MAX_FILE_BYTES = 1 << 28  # the largest in use have 33 MB
-_MAX_IDS = 1 << 22  # the largest vocabularies in use have 2^18
+_MAX_IDS = (1 << 21) - 1  # the largest vocabularies in use have 2^18
+MAX_MERGES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
