@@ -24,10 +24,6 @@ from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json, to_toke
 from penstock.text.tokenizers.vocabulary import Vocabulary
 from tests.vocabularies import gpt2_json, some_text, trained_ranks
 
-CL100K = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
-)
 EVERY_CHARACTER = "".join(chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000)
 # What patterns tell apart: letters of all cases and of none, marks, numbers, spaces.
 TELLING = (
@@ -83,7 +79,8 @@ def test_characters_have_the_classes_that_both_libraries_give_them(regex):
     assert by_tokenizers == expected
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+# The library that this asks takes {1,3}+ for one or more times {1,3}.
+@pytest.mark.parametrize("name", sorted({*PATTERNS} - {"cl100k"}))
 @settings(max_examples=400, deadline=None)
 @given(text=TEXTS)
 @example(text="don't DON'T '\u017f we'll I'Ve x'R  \n\n y   \r\n z1234567  ")
@@ -94,7 +91,7 @@ def test_pieces_are_those_of_the_regular_expression(name, text):
     assert pieces(text, pattern.code) == [piece for piece, _ in reference.pre_tokenize_str(text)]
 
 
-@pytest.mark.parametrize("pattern", [*(PATTERNS[name].regex for name in PATTERNS), CL100K])
+@pytest.mark.parametrize("pattern", [pattern.regex for pattern in PATTERNS.values()])
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(TEXTS, max_size=8))
 @example(texts=["", "a", "", "\n  ", "x \n\n  "])
@@ -171,7 +168,7 @@ def test_threads_share_a_tokenizer():
             assert list(pool.map(lambda i: ids_of(fast, lines[i::8]), range(8))) == expected
 
 
-@pytest.mark.parametrize("pattern", [*(PATTERNS[name].regex for name in PATTERNS), CL100K])
+@pytest.mark.parametrize("pattern", [pattern.regex for pattern in PATTERNS.values()])
 @settings(max_examples=150, deadline=None)
 @given(parts=st.lists(TEXTS, min_size=2, max_size=6))
 @example(parts=["a   ", "  b"])
@@ -291,6 +288,25 @@ def test_an_unknown_split_pattern_is_left_to_its_own_engine(tmp_path):
         load_tokenizer(tmp_path, "fast")
 
 
+def test_published_ranks_are_known_by_name(tmp_path):
+    known = vocabulary(PATTERNS["cl100k"].regex)
+    ranks = b"".join(b"%s %d\n" % (base64.b64encode(t), i) for i, t in enumerate(known.tokens))
+    for name in ("r50k_base", "cl100k_base", "o200k_base"):
+        (tmp_path / f"{name}.tiktoken").write_bytes(ranks)
+        fast = load_tokenizer(tmp_path / f"{name}.tiktoken")
+        assert fast.engine == "fast"
+        assert ids_of(fast, ["It's 1234\n  "]) == ids_of(
+            load_tokenizer(tmp_path / f"{name}.tiktoken", "reference"), ["It's 1234\n  "]
+        )
+
+
+def test_text_that_a_pattern_leaves_out_is_an_error():
+    tokenizer = TiktokenTokenizer(vocabulary(r"\w+"), "x")
+    assert len(ids_of(tokenizer, ["word"])) == 1
+    with pytest.raises(FormatError, match="2 bytes of text are lost"):
+        ids_of(tokenizer, ["two words!"])
+
+
 def test_mistakes_are_answered(tmp_path, gpt2):
     with pytest.raises(MissingDataError, match="no such file"):
         load_tokenizer(tmp_path / "nothing.json")
@@ -314,7 +330,6 @@ def test_mistakes_are_answered(tmp_path, gpt2):
 
 def test_known_spellings_are_found():
     assert find_pattern(r"\w+") is None
-    assert find_pattern(CL100K).code != PATTERNS["gpt4"].code
     for name, pattern in PATTERNS.items():
         assert find_pattern(name) == find_pattern(pattern.regex) == pattern
     assert read_tokenizer_json(gpt2_json().encode()).pattern == PATTERNS["gpt2"].regex

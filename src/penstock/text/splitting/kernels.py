@@ -22,6 +22,7 @@ from penstock.text.splitting.unicode import LETTER, LOWER, NUMBER, SPACE, UPPER
 
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _NEWLINE, _RETURN, _BLANK, _QUOTE, _SLASH = 10, 13, 32, 39, 47
+_A, _Z = 65, 90
 _WORD = LETTER | NUMBER
 _NO_OTHER = LETTER | NUMBER | SPACE
 
@@ -191,11 +192,35 @@ def _cased_word_end(text, start, stop, classes, small_at_end):
     return suffix if suffix else end
 
 
+@inlined
+def _ascii_word_end(text, start, stop, readable):
+    """The end of capitals and then small letters if all is ASCII, and what follows; else 0."""
+    i = start
+    while i < stop and _A <= _byte(text, i) <= _Z:
+        i += 1
+    while i + 8 <= readable:
+        word = load(text + i, 0, np.uint64)
+        low = word & _LOW_BITS
+        others = (~((low + _FROM_A) & ~(low + _AFTER_Z)) | word) & _HIGH_BITS
+        if others:
+            i += trailing_zeros(others) >> 3
+            if i >= stop:
+                return stop
+            return 0 if _byte(text, i) >= 0x80 else i
+        i += 8
+    return 0
+
+
 @helper
-def _o200k_piece(text, start, stop, classes):
+def _o200k_piece(text, start, stop, readable, classes):
     kind, size = _class_at(text, start, classes)
     byte = _byte(text, start)
     leads = not kind & _WORD and byte != _NEWLINE and byte != _RETURN
+    if size == 1:
+        end = _ascii_word_end(text, start + leads, stop, readable)
+        if end > start + leads:
+            suffix = _contraction(text, end, stop, True)
+            return suffix if suffix else end
     for small_at_end in (True, False):
         if leads:
             end = _cased_word_end(text, start + size, stop, classes, small_at_end)
@@ -247,7 +272,7 @@ def piece_end(text, start, stop, readable, code, classes):
         digits = code >> DIGITS_SHIFT & DIGITS_BITS
         trailing = code >> TRAILING_SHIFT & 1
         return _unlettered_piece(text, start, stop, kind, classes, family, digits, trailing)
-    return _o200k_piece(text, start, stop, classes)
+    return _o200k_piece(text, start, stop, readable, classes)
 
 
 @helper

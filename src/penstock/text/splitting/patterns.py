@@ -44,6 +44,12 @@ _KNOWN = (
     ),
     Pattern("gpt4", _gpt4(r"\p{N}{1,3}"), _code(GPT4, 3)),
     Pattern(
+        "cl100k",
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+        r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+        _code(GPT4, 3, trailing=True),
+    ),
+    Pattern(
         "nanochat",
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
         r"|\s*[\r\n]|\s+(?!\S)|\s+",
@@ -58,16 +64,12 @@ _KNOWN = (
     ),
 )
 PATTERNS = {pattern.name: pattern for pattern in _KNOWN}
-# As tiktoken spells them.
+# In other spellings.
 _SPELLINGS = {
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+": "gpt4",
-}
-_TRAILING = {
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s": _code(GPT4, 3, trailing=True),
 }
 
 
@@ -77,8 +79,6 @@ def find_pattern(regex: str) -> Pattern | None:
     >>> find_pattern("nanochat").code == find_pattern(PATTERNS["nanochat"].regex).code
     True
     """
-    if regex in _TRAILING:
-        return Pattern("cl100k", regex, _TRAILING[regex])
     for pattern in _KNOWN:
         if regex in (pattern.name, pattern.regex):
             return pattern

@@ -36,7 +36,14 @@ class TiktokenTokenizer(BytePairTokenizer):
             self._encoding.encode_to_numpy(text, disallowed_special=())
             for text in texts(data, offsets)
         ]
-        return np.concatenate([*documents, np.empty(0, np.uint32)]), _offsets(documents)
+        ids = np.concatenate([*documents, np.empty(0, np.uint32)])
+        num_bytes = int(self.token_bytes[ids].sum(dtype=np.int64))
+        if num_bytes != offsets[-1] - offsets[0]:
+            raise FormatError(
+                f"{self.name}: {offsets[-1] - offsets[0] - num_bytes:,} bytes of text are lost, as "
+                f"the split pattern {self.vocabulary.pattern!r} does not match them"
+            )
+        return ids, _offsets(documents)
 
 
 class HuggingFaceTokenizer:
