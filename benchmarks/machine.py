@@ -52,18 +52,33 @@ class Bystanders:
         return max(0.0, others / (time.perf_counter() - self._start))
 
 
-def resident_bytes() -> int:
-    """How much of this process lies in memory."""
-    return _status_bytes("VmRSS")
+def resident_bytes(process: int | str = "self") -> int:
+    """How much of a process lies in memory."""
+    return _status_bytes("VmRSS", process)
+
+
+def peak_bytes(process: int | str = "self") -> int:
+    """The most of it that ever did."""
+    return _status_bytes("VmHWM", process)
 
 
 def anonymous_bytes() -> int:
     """How much of that belongs to no file, which nobody can take back."""
-    return _status_bytes("RssAnon")
+    return _status_bytes("RssAnon", "self")
 
 
-def _status_bytes(name: str) -> int:
-    status = Path("/proc/self/status").read_text()
+def children(process: int) -> list[int]:
+    """The processes that one has started, those that still run."""
+    try:
+        return [
+            int(n) for n in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        ]
+    except OSError:  # it has ended itself
+        return []
+
+
+def _status_bytes(name: str, process: int | str) -> int:
+    status = Path(f"/proc/{process}/status").read_text()
     return 1024 * int(_first(rf"{name}:\s+(\d+) kB", status))
 
 

@@ -1,0 +1,86 @@
+"""The real datatrove, in an environment and a process of its own that is asked over a pipe.
+
+The environment lies in bench-data/ and is made on first use. A script of ours runs in it: it prints
+datatrove's version, then answers each line of its input with a line.
+"""
+
+import re
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+from benchmarks import corpora
+
+_PROJECT = Path(__file__).parents[1]
+# What its reader of Parquet and its tokenizer need; the extras bring much more.
+_PACKAGES = ("datatrove==0.10.1", "pyarrow", "tokenizers")
+
+
+class DatatroveProcess:
+    """A process that has datatrove, and a script to ask."""
+
+    def __init__(self, script: str, *args: str) -> None:
+        with (corpora.DATA / "datatrove.log").open("w") as log:
+            self._process = subprocess.Popen(
+                [_environment(), "-I", Path(__file__).with_name(script), *args],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.version = self._answer()
+
+    def ask(self, *words: object) -> str:
+        """Send a request; answers when it is done."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            raise OSError(f"its process ended with status {status}: see bench-data/datatrove.log")
+        return line.strip()
+
+
+def start(script: str, *args: str) -> tuple[DatatroveProcess | None, str]:
+    """The process, and what there is to say about it."""
+    try:
+        process = DatatroveProcess(script, *args)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return None, f"datatrove itself could not be had, so it was left out: {error}"
+    return process, f"Theirs is datatrove {process.version}."
+
+
+def _environment() -> Path:
+    """The interpreter that has datatrove."""
+    root = (corpora.DATA / "datatrove-venv").absolute()
+    python, mark = root / "bin" / "python", root / "ready"
+    constraints = _PROJECT / "constraints.txt"
+    # torch first, and by its exact version, so that nothing else chooses a build of it.
+    (torch,) = re.findall(r"^torch==.*$", constraints.read_text(), re.M)
+    wanted = "\n".join((torch, *_PACKAGES))
+    if not mark.exists() or mark.read_text() != wanted:
+        shutil.rmtree(root, ignore_errors=True)
+        venv.create(root, with_pip=True)
+        for packages in ((torch,), _PACKAGES):
+            command: list[str | Path] = [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--constraint",
+                constraints,
+            ]
+            subprocess.run([*command, *packages], check=True, stderr=subprocess.DEVNULL)
+        mark.write_text(wanted)
+    return python
