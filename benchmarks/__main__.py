@@ -24,6 +24,7 @@ from benchmarks import (
     packing,
     report,
     scale,
+    text_training,
     throughput,
 )
 from benchmarks.report import Section
@@ -42,6 +43,7 @@ TOPICS: dict[str, Callable[[bool], Section]] = {
     "llmbatch": llmbatch.measure,
     "datatrove": datatrove.measure,
     "convert": conversion.measure,
+    "training": text_training.measure,
 }
 _RESULTS = Path(__file__).parent / "results"
 

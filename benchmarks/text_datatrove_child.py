@@ -29,6 +29,7 @@ def main() -> None:
             tasks=_NUM_PROCESSES,
             workers=_NUM_PROCESSES,
             logging_dir=f"{out}/logs",
+            start_method="fork",  # its processes have imported everything, as this one has
         )
         stats = executor.run()
         print(stats.stats[-1]["tokens"].total, flush=True)
