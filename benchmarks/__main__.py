@@ -24,6 +24,8 @@ from benchmarks import (
     packing,
     report,
     scale,
+    text_memory,
+    text_tokenize,
     text_training,
     throughput,
 )
@@ -43,7 +45,9 @@ TOPICS: dict[str, Callable[[bool], Section]] = {
     "llmbatch": llmbatch.measure,
     "datatrove": datatrove.measure,
     "convert": conversion.measure,
+    "tokenize": text_tokenize.measure,
     "training": text_training.measure,
+    "text-memory": text_memory.measure,
 }
 _RESULTS = Path(__file__).parent / "results"
 

@@ -1,0 +1,133 @@
+"""What a worker holds in memory while 10 GB of text are tokenized.
+
+The files of `text_corpus` under many names, through the command with two workers. The resident
+memory of every process that it starts is noted ten times a second, and at last its peak as the
+kernel has it; from the peak goes what a fresh process holds that has tokenized one short text, so
+that it has imported and loaded everything. Targets: at most 300 MB above that, and flat: the
+straight line through the notes of the second half rises by at most 10 MB.
+"""
+
+import shutil
+import subprocess
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import penstock
+from benchmarks import corpora, text_corpus
+from benchmarks.fresh import in_fresh_process
+from benchmarks.machine import children, peak_bytes, resident_bytes
+from benchmarks.report import Section, Table, Target
+from penstock.text.sources import Source
+
+_NUM_WORKERS = 2
+_TOTAL_BYTES, _QUICK_BYTES = 10_000_000_000, 1_000_000_000
+_SECONDS_BETWEEN_NOTES = 0.1
+_NUM_SHOWN = 10
+
+
+def measure(quick: bool) -> Section:
+    """Watch the workers of one long job."""
+    paths, size_bytes = _many_files(_QUICK_BYTES if quick else _TOTAL_BYTES)
+    out = corpora.DATA / "tokenized"
+    shutil.rmtree(out, ignore_errors=True)
+    start = time.perf_counter()
+    try:
+        notes, peaks = _watch(text_corpus.tokenize_command(paths, out, _NUM_WORKERS))
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.rmtree(paths[0].parent)
+    seconds = time.perf_counter() - start
+    at_rest = in_fresh_process(peak_after_loading, out)
+    workers = sorted(notes, key=lambda process: -len(notes[process]))[:_NUM_WORKERS]
+    highest = max(peaks[worker] for worker in workers)
+    growth = max(_growth(notes[worker]) for worker in workers)
+    return Section(
+        topic="text-memory",
+        text=(
+            f"{size_bytes / 1e9:.1f} GB of text in {len(paths)} Parquet files, {_NUM_WORKERS} "
+            f"workers, {seconds:.0f} s. A process that has only imported and loaded everything "
+            f"holds {at_rest / 1e6:.0f} MB."
+        ),
+        tables=[_table({worker: notes[worker] for worker in workers}, peaks)],
+        targets=[
+            Target(
+                what=f"peak of a worker over {size_bytes / 1e9:.0f} GB, above imports",
+                measured=(highest - at_rest) / 1e6,
+                limit=300,
+                relation="at most",
+                unit="MB",
+            ),
+            Target(
+                what=f"growth of a worker in the second half of {size_bytes / 1e9:.0f} GB",
+                measured=growth / 1e6,
+                limit=10,
+                relation="at most",
+                unit="MB",
+            ),
+        ],
+        raw={"at rest": at_rest, "peaks": peaks, "notes": notes},
+    )
+
+
+def peak_after_loading(out: Path) -> int:
+    """The most that this process held, once it has tokenized one short text."""
+    source = Source.from_documents(["a short text"])
+    penstock.tokenize(source, text_corpus.tokenizer_json(), out, workers=1)
+    shutil.rmtree(out)
+    return peak_bytes()
+
+
+def _many_files(total_bytes: int) -> tuple[list[Path], int]:
+    """The corpus again and again, and how much text that is."""
+    files = text_corpus.parquet_files()
+    corpus_bytes = sum(text_corpus.size_bytes(text_corpus.texts_of(path)) for path in files)
+    num_copies = -(-total_bytes // corpus_bytes)
+    directory = corpora.DATA / "text-many"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    paths = []
+    for copy in range(num_copies):
+        for file in files:
+            paths.append(directory / f"{copy:03d}-{file.name}")
+            paths[-1].hardlink_to(file)
+    return paths, num_copies * corpus_bytes
+
+
+def _watch(command: list[str]) -> tuple[dict[int, list[int]], dict[int, int]]:
+    """Resident bytes of a command's children over time, and their peaks."""
+    notes: dict[int, list[int]] = defaultdict(list)
+    peaks: dict[int, int] = {}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            for child in children(process.pid):
+                try:
+                    resident, peak = resident_bytes(child), peak_bytes(child)
+                except (OSError, ValueError):  # it has just ended
+                    continue
+                notes[child].append(resident)
+                peaks[child] = peak
+            time.sleep(_SECONDS_BETWEEN_NOTES)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return dict(notes), peaks
+
+
+def _growth(noted: list[int]) -> float:
+    """How far the line through the second half rises."""
+    half = np.array(noted[len(noted) // 2 :])
+    slope, _ = np.polyfit(np.arange(len(half)), half, 1)
+    return float(slope) * len(half)
+
+
+def _table(notes: dict[int, list[int]], peaks: dict[int, Any]) -> Table:
+    columns = ["", *(f"{100 * (k + 1) // _NUM_SHOWN} %" for k in range(_NUM_SHOWN)), "peak"]
+    rows = []
+    for number, (worker, noted) in enumerate(notes.items(), 1):
+        parts = np.array_split(np.array(noted), _NUM_SHOWN)
+        means = [f"{part.mean() / 1e6:.0f}" for part in parts]
+        rows.append([f"worker {number}", *means, f"{peaks[worker] / 1e6:.0f}"])
+    return Table("Resident MB, means of each tenth of the job", columns, rows)

@@ -1,0 +1,176 @@
+"""From files of text to files of tokens: ours against what others do, on two cores.
+
+150 MB of source text in Parquet files (`text_corpus`), GPT-2's vocabulary, everything in the page
+cache. All run in a process that has imported and loaded what it needs, `penstock.tokenize` too; the
+command is the same with all that a user waits for. Processes that a framework starts for each job
+are part of the job: datatrove's executor and ours start two each.
+
+datatrove and nanochat's way get a third of the text, because they take long; rates are compared.
+"Alone" means without files: the texts lie in memory and the ids are thrown away. The fast engine is
+loaded afresh for each round, not timed, so that it does not know the words already.
+
+Targets for `penstock.tokenize`: 8x datatrove, 8x nanochat's way, 0.85x tiktoken alone when tiktoken
+is the engine, 0.7x the fast engine alone.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock
+from benchmarks import corpora, datatrove_process, text_corpus, text_peers
+from benchmarks.datatrove_process import DatatroveProcess
+from benchmarks.report import Section, Table, Target, with_range
+from benchmarks.rounds import Contender, Spread, rates, ratio
+from penstock.text.tokenizers.loading import Engine
+
+_NUM_CORES = 2
+_NUM_FILES_FOR_PEERS = 2
+_FAST, _WITH_TIKTOKEN = "penstock.tokenize", "penstock.tokenize, engine tiktoken"
+_COMMAND = "penstock tokenize, the command from its start"
+_DATATROVE, _NANOCHAT = "datatrove", "nanochat's way"
+_TIKTOKEN_ALONE, _FAST_ALONE = "tiktoken alone", "fast engine alone"
+
+
+def measure(quick: bool) -> Section:
+    """Time all ways in turn, each into a directory that is emptied before."""
+    num_rounds = 1 if quick else 3
+    paths = text_corpus.parquet_files()
+    texts = [text for path in paths for text in text_corpus.texts_of(path)]
+    size_bytes = text_corpus.size_bytes(texts)
+    part = paths[:_NUM_FILES_FOR_PEERS]
+    part_bytes = sum(text_corpus.size_bytes(text_corpus.texts_of(path)) for path in part)
+    peer, problem = _start_datatrove(part)
+    out = corpora.DATA / "tokenized"
+
+    def job(run: Callable[[Path], object], amount: int) -> Contender:
+        return Contender(lambda: run(out), amount, lambda: _empty(out))
+
+    fast = FastEngine(texts)
+    encoding = text_corpus.tiktoken_encoding()
+    contenders = {
+        _FAST: job(partial(_tokenize, paths, "fast"), size_bytes),
+        _COMMAND: job(partial(_run_command, paths), size_bytes),
+        _NANOCHAT: job(partial(text_peers.nanochat, part, encoding), part_bytes),
+        _WITH_TIKTOKEN: job(partial(_tokenize, paths, "tiktoken"), size_bytes),
+        _in_threads(_TIKTOKEN_ALONE, _NUM_CORES): Contender(
+            lambda: encoding.encode_ordinary_batch(texts, num_threads=_NUM_CORES), size_bytes
+        ),
+    }
+    for count in (1, _NUM_CORES):
+        run = partial(fast.encode, count)
+        contenders[_in_threads(_FAST_ALONE, count)] = Contender(run, size_bytes, fast.load)
+    if peer is not None:
+        contenders[_DATATROVE] = job(peer.ask, part_bytes)
+    for name in (_FAST, _COMMAND):  # kernels are compiled once on a machine
+        contenders[name].prepare()
+        contenders[name].run()
+    measured = rates(contenders, num_rounds)
+    if peer is not None:
+        peer.close()
+    shutil.rmtree(out)
+    return Section(
+        topic="tokenize",
+        text=(
+            f"{len(texts):,} documents, {size_bytes / 1e6:.0f} MB of text, in {len(paths)} Parquet "
+            f"files; datatrove and nanochat's way get {part_bytes / 1e6:.0f} MB of it. "
+            f"{num_rounds} interleaved rounds, medians (least to most). {problem}"
+        ),
+        tables=[_table(measured)],
+        targets=_targets(measured),
+        raw=measured,
+    )
+
+
+class FastEngine:
+    """Our own engine without files, on texts in memory."""
+
+    def __init__(self, texts: list[str]) -> None:
+        # Of the size of a row group: what the job hands to it at a time.
+        starts = range(0, len(texts), text_corpus.ROWS_PER_GROUP)
+        self._batches = [
+            _as_array(texts[start : start + text_corpus.ROWS_PER_GROUP]) for start in starts
+        ]
+
+    def load(self) -> None:
+        """Forget what it learned of the text."""
+        self._tokenizer = penstock.load_tokenizer(text_corpus.tokenizer_json(), engine="fast")
+
+    def encode(self, num_threads: int) -> None:
+        """All texts, and throw the ids away."""
+        with ThreadPoolExecutor(num_threads) as pool:
+            for _ in pool.map(lambda batch: len(self._tokenizer.encode(*batch)), self._batches):
+                pass
+
+
+def _as_array(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    return np.frombuffer(b"".join(encoded), np.uint8), offsets
+
+
+def _tokenize(paths: list[Path], engine: Engine, out: Path) -> None:
+    penstock.tokenize(paths, text_corpus.tokenizer_json(), out, workers=_NUM_CORES, engine=engine)
+
+
+def _run_command(paths: list[Path], out: Path) -> None:
+    command = text_corpus.tokenize_command(paths, out, _NUM_CORES)
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _start_datatrove(paths: list[Path]) -> tuple[DatatroveProcess | None, str]:
+    return datatrove_process.start(
+        "text_datatrove_child.py",
+        str(paths[0].parent),
+        f"0000[0-{len(paths) - 1}].parquet",
+        str(text_corpus.tokenizer_json()),
+        text_corpus.END_OF_TEXT,
+    )
+
+
+def _empty(out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+
+
+def _in_threads(name: str, count: int) -> str:
+    return f"{name}, {count} {'thread' if count == 1 else 'threads'}"
+
+
+def _table(measured: dict[str, list[float]]) -> Table:
+    rows = [
+        [
+            name,
+            with_range(Spread.of(rounds), 1e6, 1),
+            f"{ratio(measured[_FAST], rounds).median:.2f}x",
+            f"{ratio(measured[_COMMAND], rounds).median:.2f}x",
+        ]
+        for name, rounds in measured.items()
+    ]
+    columns = ["", "MB of text/s", "penstock.tokenize is", "the command is"]
+    return Table("Tokenizing", columns, rows)
+
+
+def _targets(measured: dict[str, list[float]]) -> list[Target]:
+    promises = [
+        (_FAST, _DATATROVE, 8.0),
+        (_FAST, _NANOCHAT, 8.0),
+        (_WITH_TIKTOKEN, _in_threads(_TIKTOKEN_ALONE, _NUM_CORES), 0.85),
+        (_FAST, _in_threads(_FAST_ALONE, _NUM_CORES), 0.7),
+    ]
+    return [
+        Target(
+            what=f"{ours} / {theirs}",
+            measured=ratio(measured[ours], measured[theirs]).median,
+            limit=limit,
+            relation="at least",
+        )
+        for ours, theirs, limit in promises
+        if theirs in measured
+    ]
