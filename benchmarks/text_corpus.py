@@ -41,6 +41,19 @@ def parquet_files() -> list[Path]:
     return paths
 
 
+def many_parquet_files(num_copies: int) -> list[Path]:
+    """All of them again and again, under other names."""
+    directory = corpora.DATA / f"text-{num_copies}-times"
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for copy in range(num_copies):
+        for file in parquet_files():
+            paths.append(directory / f"{copy:03d}-{file.name}")
+            if not paths[-1].exists():
+                paths[-1].hardlink_to(file)
+    return paths
+
+
 def texts_of(path: Path) -> list[str]:
     """All documents of a file."""
     import pyarrow.parquet
@@ -49,9 +62,9 @@ def texts_of(path: Path) -> list[str]:
     return texts
 
 
-def size_bytes(texts: list[str]) -> int:
-    """How much text that is, as UTF-8."""
-    return sum(len(text.encode()) for text in texts)
+def size_bytes(paths: list[Path]) -> int:
+    """How much text is in files, as UTF-8."""
+    return sum(len(text.encode()) for path in paths for text in texts_of(path))
 
 
 def tokenizer_json() -> Path:

@@ -24,24 +24,25 @@ from benchmarks.report import Section, Table, Target
 from penstock.text.sources import Source
 
 _NUM_WORKERS = 2
-_TOTAL_BYTES, _QUICK_BYTES = 10_000_000_000, 1_000_000_000
-_SECONDS_BETWEEN_NOTES = 0.1
+_NUM_COPIES, _NUM_QUICK_COPIES = 67, 7  # of 150 MB
+_NOTES_PER_SECOND = 10
 _NUM_SHOWN = 10
 
 
 def measure(quick: bool) -> Section:
     """Watch the workers of one long job."""
-    paths, size_bytes = _many_files(_QUICK_BYTES if quick else _TOTAL_BYTES)
+    num_copies = _NUM_QUICK_COPIES if quick else _NUM_COPIES
+    paths = text_corpus.many_parquet_files(num_copies)
+    size_bytes = num_copies * text_corpus.size_bytes(text_corpus.parquet_files())
     out = corpora.DATA / "tokenized"
     shutil.rmtree(out, ignore_errors=True)
     start = time.perf_counter()
     try:
         notes, peaks = _watch(text_corpus.tokenize_command(paths, out, _NUM_WORKERS))
+        seconds = time.perf_counter() - start
     finally:
         shutil.rmtree(out, ignore_errors=True)
-        shutil.rmtree(paths[0].parent)
-    seconds = time.perf_counter() - start
-    at_rest = in_fresh_process(peak_after_loading, out)
+    at_rest = in_fresh_process(resident_after_loading, out)
     workers = sorted(notes, key=lambda process: -len(notes[process]))[:_NUM_WORKERS]
     highest = max(peaks[worker] for worker in workers)
     growth = max(_growth(notes[worker]) for worker in workers)
@@ -69,39 +70,27 @@ def measure(quick: bool) -> Section:
                 unit="MB",
             ),
         ],
-        raw={"at rest": at_rest, "peaks": peaks, "notes": notes},
+        raw={
+            "at rest": at_rest,
+            "peaks": [peaks[worker] for worker in workers],
+            "every second": [notes[worker][::_NOTES_PER_SECOND] for worker in workers],
+        },
     )
 
 
-def peak_after_loading(out: Path) -> int:
-    """The most that this process held, once it has tokenized one short text."""
+def resident_after_loading(out: Path) -> int:
+    """What this process holds, once it has tokenized one short text."""
     source = Source.from_documents(["a short text"])
     penstock.tokenize(source, text_corpus.tokenizer_json(), out, workers=1)
     shutil.rmtree(out)
-    return peak_bytes()
-
-
-def _many_files(total_bytes: int) -> tuple[list[Path], int]:
-    """The corpus again and again, and how much text that is."""
-    files = text_corpus.parquet_files()
-    corpus_bytes = sum(text_corpus.size_bytes(text_corpus.texts_of(path)) for path in files)
-    num_copies = -(-total_bytes // corpus_bytes)
-    directory = corpora.DATA / "text-many"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
-    paths = []
-    for copy in range(num_copies):
-        for file in files:
-            paths.append(directory / f"{copy:03d}-{file.name}")
-            paths[-1].hardlink_to(file)
-    return paths, num_copies * corpus_bytes
+    return resident_bytes()
 
 
 def _watch(command: list[str]) -> tuple[dict[int, list[int]], dict[int, int]]:
     """Resident bytes of a command's children over time, and their peaks."""
     notes: dict[int, list[int]] = defaultdict(list)
     peaks: dict[int, int] = {}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
             for child in children(process.pid):
                 try:
@@ -110,7 +99,7 @@ def _watch(command: list[str]) -> tuple[dict[int, list[int]], dict[int, int]]:
                     continue
                 notes[child].append(resident)
                 peaks[child] = peak
-            time.sleep(_SECONDS_BETWEEN_NOTES)
+            time.sleep(1 / _NOTES_PER_SECOND)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     return dict(notes), peaks

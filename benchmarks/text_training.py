@@ -27,7 +27,7 @@ _OURS, _HUGGING_FACE, _RUSTBPE = "penstock", "Hugging Face tokenizers", "rustbpe
 def measure(quick: bool) -> Section:
     """Train once with each."""
     paths = text_corpus.parquet_files()[: 1 if quick else None]
-    size_bytes = sum(text_corpus.size_bytes(text_corpus.texts_of(path)) for path in paths)
+    size_bytes = text_corpus.size_bytes(paths)
     ways = {_OURS: _train_ours, _HUGGING_FACE: _train_hugging_face, _RUSTBPE: _train_rustbpe}
     _train_ours(paths[:1])  # kernels are compiled once on a machine
     contenders = {
