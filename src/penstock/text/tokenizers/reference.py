@@ -66,7 +66,11 @@ class HuggingFaceTokenizer:
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True  # their text is ordinary text
         self._tokenizer = tokenizer
-        self.vocab_size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """Ids are below it."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self._content, self.name, self.bos_id, self.eos_id)

@@ -49,14 +49,18 @@ def read_tokenizer_json(stored: Stored) -> Vocabulary:
     by_id: dict[int, bytes] = {}
     ids: dict[str, int] = {}
     for string, number in strings.items():
-        where = f"{name}, token {excerpt(string)}"
-        if string not in specials:
-            enter(by_id, number, _bytes_of(string, where), where)
-            ids[string] = number
-        elif specials[string] != number:
-            raise FormatError(
-                f"{where}: its id is {excerpt(number)}, and {specials[string]} as an added token"
-            )
+        if string in specials:
+            if specials[string] != number:
+                raise FormatError(
+                    f"{name}, token {excerpt(string)}: its id is {excerpt(number)}, and "
+                    f"{specials[string]} as an added token"
+                )
+            continue
+        try:
+            enter(by_id, number, _bytes_of(string))
+        except FormatError as error:
+            raise type(error)(f"{name}, token {excerpt(string)}: {error}") from None
+        ids[string] = number
     tokens = tokens_by_id(by_id, name)
     for special, number in specials.items():
         if number in by_id:
@@ -95,7 +99,10 @@ def _specials(found: Mapping[str, Any], name: str) -> dict[str, int]:
         content = token["content"]
         if token.get("special") is not True:
             _refuse(name, f"the added token {excerpt(content)} is looked for in texts")
-        by_id[checked_id(token.get("id"), f"{name}, added token {excerpt(content)}")] = content
+        try:
+            by_id[checked_id(token.get("id"))] = content
+        except FormatError as error:
+            raise FormatError(f"{name}, added token {excerpt(content)}: {error}") from None
     specials = {content: number for number, content in by_id.items()}
     if len(specials) != len(added):
         raise FormatError(f"{name}: two of its {len(added)} added tokens are, or have an id, alike")
@@ -134,15 +141,18 @@ def _merges(pairs: list[Any], ids: Mapping[str, int], name: str) -> NDArray[np.i
         raise FormatError(f"{name}: {len(pairs):,} merges are more than {MAX_MERGES:,}")
     merges: dict[tuple[int, int], int] = {}
     for i, pair in enumerate(pairs):
-        where = f"{name}, merge {i}: {excerpt(pair)}"
         try:
             # Until 2024 pairs were written as one string.
             left, right = pair.split(" ") if isinstance(pair, str) else pair
             key, new = (ids[left], ids[right]), ids[left + right]
         except (KeyError, TypeError, ValueError):
-            raise FormatError(f"{where} is not two tokens that join to a third") from None
+            raise FormatError(
+                f"{name}, merge {i}: {excerpt(pair)} is not two tokens that join to a third"
+            ) from None
         if key in merges:
-            raise NotByteLevelError(f"{where} is there twice, which no training does")
+            raise NotByteLevelError(
+                f"{name}, merge {i}: {excerpt(pair)} is there twice, which no training does"
+            )
         merges[key] = new
     return np.array([(*key, new) for key, new in merges.items()], np.int64).reshape(-1, 3)
 
@@ -161,13 +171,13 @@ def _bytes_by_character() -> dict[str, int]:
     return {character: byte for byte, character in enumerate(_characters())}
 
 
-def _bytes_of(string: str, where: str) -> bytes:
+def _bytes_of(string: str) -> bytes:
     known = _bytes_by_character()
     try:
         return bytes([known[character] for character in string])
     except KeyError:
         raise NotByteLevelError(
-            f"{where}: its characters do not all stand for bytes, as in byte-level BPE"
+            "its characters do not all stand for bytes, as in byte-level BPE"
         ) from None
 
 

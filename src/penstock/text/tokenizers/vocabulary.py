@@ -54,21 +54,26 @@ def read_tiktoken(stored: Stored) -> tuple[bytes, ...]:
     content, name = content_of(stored)
     by_id: dict[int, bytes] = {}
     for number, line in enumerate(content.splitlines(), 1):
-        if not line:
-            continue
-        where = f"{name}, line {number}"
-        try:
-            coded, rank = line.split()
-            token = base64.b64decode(coded, validate=True)
-        except (ValueError, binascii.Error):
-            raise FormatError(
-                f"{where}: {excerpt(line)} is not a token in base64, a space and its id; is this "
-                "a file of tiktoken ranks?"
-            ) from None
-        if not rank.isdigit() or len(rank) > 10:  # a number of any length takes any time to read
-            raise FormatError(f"{where}: {excerpt(rank)} is no id")
-        enter(by_id, int(rank), token, where)
+        if line:
+            try:
+                _enter_line(by_id, line)
+            except FormatError as error:
+                raise FormatError(f"{name}, line {number}: {error}") from None
     return tokens_by_id(by_id, name)
+
+
+def _enter_line(by_id: dict[int, bytes], line: bytes) -> None:
+    try:
+        coded, rank = line.split()
+        token = base64.b64decode(coded, validate=True)
+    except (ValueError, binascii.Error):
+        raise FormatError(
+            f"{excerpt(line)} is not a token in base64, a space and its id; is this a file of "
+            "tiktoken ranks?"
+        ) from None
+    if not rank.isdigit() or len(rank) > 10:  # a number of any length takes any time to read
+        raise FormatError(f"{excerpt(rank)} is no id")
+    enter(by_id, int(rank), token)
 
 
 def to_tiktoken(vocabulary: Vocabulary) -> bytes:
@@ -95,18 +100,18 @@ def content_of(stored: Stored) -> tuple[bytes, str]:
     return content, str(path)
 
 
-def enter(by_id: dict[int, bytes], number: object, token: bytes, where: str) -> None:
+def enter(by_id: dict[int, bytes], number: object, token: bytes) -> None:
     """Note a token under an id that is one, and that no other has."""
-    checked = checked_id(number, where)
+    checked = checked_id(number)
     if checked in by_id:
-        raise FormatError(f"{where}: its id {checked} is also that of {excerpt(by_id[checked])}")
+        raise FormatError(f"its id {checked} is also that of {excerpt(by_id[checked])}")
     by_id[checked] = token
 
 
-def checked_id(number: object, where: str) -> int:
+def checked_id(number: object) -> int:
     """An id that can be one."""
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < _MAX_IDS:
-        raise FormatError(f"{where}: the id {excerpt(number)} is not from 0 to {_MAX_IDS - 1:,}")
+    if type(number) is not int or not 0 <= number < _MAX_IDS:
+        raise FormatError(f"the id {excerpt(number)} is not from 0 to {_MAX_IDS - 1:,}")
     return number
 
 
