@@ -363,3 +363,22 @@ def test_parquet_that_lost_a_row_group_or_rows_is_refused(parquet):
         parquet.write_bytes(whole[:at] + new + whole[at + len(old) :])
         with pytest.raises(FormatError, match=r"a\.parquet"):
             documents_of(Source(parquet))
+
+
+@pytest.mark.parametrize("target_bytes", [1 << 20, 40, 12])
+def test_invalid_utf8_is_found_on_the_first_line_of_a_file_and_of_a_slice(tmp_path, target_bytes):
+    path = tmp_path / "a.jsonl"
+    for number in range(3):
+        lines = [b'{"text": "good one"}', b'{"text": "good too"}']
+        lines.insert(number, b'{"text": "\xf8\xff"}')
+        path.write_bytes(b"\n".join(lines) + b"\n")
+        source = Source(path, bad_rows="skip")
+        bad = []
+        texts = [
+            batch.text(k)
+            for piece in source.slices(target_bytes)
+            for batch in source.read(piece, bad.append)
+            for k in range(batch.num_documents)
+        ]
+        assert texts == [b"good one", b"good too"]
+        assert [row.reason for row in bad] == ["invalid UTF-8 at its byte 10 (0xf8)"]

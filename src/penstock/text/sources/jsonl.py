@@ -86,7 +86,7 @@ def _lines(
     parts, size, begins = list[memoryview](), 0, -1
     for place, block in blocks(file, reading.batch_bytes, start, stop):
         view, at = memoryview(block), 0
-        escapes = _escapes(block) if is_only_text else None
+        escapes = _escapes(block, is_cut=bool(parts)) if is_only_text else None
         begins = place if begins < 0 else begins
         while (newline := block.find(b"\n", at)) >= 0:
             size += newline - at
@@ -111,10 +111,14 @@ def _lines(
         yield begins, None if size > limit_bytes else b"".join(parts), "utf-8"
 
 
-def _escapes(block: bytes) -> list[int] | None:
-    r"""Where \u stands in a block; None if that is often, or if its whole lines are not UTF-8."""
+def _escapes(block: bytes, *, is_cut: bool) -> list[int] | None:
+    r"""Where \u stands in a block; None if that is often, or if its whole lines are not UTF-8.
+
+    With `is_cut` its first line began in the block before, and is not taken as bytes.
+    """
     characters = np.frombuffer(block, np.uint8)
     is_escape = (characters[:-1] == ord("\\")) & (characters[1:] == ord("u"))
     escapes: list[int] = np.flatnonzero(is_escape)[: _MANY_ESCAPES + 1].tolist()
-    is_sound = is_utf8(block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1])
+    first = block.find(b"\n") + 1 if is_cut else 0
+    is_sound = is_utf8(block[first : block.rfind(b"\n") + 1])
     return escapes if is_sound and len(escapes) <= _MANY_ESCAPES else None
