@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.text.splitting.kernels import split
+from penstock.text.splitting.kernels import last_certain_end, split
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
 from penstock.text.splitting.unicode import CLASSES, classes
 from penstock.text.tokenizers.fast import FastTokenizer
@@ -184,6 +184,16 @@ def test_a_text_cut_where_it_may_be_gives_the_ids_of_the_whole(pattern, parts):
         rest = held[cut:]
     ids += ids_of(fast, [rest.decode()])[0]
     assert ids == ids_of(fast, ["".join(parts)])[0]
+
+
+@pytest.mark.parametrize("text", ["中" + "A" * 20, "x \u0301" + "É" * 20, "ʰAAA日AAAAAAAAAAA"])
+def test_no_cut_is_made_before_capitals_that_may_belong_to_the_word(text):
+    code = PATTERNS["o200k"].code
+    start = np.frombuffer(text.encode(), np.uint8)
+    cut = int(last_certain_end(start, code, classes()))
+    whole = np.frombuffer(f"{text}a b".encode(), np.uint8)
+    ends = np.zeros(len(whole), np.int64)
+    assert cut in [0, *ends[: split(whole, code, classes(), ends)]]
 
 
 def test_a_long_text_can_be_cut_near_its_end():

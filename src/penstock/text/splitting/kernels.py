@@ -313,11 +313,16 @@ def last_certain_end(data, code, classes):
     """
     text, table = data.ctypes.data, classes.ctypes.data
     limit, position, certain = len(data) - _LOOK_AHEAD, np.int64(0), np.int64(0)
+    is_cased = code & FAMILY_BITS == O200K
     while position < limit:
         kind, _ = _class_at(text, position, table)
         if kind & SPACE and _run(text, position, len(data), table, SPACE) == len(data):
             break
         position = piece_end(text, position, len(data), len(data), code, table)
+        # Capitals that a small letter may still follow would belong to the piece before them, if it
+        # ends with a letter without case.
+        if is_cased and _run(text, position, len(data), table, UPPER) == len(data):
+            break
         if position <= limit and not _ends_in_space(text, position, table):
             certain = position
     return certain
