@@ -39,7 +39,7 @@ def vocabulary(pattern, **changes):
     ranks = trained_ranks(pattern)
     tokens = tuple(sorted(ranks, key=ranks.__getitem__))
     defaults = {"merges": None, "specials": {"<|bos|>": len(tokens)}, "whole_pieces": True}
-    return Vocabulary(tokens=tokens, pattern=pattern, **defaults | changes)
+    return Vocabulary(**{"tokens": tokens, "pattern": pattern, **defaults, **changes})
 
 
 def batch(texts):
@@ -100,6 +100,22 @@ def test_pieces_are_those_of_the_regular_expression(name, text):
 def test_ranks_give_the_ids_of_tiktoken(pattern, texts):
     fast = FastTokenizer(vocabulary(pattern), "x")
     assert ids_of(fast, texts) == ids_of(TiktokenTokenizer(vocabulary(pattern), "x"), texts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    added=st.lists(st.text("abc", min_size=2, max_size=5), unique=True, max_size=30),
+    texts=st.lists(st.text("abc ", max_size=120), max_size=5),
+    seed=st.randoms(use_true_random=False),
+)
+@example(added=["abc", "ab"], texts=["xabcx"], seed=None)
+def test_ranks_that_no_training_makes_give_the_ids_of_tiktoken(added, texts, seed):
+    tokens = [bytes([byte]) for byte in range(256)] + [token.encode() for token in added]
+    if seed is not None:
+        seed.shuffle(tokens)
+    known = vocabulary(PATTERNS["gpt4"].regex, tokens=tuple(tokens), specials={})
+    fast = FastTokenizer(known, "x")
+    assert ids_of(fast, texts) == ids_of(TiktokenTokenizer(known, "x"), texts)
 
 
 @pytest.fixture(scope="module")

@@ -458,11 +458,11 @@ def encode(data, offsets, code, classes, merges, caches, state, ids, id_offsets)
     state[DOCUMENT], state[NUM_IDS] = document, num_ids
 
 
-@kernel(types.int64[:, ::1], types.uint64[::1])
-def fill_pairs(merges, pairs):
-    """Make the table of pairs from merges in their order: left, right, and what they make."""
-    for rank in range(len(merges)):
-        _add_pair(pairs, np.uint64(merges[rank, 0]), np.uint64(merges[rank, 1]), np.uint64(rank))
+@kernel(types.int64[:, ::1], types.int64[::1], types.uint64[::1])
+def fill_pairs(merges, ranks, pairs):
+    """Make the table of pairs from merges (left, right, and what they make) and their ranks."""
+    for i in range(len(merges)):
+        _add_pair(pairs, np.uint64(merges[i, 0]), np.uint64(merges[i, 1]), np.uint64(ranks[i]))
 
 
 @kernel(types.uint8[::1], types.int64[::1], types.int32[::1])
@@ -483,8 +483,8 @@ def pairs_from_ranks(merges, scratch, found):
     """Find which two tokens make each token, and add them to the table; how many were found.
 
     The rank of a token is its id. Alone, its bytes go the way that they go inside any piece that
-    ends with it: what is left before the last merge are its two parts. A token that does not come
-    to be in this way has none.
+    ends with it: what is left before the last merge are its two parts. That holds if every token
+    comes to be in this way; one that does not has no parts here.
     """
     num_found = 0
     for token in range(len(merges.offsets) - 1):

@@ -1,5 +1,7 @@
 """A vocabulary as the tables that kernels look things up in."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,12 +48,30 @@ def _tables(vocabulary: Vocabulary) -> tuple[Merges, NDArray[np.int64]]:
     if vocabulary.whole_pieces:
         fill_whole(merges.tokens, offsets, whole)
     if vocabulary.merges is not None:
-        fill_pairs(vocabulary.merges, merges.pairs)
+        fill_pairs(vocabulary.merges, np.arange(num_merges), merges.pairs)
         return merges, vocabulary.merges
     found = np.empty((num_merges, 3), np.int64)
     scratch = np.empty(int(lengths.max()) * SCRATCH_WORDS_PER_BYTE, np.uint64)
     num_found = pairs_from_ranks(merges, scratch, found)
-    return merges, found[:num_found]
+    if num_found == (lengths > 1).sum():
+        return merges, found[:num_found]
+    # Some tokens do not come to be from their bytes alone: perhaps beside others, by other pairs.
+    found = _every_pair(vocabulary.tokens, ids)
+    merges = merges._replace(pairs=np.full(_table_size(len(found)), NOTHING, np.uint64))
+    fill_pairs(found, found[:, 2].copy(), merges.pairs)
+    return merges, found
+
+
+def _every_pair(tokens: Sequence[bytes], ids: Mapping[bytes, int]) -> NDArray[np.int64]:
+    """All ways to join two tokens to a third, by the id of that."""
+    sizes = {len(token) for token in ids}
+    pairs = [
+        (ids[token[:size]], ids[token[size:]], number)
+        for number, token in enumerate(tokens)
+        for size in sorted(sizes & {len(token) - other for other in sizes if other})
+        if size > 0 and token[:size] in ids and token[size:] in ids
+    ]
+    return np.array(pairs, np.int64).reshape(-1, 3)
 
 
 def _made(vocabulary: Vocabulary) -> NDArray[np.uint32]:
