@@ -9,12 +9,14 @@ import copy
 import json
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError, MissingDataError, PenstockError
 from penstock.text.splitting.patterns import PATTERNS
+from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.text.tokenizers.tokenizer_json import (
     NotByteLevelError,
     read_tokenizer_json,
@@ -182,3 +184,26 @@ def test_any_bytes_in_ranks_are_read_or_refused(place, new, num_replaced):
     except PenstockError:
         return
     assert {bytes([byte]) for byte in range(256)} <= set(tokens)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"pattern": "gpt4", "specials": {"<s>": -5}}, "the id -5 is not from 0"),
+        ({"pattern": "gpt4", "specials": {"<s>": "5"}}, "the id '5' is not from 0"),
+        ({"pattern": "gpt4", "specials": {"<s>": 1 << 40}}, "is not from 0"),
+        ({"pattern": "gpt4", "specials": {"<s>": 5}}, "its id 5 is that of"),
+        ({"pattern": "gpt4", "specials": {"<s>": 9999, "</s>": 9999}}, "two special tokens"),
+        ({"pattern": "gpt4", "specials": ["<s>"]}, "are no object"),
+        ({"pattern": "gpt4", "specials": None}, "are no object"),
+        ({"pattern": "gpt4", "bos_token": ["<s>"]}, "is no special token"),
+        ({"pattern": ["gpt4"]}, "is no string"),
+        ({"pattern": "(["}, "tiktoken cannot split"),
+        ({"pattern": r"\p{L}+"}, "1 bytes of text are lost"),
+    ],
+)
+def test_a_configuration_beside_ranks_is_read_or_refused(tmp_path, config, reason):
+    (tmp_path / "tokenizer.tiktoken").write_bytes(RANKS)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(PenstockError, match=reason):
+        load_tokenizer(tmp_path).encode(np.frombuffer(b"a b", np.uint8), np.array([0, 3]))

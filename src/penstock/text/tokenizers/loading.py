@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,12 @@ from penstock.text.tokenizers.bpe import BytePairTokenizer
 from penstock.text.tokenizers.byte_level import ByteTokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tokenizers.tokenizer_json import NotByteLevelError, read_tokenizer_json
-from penstock.text.tokenizers.vocabulary import Vocabulary, content_of, read_tiktoken
+from penstock.text.tokenizers.vocabulary import (
+    Vocabulary,
+    checked_id,
+    content_of,
+    read_tiktoken,
+)
 
 Engine = Literal["auto", "fast", "tiktoken", "huggingface", "bytes", "reference"]
 
@@ -122,15 +128,35 @@ def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
                 f"a regular expression or one of {', '.join(PATTERNS)}"
             )
         pattern, specials = _PUBLISHED[path.stem]
+    tokens = read_tiktoken(path)
+    if not isinstance(pattern, str):
+        raise FormatError(f"{path.with_name(_CONFIG)}: the pattern {pattern!r:.60} is no string")
+    _check_specials(specials, tokens, path)
     known = find_pattern(pattern)
     vocabulary = Vocabulary(
-        tokens=read_tiktoken(path),
+        tokens=tokens,
         merges=None,
         pattern=known.regex if known else pattern,
         specials=specials,
         whole_pieces=True,
     )
     return _engine_for(vocabulary, path.name, config, engine)
+
+
+def _check_specials(specials: Any, tokens: Sequence[bytes], path: Path) -> None:
+    """Special tokens have ids of their own."""
+    if not isinstance(specials, dict):
+        raise FormatError(f"{path.with_name(_CONFIG)}: specials {specials!r:.60} are no object")
+    for name, number in specials.items():
+        where = f"{path.with_name(_CONFIG)}, special token {name!r:.60}"
+        try:
+            checked = checked_id(number)
+        except FormatError as error:
+            raise FormatError(f"{where}: {error}") from None
+        if checked < len(tokens) and tokens[checked]:
+            raise FormatError(f"{where}: its id {checked} is that of {tokens[checked]!r:.60}")
+    if len(set(specials.values())) < len(specials):
+        raise FormatError(f"{path.with_name(_CONFIG)}: two special tokens have one id")
 
 
 def _engine_for(
@@ -176,7 +202,7 @@ def _marks(specials: dict[str, int], config: dict[str, Any]) -> tuple[int | None
     for key, usual in (("bos_token", _USUAL_BOS), ("eos_token", _USUAL_EOS)):
         named = config.get(key)
         named = named.get("content") if isinstance(named, dict) else named
-        if named is not None and named not in specials:
+        if named is not None and (not isinstance(named, str) or named not in specials):
             raise FormatError(f"{_CONFIG}: {key} is {named!r}, which is no special token")
         names = (named,) if named is not None else usual if key not in config else ()
         marks.append(next((specials[name] for name in names if name in specials), None))

@@ -23,12 +23,17 @@ class TiktokenTokenizer(BytePairTokenizer):
     @cached_property
     def _encoding(self) -> Any:
         ranks = {token: number for number, token in enumerate(self.vocabulary.tokens) if token}
-        return library("tiktoken").Encoding(
-            self.name,
-            pat_str=self.vocabulary.pattern,
-            mergeable_ranks=ranks,
-            special_tokens=dict(self.vocabulary.specials),
-        )
+        try:
+            return library("tiktoken").Encoding(
+                self.name,
+                pat_str=self.vocabulary.pattern,
+                mergeable_ranks=ranks,
+                special_tokens=dict(self.vocabulary.specials),
+            )
+        except ValueError as error:
+            raise FormatError(
+                f"{self.name}: tiktoken cannot split by {self.vocabulary.pattern!r:.60}: {error}"
+            ) from None
 
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
         """See `Tokenizer`."""
