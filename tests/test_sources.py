@@ -494,3 +494,10 @@ def test_importing_sources_imports_nothing_heavy():
         "assert not {'numba', 'torch', 'pyarrow', 'rich'} & set(sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_documents_without_text_do_not_gather_in_memory(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n' * 50_000)
+    batches = all_batches(Source(tmp_path / "a.jsonl"))
+    assert sum(batch.num_documents for batch in batches) == 50_000
+    assert max(batch.num_documents for batch in batches) <= 1 << 14

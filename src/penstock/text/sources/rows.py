@@ -14,6 +14,8 @@ from penstock.text.batch import Span, TextBatch
 
 BadRows = Literal["refuse", "skip"]
 
+_MAX_BATCH_DOCUMENTS = 1 << 14  # a million of empty ones with metadata would take 450 MB
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
@@ -101,7 +103,8 @@ class Collector:
     @property
     def is_full(self) -> bool:
         """Whether it is time for a batch."""
-        return self._num_bytes >= self._reading.batch_bytes
+        is_long = self._num_bytes >= self._reading.batch_bytes
+        return is_long or len(self._rows) >= _MAX_BATCH_DOCUMENTS
 
     def take(self) -> TextBatch | None:
         """What was added since the last time, if there is anything."""
