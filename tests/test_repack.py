@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import DatasetExistsError, FormatError, UsageError
+from penstock.text.prepare import job
 from penstock.text.repacking import repack
 from penstock.text.sources import Columns, Source
 
@@ -132,6 +134,48 @@ def test_a_killed_run_goes_on_and_writes_the_same(tmp_path, shuffle):
     ):
         repack(tmp_path / "a.jsonl", tmp_path / "killed", shuffle=shuffle, shard_chars=300_000)
     assert content(tmp_path / "killed") == content(tmp_path / "calm")
+
+
+def test_a_run_that_was_killed_before_the_report_goes_on(tmp_path, monkeypatch):
+    write_jsonl(tmp_path / "a.jsonl", ["one", "two", "three"])
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(job, "publish", interrupt)
+        repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
+    report = repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
+    assert sorted(documents_of(report)) == ["one", "three", "two"]
+
+
+def test_a_run_that_was_killed_while_it_cleaned_up_goes_on(tmp_path, monkeypatch):
+    write_jsonl(tmp_path / "a.jsonl", ["one", "two", "three"])
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(shutil, "rmtree", interrupt_in_unshuffled)
+        repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
+    assert (tmp_path / "out" / "unshuffled").exists()
+    report = repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
+    assert sorted(documents_of(report)) == ["one", "three", "two"]
+    assert not (tmp_path / "out" / "unshuffled").exists()
+
+
+def interrupt(*arguments):
+    raise KeyboardInterrupt
+
+
+def interrupt_in_unshuffled(directory, ignore_errors=False, *, remove=shutil.rmtree):
+    """Die after the first file."""
+    if directory.name != "unshuffled" or not directory.exists():
+        remove(directory, ignore_errors=ignore_errors)
+        return
+    next(directory.glob("*.stream")).unlink(missing_ok=True)
+    raise KeyboardInterrupt
+
+
+def test_metadata_never_takes_the_place_of_the_text(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", ["title"], content=["body"])
+    for columns in (Columns(text="content", metadata=("text",)), Columns(metadata=("id", "id"))):
+        source = Source(tmp_path / "a.jsonl", columns=columns)
+        for to in ("jsonl", "parquet"):
+            with pytest.raises(UsageError, match="two of one name"):
+                repack(source, tmp_path / "out", to=to)
 
 
 def test_bad_rows_are_skipped_and_told(tmp_path):

@@ -22,7 +22,6 @@ from penstock.atomic import sync_directory
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, UsageError
 from penstock.formats.shard import TOKEN
-from penstock.formats.stream import MANIFEST_NAME
 from penstock.text.prepare.statistics import MOST_PLACES, Statistics
 from penstock.text.sources import BadRow, Slice, Source
 from penstock.text.text_shards import SHARDS, TextShard
@@ -85,6 +84,12 @@ def repack(
         raise UsageError(f"to is {to!r}; it must be one of {', '.join(SHARDS)}")
     if source.columns.spans is not None:
         raise UsageError("text shards have no spans; leave them out")
+    columns = ("text", *source.columns.metadata)
+    if len(set(columns)) < len(columns):
+        raise UsageError(
+            f"text shards would have the columns {', '.join(columns)}, two of one name, where "
+            "'text' is the document; leave one out, or rename it in the source"
+        )
     shard_chars = integer("shard_chars", shard_chars, 1)
     seed = None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1)
     workers = integer("workers", workers or len(os.sched_getaffinity(0)), 1)
@@ -109,10 +114,18 @@ def repack(
         counts = [directory / name for name in names if name.endswith(_COUNTS)]
         report = _report(counts, skipped)
         files = _give_numbers(directory, names, SHARDS[to][0])
-        shutil.rmtree(directory / _UNSHUFFLED, ignore_errors=True)
+        _remove_unshuffled(directory / _UNSHUFFLED)
         for path in counts:
             path.unlink()
     return RepackReport(files=files, **report)
+
+
+def _remove_unshuffled(unshuffled: Path) -> None:
+    """Remove the dataset of bytes; the report first, without which it counts as not there."""
+    from penstock.text.prepare.place import Place
+
+    Place(unshuffled).report.unlink(missing_ok=True)
+    shutil.rmtree(unshuffled, ignore_errors=True)
 
 
 def _give_numbers(directory: Path, names: list[str], ending: str) -> tuple[Path, ...]:
@@ -159,9 +172,12 @@ class _Work:
         from penstock.text.prepare.place import Place
         from penstock.text.prepare.report import TokenizeReport
 
-        if not (unshuffled / MANIFEST_NAME).exists():
+        place = Place(unshuffled)
+        if place.plan.exists() or not place.report.exists():
+            if not place.plan.exists():  # a run was killed that had begun to remove it
+                shutil.rmtree(unshuffled, ignore_errors=True)
             tokenize(self.source, ByteTokenizer(), unshuffled, add="none", workers=workers)
-        report = TokenizeReport.load(Place(unshuffled).report)
+        report = TokenizeReport.load(place.report)
         data = open(unshuffled)
         count = max(1, -(-data.num_records // self.shard_chars))
         bounds = [data.num_documents * k // count for k in range(count + 1)]
