@@ -844,6 +844,26 @@ def test_a_difference_from_the_reference_engine_stops_the_job(tmp_path, monkeypa
     assert report.checked_bytes == 0
 
 
+def test_of_many_files_that_are_a_document_each_few_are_compared(tmp_path):
+    (tmp_path / "tok.json").write_text(gpt2_json())
+    (tmp_path / "corpus").mkdir()
+    for k in range(50):
+        (tmp_path / "corpus" / f"{k}.txt").write_text("a file\n")
+    source = Source(tmp_path / "corpus", documents="file")
+    report = tokenize(tmp_path, source=source, tokenizer=tmp_path / "tok.json")
+    assert report.checked_bytes == len("a file\n")
+
+
+def test_a_tokenizer_whose_ids_do_not_fit_is_refused(tmp_path, corpus):
+    class TooLarge(ByteTokenizer):
+        def encode(self, data, offsets):
+            ids, starts = super().encode(data, offsets)
+            return ids + np.uint32(1 << 16), starts
+
+    with pytest.raises(UsageError, match=r"bytes: gives the id 65,\d+.*vocab_size=257"):
+        tokenize(tmp_path, tokenizer=TooLarge())
+
+
 def test_without_the_reference_engine_it_says_what_to_install(tmp_path, corpus, monkeypatch):
     (tmp_path / "tok.json").write_text(gpt2_json())
     monkeypatch.setitem(sys.modules, "tokenizers", None)

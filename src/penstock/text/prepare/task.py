@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.atomic import publish
+from penstock.errors import UsageError
 from penstock.text.batch import Span
 from penstock.text.prepare.annotations import (
     WrongSpan,
@@ -130,6 +131,7 @@ class _Task:
                 ids, offsets = self._tokenizer.encode(batch.data, batch.offsets)
             else:
                 ids, offsets, ends = self._tokenizer.encode_with_ends(batch.data, batch.offsets)
+        self._check_ids(ids)
         if self._check is not None and piece.begins:
             with self._spending("checking"):
                 self._check.compare(batch, ids, offsets)
@@ -141,6 +143,15 @@ class _Task:
                 spans = self._token_spans(piece, offsets, ends, left_out)
             for side, chosen in self._choose(piece, left_out):
                 self._write_side(side, chosen, piece, ids, offsets, spans)
+
+    def _check_ids(self, ids: Ids) -> None:
+        """Refuse what would be another token in the width that `vocab_size` needs."""
+        vocab_size = self._plan.tokenizer["vocab_size"]
+        if ids.size and ids.max() >= vocab_size:
+            raise UsageError(
+                f"{self._tokenizer.name}: gives the id {ids.max():,}, but says that its ids are "
+                f"below vocab_size={vocab_size:,}"
+            )
 
     def _choose(self, piece: Piece, left_out: set[int]) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Which documents go to which side."""
