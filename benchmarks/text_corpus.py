@@ -16,17 +16,16 @@ from benchmarks import corpora, text_files
 if TYPE_CHECKING:
     import tiktoken
 
-NUM_FILES = 6
 END_OF_TEXT = "<|endoftext|>"
 
-_FILE_BYTES = 25_000_000
+_NUM_FILES, _FILE_BYTES = 6, 25_000_000
 ROWS_PER_GROUP = 1024
 
 
 def parquet_files() -> list[Path]:
     """Files of 25 MB of text each, so that two workers can share them evenly."""
     directory = corpora.DATA / "text"
-    paths = [directory / f"{number:05d}.parquet" for number in range(NUM_FILES)]
+    paths = [directory / f"{number:05d}.parquet" for number in range(_NUM_FILES)]
     if not paths[-1].exists():
         directory.mkdir(parents=True, exist_ok=True)
         documents = text_files.documents()

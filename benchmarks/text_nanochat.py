@@ -1,7 +1,7 @@
-"""What others do from text to token files: nanochat's way, and datatrove's pipeline.
+"""nanochat's way to tokenize text.
 
-nanochat tokenizes while it trains and keeps no tokens; here its lists go to a file for each file of
-text, as nanoGPT's scripts write them. It runs in one process, as it is made.
+It does so while it trains and keeps no tokens; here its lists go to a file for each file of text,
+as nanoGPT's scripts write them. It runs in one process, as it is made.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BATCH_SIZE, _NUM_THREADS = 128, 4
 
 
-def nanochat(paths: list[Path], encoding: "tiktoken.Encoding", out: Path) -> None:
+def tokenize(paths: list[Path], encoding: "tiktoken.Encoding", out: Path) -> None:
     """Lists of 128 texts through `encode_ordinary_batch` on 4 threads, bos put before each."""
     bos = encoding.encode_single_token(text_corpus.END_OF_TEXT)
     for path in paths:
