@@ -86,8 +86,8 @@ class OpenFile:
         self._temporary.unlink(missing_ok=True)
 
 
-def publish(path: Path, text: str) -> None:
-    """Write a whole file, so that it lasts once it can be seen."""
+def publish(path: Path, text: str, *, lasting: bool = True) -> None:
+    """Write a whole file; one that is not `lasting` may not be there if the machine fails."""
     file = OpenFile(path)
     try:
         file.write(text.encode())
@@ -95,7 +95,8 @@ def publish(path: Path, text: str) -> None:
     except BaseException:
         file.discard()
         raise
-    sync_directory(path.parent)
+    if lasting:
+        sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -95,7 +95,8 @@ def _value_problem(
         lowest, limit = int(np.iinfo(stored).min), int(np.iinfo(stored).max) + 1
         if vocab_size is not None:
             lowest, limit = 0, vocab_size
-        for value in (int(values.min()), int(values.max())):
+        signed = values.dtype.kind == "i"
+        for value in (int(values.min()) if signed else lowest, int(values.max())):
             if not lowest <= value < limit:
                 what = "vocabulary" if vocab_size is not None else f"range of {stored}"
                 return f"{value:,} is outside of the {what}, [{lowest:,}, {limit:,})"

@@ -79,7 +79,9 @@ class TokenizeStage:
             for writer in writers.values():
                 writer.finish()
             task.statistics.spend("writing", time.perf_counter() - started)
-        publish(self.place.statistics(self.name, number), task.statistics.to_json())
+        # Were this lost, the slice would only be counted again.
+        path = self.place.statistics(self.name, number)
+        publish(path, task.statistics.to_json(), lasting=False)
 
     def _writer(self, side: str, number: int) -> Writer:
         plan = self.plan
