@@ -5,6 +5,7 @@ import itertools
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -227,6 +228,15 @@ def test_the_text_of_special_tokens_is_ordinary_text(gpt2, engine):
     assert ids == ids_of(load_tokenizer(gpt2, "tiktoken"), ["a<|endoftext|>b"])[0]
 
 
+def test_a_word_that_is_also_a_special_token_is_ordinary_text(tmp_path):
+    known = vocabulary(PATTERNS["nanochat"].regex)
+    special = {"bos": known.specials["<|bos|>"]}
+    (tmp_path / "tokenizer.json").write_text(to_tokenizer_json(replace(known, specials=special)))
+    expected = ids_of(load_tokenizer(tmp_path, "fast"), ["bos at bos"])
+    assert special["bos"] not in expected[0]
+    assert ids_of(load_tokenizer(tmp_path, "huggingface"), ["bos at bos"]) == expected
+
+
 @pytest.mark.parametrize("engine", ["fast", "tiktoken", "huggingface"])
 def test_tokens_end_where_their_bytes_do(gpt2, engine):
     texts = ["héllo wörld", "", "日本語 and more", "x" * 100]
@@ -263,6 +273,7 @@ def test_a_vocabulary_has_one_fingerprint_in_all_its_files(tmp_path):
     assert by_json.name == "tokenizer.json"
     assert (by_json.engine, by_ranks.engine) == ("fast", "fast")
     assert by_json.fingerprint == by_ranks.fingerprint
+    assert load_tokenizer(tmp_path, "huggingface").fingerprint == by_json.fingerprint
     assert (by_json.bos_id, by_json.eos_id) == (len(known.tokens), None)
     others = [
         vocabulary(PATTERNS["nanochat"].regex, specials={}),

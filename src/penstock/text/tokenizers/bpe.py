@@ -44,15 +44,13 @@ class BytePairTokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of what decides about ids, and not of how files spell it."""
-        from penstock.text.tokenizers.tables import merges_of
+        from penstock.text.tokenizers.tables import makes_every_token, merges_of
 
         vocabulary, merges = self.vocabulary, merges_of(self.vocabulary)
-        num_merged = sum(len(token) > 1 for token in vocabulary.tokens)
         identity = {
             "pattern": self.pattern.code if self.pattern else vocabulary.pattern,
             "specials": sorted(vocabulary.specials.items()),
-            # Where merges make every token, it is the same whether they are asked first.
-            "whole_pieces": vocabulary.whole_pieces and len(merges) < num_merged,
+            "whole_pieces": vocabulary.whole_pieces and not makes_every_token(vocabulary),
             "lengths": [len(token) for token in vocabulary.tokens],
         }
         hashed = xxhash.xxh3_128(json.dumps(identity).encode())

@@ -499,3 +499,16 @@ def pairs_from_ranks(merges, scratch, found):
             found[num_found, 2] = token
             num_found += 1
     return num_found
+
+
+@kernel(MERGES_TYPE, types.uint64[::1])
+def every_token_is_made(merges, scratch):
+    """Whether the bytes of every token are merged to it."""
+    for token in range(len(merges.offsets) - 1):
+        first = merges.offsets[token]
+        size = merges.offsets[token + 1] - first
+        if size > 1:
+            count = _merge_pairs(merges, merges.tokens.ctypes.data + first, size, scratch)
+            if count > 1 or np.int64(scratch[0]) != token:
+                return False
+    return True

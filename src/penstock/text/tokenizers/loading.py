@@ -183,13 +183,13 @@ def _engine_for(
 
 def _refuse_other_order(vocabulary: Vocabulary, name: str) -> None:
     """tiktoken merges what makes the lowest id, and asks for whole pieces first."""
-    from penstock.text.tokenizers.tables import merges_of
+    from penstock.text.tokenizers.tables import makes_every_token, merges_of
 
     if vocabulary.merges is None:
         return
     by_rank = merges_of(replace(vocabulary, merges=None))
-    num_merged = sum(len(token) > 1 for token in vocabulary.tokens)
-    if not np.array_equal(by_rank, vocabulary.merges) or len(by_rank) < num_merged:
+    same = np.array_equal(by_rank, vocabulary.merges)
+    if not same or not (vocabulary.whole_pieces or makes_every_token(vocabulary)):
         raise UsageError(
             f"{name}: its merges are not in the order of their tokens' ids, as tiktoken needs "
             "them; use the engine fast or huggingface"

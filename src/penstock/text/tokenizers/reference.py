@@ -13,6 +13,7 @@ import xxhash
 from penstock.errors import FormatError, UsageError
 from penstock.text.tokenizers.bpe import BytePairTokenizer
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
+from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json
 
 
 class TiktokenTokenizer(BytePairTokenizer):
@@ -80,11 +81,15 @@ class HuggingFaceTokenizer:
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self._content, self.name, self.bos_id, self.eos_id)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """A hash of the file, without its layout."""
-        stored = json.dumps(json.loads(self._content), sort_keys=True)
-        return xxhash.xxh3_128_hexdigest(stored.encode())
+        """That of the fast engine where it can do the same; else a hash of the file."""
+        try:
+            vocabulary = read_tokenizer_json(self._content.encode())
+        except FormatError:
+            stored = json.dumps(json.loads(self._content), sort_keys=True)
+            return xxhash.xxh3_128_hexdigest(stored.encode())
+        return BytePairTokenizer(vocabulary, self.name).fingerprint
 
     @property
     def specials(self) -> Mapping[str, int]:

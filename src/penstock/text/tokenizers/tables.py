@@ -9,6 +9,7 @@ from penstock.text.tokenizers.kernels import (
     NOTHING,
     SCRATCH_WORDS_PER_BYTE,
     Merges,
+    every_token_is_made,
     fill_pairs,
     fill_whole,
     pairs_from_ranks,
@@ -18,41 +19,54 @@ from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
 
 def merge_tables(vocabulary: Vocabulary) -> Merges:
     """The tables of a vocabulary."""
-    return _tables(vocabulary)[0]
+    merges, _ = _pair_tables(vocabulary)
+    # Where all tokens are made of their bytes, to look for a whole piece first only saves time.
+    if vocabulary.whole_pieces or _makes_every_token(merges):
+        whole = np.full(_table_size(len(vocabulary.tokens)), -1, np.int32)
+        fill_whole(merges.tokens, merges.offsets, whole)
+        merges = merges._replace(whole=whole)
+    return merges
 
 
 def merges_of(vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """Its merges: which two tokens make which; found out where it has only ranks.
-
-    Tokens that no merges make are left out.
-    """
+    """Its merges: which two tokens make which; found out where it has only ranks."""
     if vocabulary.merges is not None:
         return vocabulary.merges
-    return _tables(vocabulary)[1]
+    return _pair_tables(vocabulary)[1]
 
 
-def _tables(vocabulary: Vocabulary) -> tuple[Merges, NDArray[np.int64]]:
+def makes_every_token(vocabulary: Vocabulary) -> bool:
+    """Whether the bytes of every token are merged to it."""
+    return _makes_every_token(_pair_tables(vocabulary)[0])
+
+
+def _makes_every_token(merges: Merges) -> bool:
+    return bool(every_token_is_made(merges, _scratch(merges)))
+
+
+def _scratch(merges: Merges) -> NDArray[np.uint64]:
+    longest = int(np.diff(merges.offsets).max())
+    return np.empty(longest * SCRATCH_WORDS_PER_BYTE, np.uint64)
+
+
+def _pair_tables(vocabulary: Vocabulary) -> tuple[Merges, NDArray[np.int64]]:
+    """The tables without that of whole pieces, and the merges."""
     lengths = np.array([len(token) for token in vocabulary.tokens], np.int64)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-    whole = np.full(_table_size(len(lengths)) if vocabulary.whole_pieces else 1, -1, np.int32)
     num_merges = len(lengths) if vocabulary.merges is None else len(vocabulary.merges)
     merges = Merges(
         byte_ids=np.array([ids[bytes([byte])] for byte in range(NUM_BYTES)], np.uint32),
         pairs=np.full(_table_size(num_merges), NOTHING, np.uint64),
         made=_made(vocabulary),
         tokens=np.frombuffer(b"".join(vocabulary.tokens), np.uint8).copy(),
-        offsets=offsets,
-        whole=whole,
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        whole=np.full(1, -1, np.int32),
     )
-    if vocabulary.whole_pieces:
-        fill_whole(merges.tokens, offsets, whole)
     if vocabulary.merges is not None:
         fill_pairs(vocabulary.merges, np.arange(num_merges), merges.pairs)
         return merges, vocabulary.merges
     found = np.empty((num_merges, 3), np.int64)
-    scratch = np.empty(int(lengths.max()) * SCRATCH_WORDS_PER_BYTE, np.uint64)
-    num_found = pairs_from_ranks(merges, scratch, found)
+    num_found = pairs_from_ranks(merges, _scratch(merges), found)
     if num_found == (lengths > 1).sum():
         return merges, found[:num_found]
     # Some tokens do not come to be from their bytes alone: perhaps beside others, by other pairs.

@@ -183,7 +183,7 @@ def _bytes_of(string: str) -> bytes:
 
 def to_tokenizer_json(vocabulary: Vocabulary) -> str:
     """What a tokenizer.json holds, for `tokenizers.Tokenizer.from_file`."""
-    from penstock.text.tokenizers.tables import merges_of
+    from penstock.text.tokenizers.tables import makes_every_token, merges_of
 
     characters = _characters()
     strings = ["".join(characters[byte] for byte in token) for token in vocabulary.tokens]
@@ -233,7 +233,8 @@ def to_tokenizer_json(vocabulary: Vocabulary) -> str:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": vocabulary.whole_pieces,
+            # Else the name of a special token would be found as a whole piece, too.
+            "ignore_merges": vocabulary.whole_pieces and not makes_every_token(vocabulary),
             "vocab": {**vocab, **vocabulary.specials},
             "merges": [f"{strings[left]} {strings[right]}" for left, right, _ in merges],
         },
