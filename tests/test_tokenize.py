@@ -699,18 +699,19 @@ def test_an_error_in_a_task_ends_the_job_with_its_message_and_keeps_what_is_done
 
 
 @pytest.mark.timeout(180)
-def test_ray_runs_the_same_tasks(tmp_path, undisturbed):
+def test_ray_runs_the_same_tasks(tmp_path, corpus):
+    (tmp_path / "tok.json").write_text(gpt2_json())
+    tokenize(tmp_path, "undisturbed", tokenizer=tmp_path / "tok.json", **OPTIONS)
     program = (
         "import sys, penstock\n"
-        "penstock.tokenize(sys.argv[1], 'bytes', sys.argv[2], executor='ray', workers=2,\n"
-        "                  task_bytes=int(sys.argv[3]), val_fraction=0.2, shuffle=5)\n"
+        "penstock.tokenize(*sys.argv[1:4], executor='ray', workers=2,\n"
+        "                  task_bytes=int(sys.argv[4]), val_fraction=0.2, shuffle=5)\n"
     )
-    arguments = [str(tmp_path / "corpus"), str(tmp_path / "out"), str(TASK_BYTES)]
+    paths = [str(tmp_path / name) for name in ("corpus", "tok.json", "out")]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    subprocess.run(
-        [sys.executable, "-c", program, *arguments], env=environment, timeout=170, check=True
-    )
-    assert contents(tmp_path / "out") == undisturbed
+    arguments = [sys.executable, "-c", program, *paths, str(TASK_BYTES)]
+    subprocess.run(arguments, env=environment, timeout=170, check=True)
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
 # What goes wrong

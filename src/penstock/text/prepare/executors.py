@@ -236,7 +236,9 @@ def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, watch: Watch
         ray.init(log_to_driver=False, configure_logging=False)
     try:
         remote = ray.remote(_run_remotely)
-        shared = [ray.put(stage)]  # in a list, so that each worker fetches it once, not each task
+        # As bytes, since arrays that Ray stores are read-only, which no kernel takes; in a list, so
+        # that each worker fetches them once, not each task.
+        shared = [ray.put(ray.cloudpickle.dumps(stage))]  # type: ignore[no-untyped-call]
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         max_in_flight = workers or max(1, int(resources.get("CPU", 1)))
         queue, waiting = deque((number, False) for number in todo), deque[tuple[int, bool]]()
@@ -273,5 +275,5 @@ def _run_remotely(shared: list[Any], number: int, patient: bool) -> tuple[bool, 
 def _fetch(shared: Any) -> Stage:
     import ray
 
-    stage: Stage = ray.get(shared)
+    stage: Stage = ray.cloudpickle.loads(ray.get(shared))
     return stage
