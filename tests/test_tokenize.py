@@ -567,6 +567,24 @@ def test_a_process_with_threads_starts_its_workers_anew(tmp_path, undisturbed):
     assert contents(tmp_path / "out") == undisturbed
 
 
+@pytest.mark.parametrize("way", ["file", "stdin"])
+def test_workers_that_cannot_import_the_main_module_say_so(tmp_path, corpus, way):
+    (tmp_path / "tok.json").write_text(gpt2_json())
+    program = (
+        "import threading, penstock\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        f"penstock.tokenize({str(tmp_path / 'corpus')!r}, {str(tmp_path / 'tok.json')!r},\n"
+        f"    {str(tmp_path / 'out')!r}, workers=2, task_bytes={TASK_BYTES})\n"
+    )
+    (tmp_path / "main.py").write_text(program)
+    arguments = {"args": [sys.executable, tmp_path / "main.py"]}
+    if way == "stdin":
+        arguments = {"args": [sys.executable, "-"], "input": program}
+    done = subprocess.run(**arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "UsageError: a worker process could not start" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
 def test_shares_in_any_order_make_the_same_dataset(tmp_path, undisturbed, order):
     out = tmp_path / "out"

@@ -26,6 +26,11 @@ Watch = Callable[[int, Amount, bool], None]
 _SECONDS_BETWEEN_REPORTS = 0.2
 _SECONDS_TO_END = 30
 _PR_SET_PDEATHSIG = 1
+_NO_START = (
+    "a worker process could not start, and said why above; in a program that has threads, workers "
+    "import its main module, which must be a file that tokenizes only under "
+    'if __name__ == "__main__": (or do with workers=1)'
+)
 
 
 class TaskFailedError(Exception):
@@ -93,11 +98,13 @@ class _Worker:
     def __init__(self, stage: Stage) -> None:
         # A fresh interpreter takes seconds to import what this one has imported; but threads and
         # their locks do not survive a fork.
-        method = "fork" if threading.active_count() == 1 else "spawn"
-        context = multiprocessing.get_context(method)
+        self.is_forked = threading.active_count() == 1
+        context = multiprocessing.get_context("fork" if self.is_forked else "spawn")
         self.connection, theirs = context.Pipe()
         self.process: Any = context.Process(  # type: ignore[attr-defined]
-            target=_work, args=(stage, theirs, os.getpid()), name="penstock-worker"
+            target=_work,
+            args=(stage if self.is_forked else None, theirs, os.getpid()),
+            name="penstock-worker",
         )
         with warnings.catch_warnings():
             # Python counts threads of libraries, such as NumPy's, which are idle.
@@ -106,10 +113,21 @@ class _Worker:
         theirs.close()
         self.number: int | None = None
 
+    def introduce(self, stage: Stage) -> None:
+        """Tell it what its tasks are about, if it was not forked from this process.
+
+        Not as an argument of the process: multiprocessing waits forever for one that ends before it
+        has read those.
+        """
+        if not self.is_forked:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.connection.send(stage)
+
     def give(self, number: int, *, patient: bool) -> None:
         """Have it run a task."""
         self.number = number
-        with contextlib.suppress(BrokenPipeError):  # it has died, and the pipe will say so
+        # If it has died, the pipe will say so.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send((number, patient))
 
     def end(self) -> None:
@@ -126,6 +144,8 @@ def _run_in_processes(stage: Stage, todo: list[int], count: int, watch: Watch) -
     queue, waiting = deque((number, False) for number in todo), deque[tuple[int, bool]]()
     try:
         workers += [_Worker(stage) for _ in range(count)]
+        for worker in workers:
+            worker.introduce(stage)
         idle, busy = list(workers), dict[Connection, _Worker]()
         while queue or waiting or busy:
             while idle and (queue or waiting):
@@ -173,6 +193,8 @@ def _receive(worker: _Worker) -> tuple[str, Any]:
         message: tuple[str, Any] = worker.connection.recv()
     except (EOFError, ConnectionResetError):
         worker.process.join()
+        if worker.process.exitcode == 1 and not worker.is_forked:
+            return "error", UsageError(_NO_START)
         return "error", PenstockError(_cause_of_death(worker.process.exitcode))
     return message
 
@@ -188,7 +210,7 @@ def _cause_of_death(status: int) -> str:
     return f"its process was ended by {name}{memory}"
 
 
-def _work(stage: Stage, connection: Connection, parent: int) -> None:
+def _work(stage: Stage | None, connection: Connection, parent: int) -> None:
     """What a worker process does: tasks, until there is none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends this process
     signal.signal(signal.SIGTERM, _clean_up)
@@ -196,6 +218,9 @@ def _work(stage: Stage, connection: Connection, parent: int) -> None:
     if os.getppid() != parent:
         return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for every core
+    if stage is None:
+        stage = connection.recv()
+        assert stage is not None
     while (task := connection.recv()) is not None:
         number, patient = task
         reporter = _Reporter(lambda amount: connection.send(("amount", amount)))
