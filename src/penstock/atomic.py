@@ -37,10 +37,14 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-        # Larger pieces go past the buffer, without a copy.
-        self._file = self._temporary.open("xb", buffering=1 << 18)
-        self._hash = xxhash.xxh3_64()
-        self._size_bytes = self._on_the_way = 0
+        try:
+            # Larger pieces go past the buffer, without a copy.
+            self._file = self._temporary.open("xb", buffering=1 << 18)
+            self._hash = xxhash.xxh3_64()
+            self._size_bytes = self._on_the_way = 0
+        except BaseException:  # an interrupt, when the file was there already
+            self._temporary.unlink(missing_ok=True)
+            raise
 
     def write(self, data: bytes | NDArray[Any]) -> None:
         """Append to the file."""
