@@ -1,5 +1,6 @@
 """`repack` loses no document, and writes the same files however often it is killed."""
 
+import gc
 import gzip
 import itertools
 import json
@@ -191,6 +192,17 @@ def test_bad_rows_are_skipped_and_told(tmp_path):
     assert not list((tmp_path / "refused").iterdir())
 
 
+@pytest.mark.parametrize("to", ["parquet", "jsonl", "text"])
+def test_a_shard_that_is_begun_goes_when_something_fails(tmp_path, to):
+    with (tmp_path / "a.jsonl").open("w") as file:
+        file.writelines('{"text": "' + "x" * 1000 + '"}\n' for _ in range(9000))
+        file.write('{"text": null}\n')
+    with pytest.raises(FormatError, match="line 9,001"):  # and no warning from what is forgotten
+        repack(tmp_path / "a.jsonl", tmp_path / "out", to=to)
+    gc.collect()
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_mistakes_are_answered(tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     with pytest.raises(UsageError, match="to is 'csv'"):
@@ -198,6 +210,13 @@ def test_mistakes_are_answered(tmp_path):
     blocks = Source(tmp_path / "a.txt", documents="file")
     with pytest.raises(FormatError, match="not one line"):
         repack(blocks, tmp_path / "out", to="text")
+    (tmp_path / "a.jsonl").write_text('{"text": "one", "id": 1}')
+    with pytest.raises(UsageError, match="lines have no metadata"):
+        repack(
+            Source(tmp_path / "a.jsonl", columns=Columns(metadata=("id",))),
+            tmp_path / "out",
+            to="text",
+        )
     small = Source(tmp_path / "a.txt", documents="file", max_document_bytes=4)
     with pytest.raises(FormatError, match="more than 4 bytes"):
         repack(small, tmp_path / "out")

@@ -16,7 +16,7 @@ from penstock.cli.source_options import add_source, source_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text, and the shards."""
-    add_source(parser)
+    add_source(parser, spans=False)
     parser.add_argument("--out", required=True, metavar="DIR", help="made if it is missing")
     parser.add_argument(
         "--to",

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from penstock.text.sources import Source
 
 
-def add_source(parser: argparse.ArgumentParser, *, metadata: bool = True) -> None:
+def add_source(
+    parser: argparse.ArgumentParser, *, metadata: bool = True, spans: bool = True
+) -> None:
     """The files of text, what they are, and what is taken of them."""
     parser.add_argument(
         "source",
@@ -50,6 +52,7 @@ def add_source(parser: argparse.ArgumentParser, *, metadata: bool = True) -> Non
             metavar="COL[,COL…]",
             help="columns or keys that documents keep as metadata",
         )
+    if metadata and spans:
         group.add_argument("--spans", metavar="COL", help="the column or key of span annotations")
 
 

@@ -90,6 +90,8 @@ def repack(
             f"text shards would have the columns {', '.join(columns)}, two of one name, where "
             "'text' is the document; leave one out, or rename it in the source"
         )
+    if to == "text" and source.columns.metadata:
+        raise UsageError("lines have no metadata; leave it out, or write jsonl or parquet")
     shard_chars = integer("shard_chars", shard_chars, 1)
     seed = None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1)
     workers = integer("workers", workers or len(os.sched_getaffinity(0)), 1)
@@ -193,9 +195,13 @@ class _Work:
         def write(open_new: OpenNew) -> None:
             counts = Statistics()
             shards = _Shards(self, open_new)
-            for text, metadata in documents(*where, counts):
-                shards.write(text, metadata)
-            shards.finish()
+            try:
+                for text, metadata in documents(*where, counts):
+                    shards.write(text, metadata)
+                shards.finish()
+            except BaseException:
+                shards.discard()
+                raise
             counted = {
                 "num_documents": shards.num_documents,
                 "num_characters": shards.num_characters,
@@ -286,4 +292,10 @@ class _Shards:
         """End the shard that is open."""
         if self._shard is not None:
             self._shard.finish()
+            self._shard = None
+
+    def discard(self) -> None:
+        """Leave the shard that is open as it is, to be removed."""
+        if self._shard is not None:
+            self._shard.discard()
             self._shard = None

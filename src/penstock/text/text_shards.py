@@ -23,6 +23,9 @@ class TextShard(Protocol):
     def finish(self) -> None:
         """Write what is left; the file is then synced and named by whoever opened it."""
 
+    def discard(self) -> None:
+        """Write no more: whoever opened the file removes it."""
+
 
 Open = Callable[[OpenFile, Sequence[str]], TextShard]
 """begins a shard in a file; documents have metadata of these names"""
@@ -38,8 +41,9 @@ class ParquetShard:
         arrow, parquet = pyarrow(), pyarrow("pyarrow.parquet")
         self._names = names
         self._schema = arrow.schema([(name, arrow.string()) for name in ("text", *names)])
+        self._sink = _Sink(file)
         self._writer = parquet.ParquetWriter(
-            arrow.PythonFile(_Sink(file), "w"),
+            arrow.PythonFile(self._sink, "w"),
             self._schema,
             use_dictionary=False,
             compression="zstd",
@@ -71,6 +75,11 @@ class ParquetShard:
             self._write_rows()
         self._writer.close()
 
+    def discard(self) -> None:
+        """Write no more; pyarrow would, when it forgets the writer."""
+        self._sink.is_open = False
+        self._writer.close()
+
 
 class _CompressedLines:
     """Lines under zstd, in frames that can be read on their own."""
@@ -91,6 +100,10 @@ class _CompressedLines:
             self._file.write(self._codec.compress(bytes(self._lines), asbytes=True))
             self._lines.clear()
 
+    def discard(self) -> None:
+        """Write no more."""
+        self._lines.clear()
+
 
 class JsonlShard(_CompressedLines):
     """An object a line: the text, and the metadata as it was."""
@@ -107,7 +120,8 @@ class LinesShard(_CompressedLines):
         """Append a document."""
         if not text or b"\n" in text or text.endswith(b"\r"):
             raise FormatError(
-                f"{text[:60]!r} is not one line, so that it would be read back as other documents; "
+                f"{text[:60].decode(errors='ignore')!r}… is not one line, so that it would be read "
+                "back as other documents; "
                 "use jsonl or parquet"
             )
         self.add(text)
@@ -127,10 +141,12 @@ class _Sink:
 
     def __init__(self, file: OpenFile) -> None:
         self._file, self._size_bytes = file, 0
+        self.is_open = True
 
     def write(self, data: Any) -> int:
         content = bytes(data)
-        self._file.write(content)
+        if self.is_open:
+            self._file.write(content)
         self._size_bytes += len(content)
         return len(content)
 
