@@ -796,14 +796,38 @@ def test_another_plan_is_refused_with_what_differs(tmp_path, corpus):
         tokenize(tmp_path, shuffle=3)
     with pytest.raises(DatasetExistsError, match=r"split is .* there, '0.5 of documents"):
         tokenize(tmp_path, val_fraction=0.5)
-    with pytest.raises(DatasetExistsError, match="bad_rows is refuse there, skip here"):
-        tokenize(tmp_path, source=Source(tmp_path / "corpus", bad_rows="skip"))
+    with pytest.raises(DatasetExistsError, match=r"columns is .* there, .*'url'.* here"):
+        tokenize(tmp_path, source=Source(tmp_path / "corpus", columns=Columns(metadata=("url",))))
     (tmp_path / "corpus" / "c1.jsonl").write_text('{"text": "x"}')
     (tmp_path / "corpus" / "c2.jsonl").unlink()
     (tmp_path / "corpus" / "c9.jsonl").write_text('{"text": "x"}')
     changed = r"c1.jsonl has changed since; .*c2.jsonl is not there any more; .*c9.jsonl was not"
     with pytest.raises(DatasetExistsError, match=changed):
         tokenize(tmp_path)
+
+
+def test_bad_rows_that_ended_a_run_can_be_skipped_when_it_goes_on(tmp_path, corpus):
+    with (tmp_path / "corpus" / "c2.jsonl").open("a") as file:
+        file.write('{"text": 5}\n')
+    lenient = Source(tmp_path / "corpus", bad_rows="skip")
+    tokenize(tmp_path, "at once", source=lenient, **OPTIONS)
+    with pytest.raises(FormatError, match=r"c2.jsonl: .*'text' is a int"):
+        tokenize(tmp_path, **OPTIONS)
+    report = tokenize(tmp_path, source=lenient, **OPTIONS)
+    assert report.resumed > 0
+    assert report.skipped == 1
+    assert contents(tmp_path / "out") == contents(tmp_path / "at once")
+
+
+def test_a_run_that_skips_bad_rows_does_not_go_on_refusing_them(tmp_path, corpus):
+    tokenize(tmp_path, source=Source(tmp_path / "corpus", max_document_bytes=500), task=(0, 2))
+    tokenize(tmp_path, source=Source(tmp_path / "corpus", bad_rows="skip"), task=(0, 2))
+    with pytest.raises(DatasetExistsError, match="bad_rows is skip there, refuse here"):
+        tokenize(tmp_path)
+    with pytest.raises(DatasetExistsError, match="max_document_bytes is 67108864 there, 500 here"):
+        tokenize(
+            tmp_path, source=Source(tmp_path / "corpus", bad_rows="skip", max_document_bytes=500)
+        )
 
 
 def test_what_is_there_is_not_touched(tmp_path, corpus):

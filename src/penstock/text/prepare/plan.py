@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -78,6 +78,20 @@ class Plan:
         split = Split(**{**split, "files": tuple(split["files"])})
         tasks = tuple(Slice(**task) for task in values.pop("tasks"))
         return cls(split=split, tasks=tasks, **values)
+
+    def relax(self, found: "Plan") -> "Plan":
+        """The plan that was found, with bad rows treated as in this one, where that may change.
+
+        What is done while they are refused has none: they may be skipped from then on, and rows
+        that were too long may be long enough.
+        """
+        here, there = self.source, dict(found.source)
+        if there["bad_rows"] == "refuse":
+            there["bad_rows"] = here["bad_rows"]
+            there["max_document_bytes"] = max(
+                here["max_document_bytes"], there["max_document_bytes"]
+            )
+        return replace(found, source=there)
 
     def check_agrees(self, found: "Plan", path: Path) -> None:
         """Refuse to go on with a plan that is not this one."""
