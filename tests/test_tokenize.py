@@ -496,6 +496,15 @@ def test_files_that_match_a_pattern_are_for_validation(tmp_path, corpus):
     ]
 
 
+def test_paths_of_files_for_validation_are_relative_to_where_the_user_is(
+    tmp_path, corpus, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    tokenize(tmp_path, val_files="corpus/c2.*", task_bytes=1 << 20)
+    expected = [row["text"] for row in corpus if row["id"][0] == "2"]
+    assert texts_in(tmp_path / "out" / "val") == expected
+
+
 def test_an_id_decides_as_well_as_the_text(tmp_path):
     (tmp_path / "corpus").mkdir()
     rows = [{"text": f"{k}", "id": k // 10} for k in range(400)]
@@ -794,7 +803,7 @@ def test_another_plan_is_refused_with_what_differs(tmp_path, corpus):
         tokenize(tmp_path, tokenizer=tmp_path / "tok.json")
     with pytest.raises(DatasetExistsError, match="shuffle is None there, 3 here"):
         tokenize(tmp_path, shuffle=3)
-    with pytest.raises(DatasetExistsError, match=r"split is .* there, '0.5 of documents"):
+    with pytest.raises(DatasetExistsError, match=r"split is 'none' there, '0.5 of documents"):
         tokenize(tmp_path, val_fraction=0.5)
     with pytest.raises(DatasetExistsError, match=r"columns is .* there, .*'url'.* here"):
         tokenize(tmp_path, source=Source(tmp_path / "corpus", columns=Columns(metadata=("url",))))
@@ -923,6 +932,7 @@ def test_without_the_reference_engine_it_says_what_to_install(tmp_path, corpus, 
         ({"val_fraction": 0.5, "val_count": 3}, "give one of val_files"),
         ({"split_by": "id", "val_count": 3}, "split_by is 'id'.*kept as metadata, and none is"),
         ({"split_by": "url"}, "split_by is 'url'"),
+        ({"val_files": ["c7*", "x/c1*"]}, r"val_files c7\* /.*/x/c1\*: of 4 files none has"),
         ({"add": "all"}, "add is 'all'; it must be one of eos, bos, both, none"),
         ({"task": (3, 3)}, "i of task"),
         ({"executor": "dask"}, "executor is 'dask'"),

@@ -111,6 +111,11 @@ def tokenize(
         shard_bytes=integer("shard_bytes", shard_bytes, 1),
         task_bytes=_task_bytes(task_bytes, source),
     )
+    if head.split.kind == "files" and not any(map(head.split.matches, source.files)):
+        raise UsageError(
+            f"val_files {' '.join(head.split.files)}: of {len(source.files):,} files none has such "
+            "a name or path"
+        )
     place = Place(Path(path).absolute())
     runner = _Runner(place, executor, workers, progress)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import numpy as np
@@ -58,6 +58,8 @@ class Split:
     @property
     def rule(self) -> str:
         """In words, for the manifest."""
+        if self.kind == "none":
+            return "none"
         if self.kind == "files":
             return f"files {' '.join(self.files)}"
         amount = f"{self.fraction} of" if self.kind == "fraction" else f"{self.count}"
@@ -82,6 +84,7 @@ def make_split(
 ) -> Split:
     """The split that a user's arguments mean; `metadata` are the keys that documents have."""
     patterns = (val_files,) if isinstance(val_files, str) else tuple(val_files)
+    patterns = tuple(map(_absolute, patterns))
     if bool(patterns) + (val_fraction is not None) + (val_count is not None) > 1:
         raise UsageError("give one of val_files, val_fraction and val_count")
     if by != TEXT and by not in metadata:
@@ -100,6 +103,12 @@ def make_split(
     if by != TEXT:
         raise UsageError("split_by needs val_fraction or val_count")
     return Split()
+
+
+def _absolute(pattern: str) -> str:
+    """A pattern of relative paths, as paths are compared: wherever a task runs."""
+    is_relative = "/" in pattern and not pattern.startswith(("/", "*"))
+    return str(Path(pattern).absolute()) if is_relative else pattern
 
 
 def threshold_of_fraction(fraction: float) -> int:
