@@ -316,7 +316,9 @@ def test_a_bad_line_of_jsonl_is_located_and_refused_or_skipped(tmp_path, line, r
         assert again == found
     with pytest.raises(FormatError) as error:
         documents_of(Source(path, **options), batch_bytes=batch_bytes)
-    assert str(error.value) == f"{bad}; mend it, or leave such rows out with bad_rows='skip'"
+    assert str(error.value).startswith(
+        f"{bad}; mend it, or leave such rows out with bad_rows='skip'"
+    )
 
 
 def test_a_line_in_the_middle_of_a_file_is_located_by_its_byte(tmp_path):
@@ -440,7 +442,7 @@ def test_what_is_not_there_or_not_known_is_named(tmp_path, monkeypatch):
         ("empty", MissingDataError, f"{tmp_path}/empty: no file in it ends in .parquet, .jsonl"),
         ("dangling.txt", MissingDataError, "a link to what is missing"),
         ("pipe.txt", UsageError, "is not a regular file"),
-        ("c.rst", UsageError, "c.rst: its name does not say what it is; give kind='parquet'"),
+        ("c.rst", UsageError, "c.rst: its name does not say what it is; say so with kind="),
         (["a.parquet", "b.jsonl"], UsageError, "files of several kinds"),
         ("d.parquet.gz", UsageError, "d.parquet.gz: Parquet is compressed inside; unpack"),
     ]:
@@ -463,10 +465,13 @@ def test_missing_and_unfit_columns_are_named_with_those_there_are(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"body": ["x"], "n": [1], "raw": [b"x"]}), path)
     for columns, words in [
-        (Columns(), "has 0 columns 'text'; its columns are body (string), n (int64), raw (binary)"),
+        (
+            Columns(),
+            "has no column 'text'; its columns are body (string), n (int64), raw (binary) (choose",
+        ),
         (Columns(text="n"), "column 'n' is int64, no text"),
         (Columns(text="body", metadata=("raw",)), "column 'raw' is binary, no value of JSON"),
-        (Columns(text="body", spans="url"), "has 0 columns 'url'"),
+        (Columns(text="body", spans="url"), "has no column 'url'"),
     ]:
         with pytest.raises(FormatError) as caught:
             Source(path, columns=columns).slices(1)

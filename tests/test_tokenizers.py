@@ -356,7 +356,11 @@ def test_mistakes_are_answered(tmp_path, gpt2):
     (tmp_path / "tokenizer.pkl").write_bytes(pickle.dumps(print))
     with pytest.raises(UsageError, match="a pickle can run any code"):
         load_tokenizer(tmp_path / "tokenizer.pkl")
-    (tmp_path / "mine.tiktoken").write_bytes(b"IQ== 0\n")
+    (tmp_path / "mine.tiktoken").write_bytes(b"PK\x03\x04")
+    with pytest.raises(FormatError, match="is this a file of tiktoken ranks"):
+        load_tokenizer(tmp_path / "mine.tiktoken")
+    ranks = (b"%s %d\n" % (base64.b64encode(bytes([k])), k) for k in range(256))
+    (tmp_path / "mine.tiktoken").write_bytes(b"".join(ranks))
     with pytest.raises(UsageError, match="do not say how texts are split"):
         load_tokenizer(tmp_path / "mine.tiktoken")
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<|none|>"}')

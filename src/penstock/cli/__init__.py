@@ -81,8 +81,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (PenstockError, OSError) as error:
-        print(f"penstock {options.command}: {error}", file=sys.stderr)
+        print(f"penstock {options.command}: {_in_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print(f"penstock {options.command}: interrupted", file=sys.stderr)
         return 130
     return status
+
+
+def _in_words(error: Exception) -> str:
+    """An error of the system without its number, the file first."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

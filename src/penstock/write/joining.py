@@ -40,8 +40,10 @@ def join_parts(directory: Path, parts: int | None) -> None:
             directory / f"{part:05d}{stream.PART_SUFFIX}"
             for part in range(len(found) if parts is None else parts)
         ]
-        if found != expected or not found:
-            missing = [path.name for path in expected if path not in found] or ["00000.part.json"]
+        if not found:
+            raise MissingDataError(f"{directory}: there is no part of a dataset here to finish")
+        if found != expected:
+            missing = [path.name for path in expected if path not in found]
             surplus = [path.name for path in found if path not in expected]
             raise MissingDataError(
                 f"{directory}: the parts are not complete: missing {missing[:5]}, "

@@ -221,9 +221,9 @@ def _explain(failed: TaskFailedError, stage: Stage, done: str) -> BaseException:
     error, again = failed.error, "run the same command again"
     if type(error) is PenstockError:  # its process died
         what = f"task {failed.number:,} ({stage.describe(failed.number)})"
-        return PenstockError(f"{what}: {error}; {again}: {done}")
+        return PenstockError(f"{what}: {error}; {done}; {again}")
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        reason = f"{os.strerror(error.errno)}; make room and {again}: {done}"
+        reason = f"{os.strerror(error.errno)}; {done}; make room and {again}"
         return OSError(error.errno, reason, error.filename)
     return error
 
@@ -251,7 +251,7 @@ def _load(
         _warm_up(reference)
     except UsageError as error:
         raise UsageError(
-            f"{error}, with which a sample of the tokens is compared; or do without, with "
+            f"{error}, to compare a sample of the tokens with what it gives; or do without that: "
             "check=False (--no-check)"
         ) from None
     return loaded, reference

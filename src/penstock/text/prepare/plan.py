@@ -97,8 +97,9 @@ class Plan:
         """Refuse to go on with a plan that is not this one."""
         differences = list(_differences(self, found))
         if differences:
+            more = "; …" if len(differences) > 5 else ""
             raise DatasetExistsError(
-                f"{path}: cannot go on with this plan: {'; '.join(differences[:5])}; choose "
+                f"{path}: cannot go on with this plan: {'; '.join(differences[:5])}{more}; choose "
                 "another directory, or remove this one"
             )
 
@@ -140,9 +141,9 @@ def _source_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterato
     my_files, their_files = _by_path(here), _by_path(there)
     for path in sorted({*my_files, *their_files}):
         if path not in their_files:
-            yield f"{path} was not there"
+            yield f"{path} was not among the files"
         elif path not in my_files:
-            yield f"{path} is not there any more"
+            yield f"{path} is not among the files any more"
         elif my_files[path] != their_files[path]:
             yield f"{path} has changed since"
 

@@ -48,7 +48,9 @@ class Reading:
         """Take a document for a bad row: raise, or count it, for the caller to leave it out."""
         place = f"{batch.file}: row {batch.rows[document]:,}: {reason}"
         if self.source.bad_rows == "refuse":
-            raise FormatError(f"{place}; correct it, or leave such rows out with bad_rows='skip'")
+            raise FormatError(
+                f"{place}; mend it, or leave such rows out with bad_rows='skip' (--bad-rows skip)"
+            )
         self.statistics.skip(place)
 
     def hashes(self, batch: TextBatch, split: Split) -> tuple[NDArray[np.uint64], set[int]]:

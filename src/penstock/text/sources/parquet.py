@@ -111,7 +111,10 @@ def _check_columns(path: str, schema: Any, columns: Columns) -> list[str]:
     for name in names:
         found = [field.type for field in schema if field.name == name]
         has = ", ".join(f"{field.name} ({field.type})" for field in schema)
-        if len(found) != 1:
+        if not found:
+            how = " (choose with text=…, --text)" if name == columns.text else ""
+            raise FormatError(f"{path}: has no column {name!r}; its columns are {has}{how}")
+        if len(found) > 1:
             raise FormatError(f"{path}: has {len(found)} columns {name!r}; its columns are {has}")
         if name == columns.text and not _is_text(found[0]):
             raise FormatError(f"{path}: column {name!r} is {found[0]}, no text; columns are {has}")

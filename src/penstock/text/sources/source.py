@@ -182,7 +182,9 @@ class Source:
 
     def _report(self, bad: Callable[[BadRow], None] | None, row: BadRow) -> None:
         if self.bad_rows == "refuse":
-            raise FormatError(f"{row}; mend it, or leave such rows out with bad_rows='skip'")
+            raise FormatError(
+                f"{row}; mend it, or leave such rows out with bad_rows='skip' (--bad-rows skip)"
+            )
         if bad is not None:
             bad(row)
 

@@ -64,7 +64,7 @@ def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> T
         raise UsageError(f"engine {engine!r}; use auto, fast, tiktoken, huggingface or bytes")
     if str(stored) == "bytes" or engine == "bytes":
         if str(stored) != "bytes" or engine not in ("auto", "bytes", "reference"):
-            raise UsageError('the engine "bytes" is for the tokenizer "bytes", and no other')
+            raise UsageError('the tokenizer "bytes" has the engine "bytes", which has no other')
         return ByteTokenizer()
     path = _file_of(Path(stored))
     if path.suffix == ".json":
@@ -117,6 +117,7 @@ def _from_json(path: Path, engine: Engine) -> Tokenizer:
 def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
     if engine == "huggingface":
         raise UsageError(f"{path}: ranks are for the engines fast and tiktoken")
+    tokens = read_tiktoken(path)
     config = _config_beside(path)
     pattern, specials = config.get("pattern"), config.get("specials", {})
     if pattern is None:
