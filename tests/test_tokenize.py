@@ -425,7 +425,7 @@ def test_spans_that_cannot_be_are_bad_rows(tmp_path, spans, message):
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "corpus" / "c.jsonl").write_text(lines)
     columns = Columns(spans="spans")
-    with pytest.raises(FormatError, match=f"row 1: {message}"):
+    with pytest.raises(FormatError, match=f"line 2: {message}"):
         tokenize(tmp_path, "refused", source=Source(tmp_path / "corpus", columns=columns))
     source = Source(tmp_path / "corpus", columns=columns, bad_rows="skip")
     report = tokenize(tmp_path, source=source)
@@ -433,6 +433,18 @@ def test_spans_that_cannot_be_are_bad_rows(tmp_path, spans, message):
     assert report.text_bytes == 4
     assert message in report.places[0]
     assert texts_in(tmp_path / "out") == ["fine"]
+
+
+def test_wrong_spans_are_located_wherever_the_source_is_cut(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    rows = [{"text": "abc", "spans": [[0, 9, k]] if k in (0, 70) else []} for k in range(100)]
+    lines = [json.dumps(row) + "\n\n" for row in rows]
+    (tmp_path / "corpus" / "c.jsonl").write_text("".join(lines))
+    source = Source(tmp_path / "corpus", columns=Columns(spans="spans"), bad_rows="skip")
+    report = tokenize(tmp_path, source=source, task_bytes=500)
+    assert report.tasks > 2
+    places = [place.split(": ")[1] for place in report.places]
+    assert places == ["line 1", f"line at byte {sum(map(len, lines[:70])):,}"]
 
 
 def test_bad_rows_are_refused_or_skipped_and_located(tmp_path):
@@ -518,7 +530,7 @@ def test_an_id_decides_as_well_as_the_text(tmp_path):
     assert 4 <= len(sides[1]) <= 20
     (tmp_path / "corpus" / "c.jsonl").write_text('{"text": "x"}\n')
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
-    with pytest.raises(FormatError, match="row 0: has no 'id' to split by"):
+    with pytest.raises(FormatError, match="line 1: has no 'id' to split by"):
         tokenize(tmp_path, "none", source=source, val_fraction=0.3, split_by="id")
 
 

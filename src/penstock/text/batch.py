@@ -1,13 +1,15 @@
 """`TextBatch`: some documents of a source."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Span = tuple[int, int, Any]
-"""the first and the last but one character (or token), and what is said of them"""
+"""the first character (or token), the one after the last, and what is said of them"""
+
+Counted = Literal["row", "line", "byte"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +24,7 @@ class TextBatch:
     offsets: NDArray[np.int64]
     """one more than documents"""
     rows: NDArray[np.int64]
-    """each document's number in its file, from 0: its row, its line, its block"""
+    """each document's number in its file, from 0: its row, its line, its block; or see `counted`"""
     metadata: list[dict[str, Any]] | None = None
     """what was chosen of each document's row"""
     spans: list[list[Span]] | None = None
@@ -31,11 +33,23 @@ class TextBatch:
     """whether the last document goes on as the first of the next batch; only of plain text"""
     file: str = ""
     """where they come from"""
+    counted: Counted = "row"
+    """what `rows` are: numbers, or where lines begin, if nobody has counted those before"""
 
     @property
     def num_documents(self) -> int:
         """How many documents these are."""
         return len(self.offsets) - 1
+
+    def place(self, document: int) -> str:
+        """Where a person finds a document."""
+        number = int(self.rows[document])
+        of = {
+            "row": f"row {number:,}",
+            "line": f"line {number + 1:,}",
+            "byte": f"line at byte {number:,}",
+        }
+        return ": ".join(part for part in (self.file, of[self.counted]) if part)
 
     def text(self, document: int) -> bytes:
         """One document's UTF-8."""

@@ -61,7 +61,7 @@ class SampledCheck:
         first = max(0, token - _AROUND)
         mine, other = found[first : token + _AROUND], expected[first : token + _AROUND]
         return VerificationError(
-            f"{batch.file}: row {batch.rows[document]:,}: engine {self._tokenizer.engine} and "
+            f"{batch.place(document)}: engine {self._tokenizer.engine} and "
             f"engine {self._reference.engine} differ from token {token:,} on, at byte {place:,} of "
             f"the text: {around!r}; tokens from {first:,} on: {mine.tolist()}, expected "
             f"{other.tolist()}. Please report it; engine={self._reference.engine!r} is exact"

@@ -92,7 +92,7 @@ class _Held:
         if len(self._data) >= self._max_bytes:
             reason = f"{len(self._data):,} bytes without a place where the tokenizer can cut them"
             if self._begun:  # what is written cannot be left out any more
-                raise FormatError(f"{self._batch.file}: row {self._batch.rows[0]:,}: {reason}")
+                raise FormatError(f"{self._batch.place(0)}: {reason}")
             self._refuse(self._batch, reason)
             self._is_left_out = True
         return 0

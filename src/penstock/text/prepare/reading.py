@@ -46,7 +46,7 @@ class Reading:
 
     def refuse(self, batch: TextBatch, document: int, reason: str) -> None:
         """Take a document for a bad row: raise, or count it, for the caller to leave it out."""
-        place = f"{batch.file}: row {batch.rows[document]:,}: {reason}"
+        place = f"{batch.place(document)}: {reason}"
         if self.source.bad_rows == "refuse":
             raise FormatError(
                 f"{place}; mend it, or leave such rows out with bad_rows='skip' (--bad-rows skip)"

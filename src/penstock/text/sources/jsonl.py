@@ -33,14 +33,15 @@ Line = bytes | memoryview
 
 def read_jsonl(file: TextFile, start: int, stop: int, reading: Reading) -> Iterator[TextBatch]:
     """The documents whose lines begin in bytes [start, stop) of a file."""
-    collector = Collector(reading)
-    for row, (place, line, encoding) in enumerate(_lines(file, start, stop, reading)):
+    collector = Collector(reading, "byte" if start else "line")
+    for number, (place, line, encoding) in enumerate(_lines(file, start, stop, reading)):
+        row = place if start else number
         try:
             if line is None:
                 raise BadValueError(too_long(reading.max_document_bytes))  # noqa: TRY301
             _add(collector, row, line, encoding)
         except BadValueError as error:
-            where = f"line at byte {place:,}" if start else f"line {row + 1:,}"
+            where = f"line at byte {place:,}" if start else f"line {number + 1:,}"
             reading.report(BadRow(file=file.path, row=row, place=where, reason=str(error)))
         if collector.is_full and (batch := collector.take()):
             yield batch

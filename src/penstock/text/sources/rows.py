@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.formats.decoded import pyarrow
-from penstock.text.batch import Span, TextBatch
+from penstock.text.batch import Counted, Span, TextBatch
 
 BadRows = Literal["refuse", "skip"]
 
@@ -67,8 +67,8 @@ class Reading:
 class Collector:
     """Makes batches of documents that come one by one."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, reading: Reading, counted: Counted = "row") -> None:
+        self._reading, self._counted = reading, counted
         self._clear()
 
     def _clear(self) -> None:
@@ -117,6 +117,7 @@ class Collector:
             rows=np.array(self._rows, np.int64),
             metadata=self._metadata if self._reading.columns.metadata else None,
             spans=self._spans if self._reading.columns.spans is not None else None,
+            counted=self._counted,
         )
         self._clear()
         return batch
