@@ -447,6 +447,25 @@ def test_wrong_spans_are_located_wherever_the_source_is_cut(tmp_path):
     assert places == ["line 1", f"line at byte {sum(map(len, lines[:70])):,}"]
 
 
+def test_documents_that_a_tokenizer_refuses_are_bad_rows(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    texts = ["one", "a" * 5_000_000, "two"]
+    lines = "".join(json.dumps({"text": text, "id": text[:3]}) + "\n" for text in texts)
+    (tmp_path / "corpus" / "c.jsonl").write_text(lines)
+    (tmp_path / "tok.json").write_text(gpt2_json())
+    options = {"tokenizer": tmp_path / "tok.json", "check": False}
+    reason = "line 2: 5,000,000 bytes that the split pattern does not cut"
+    with pytest.raises(FormatError, match=reason):
+        tokenize(tmp_path, **options)
+    columns = Columns(metadata=("id",))
+    source = Source(tmp_path / "corpus", bad_rows="skip", columns=columns)
+    report = tokenize(tmp_path, "skipped", source=source, **options)
+    assert (report.documents, report.skipped) == (2, 1)
+    assert reason in report.places[0]
+    data = penstock.open(tmp_path / "skipped")
+    assert [data.metadata(k, json.loads)[0][2]["id"] for k in range(2)] == ["one", "two"]
+
+
 def test_bad_rows_are_refused_or_skipped_and_located(tmp_path):
     (tmp_path / "corpus").mkdir()
     lines = ['{"text": "one"}', '{"text": null}', "{", '{"text": "two"}', '{"text": 3}']

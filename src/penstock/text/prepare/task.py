@@ -3,15 +3,15 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.atomic import publish
-from penstock.errors import UsageError
-from penstock.text.batch import Span
+from penstock.errors import FormatError, UsageError
+from penstock.text.batch import Span, TextBatch
 from penstock.text.prepare.annotations import (
     WrongSpan,
     check_spans,
@@ -28,6 +28,7 @@ from penstock.text.prepare.split import VAL
 from penstock.text.prepare.stage import Advance, Amount
 from penstock.text.prepare.statistics import Statistics
 from penstock.text.sources import Source
+from penstock.text.sources.rows import without
 from penstock.text.tokenizers.tokenizer import Ids, Offsets, Tokenizer
 from penstock.write.writer import Writer
 
@@ -126,13 +127,13 @@ class _Task:
 
     def write(self, piece: Piece) -> None:
         """Tokenize and write some documents."""
-        batch = piece.batch
-        ends: Offsets | None = None
         with self._spending("tokenizing"):
-            if batch.spans is None or self._plan.span_unit == "tokens":
-                ids, offsets = self._tokenizer.encode(batch.data, batch.offsets)
-            else:
-                ids, offsets, ends = self._tokenizer.encode_with_ends(batch.data, batch.offsets)
+            try:
+                ids, offsets, ends = self._encode(piece.batch)
+            except FormatError:
+                piece = self._without_refused(piece)
+                ids, offsets, ends = self._encode(piece.batch)
+        batch = piece.batch
         self._check_ids(ids)
         if self._check is not None and piece.begins:
             with self._spending("checking"):
@@ -145,6 +146,24 @@ class _Task:
                 spans = self._token_spans(piece, offsets, ends, left_out)
             for side, chosen in self._choose(piece, left_out):
                 self._write_side(side, chosen, piece, ids, offsets, spans)
+
+    def _encode(self, batch: TextBatch) -> tuple[Ids, Offsets, Offsets | None]:
+        if batch.spans is None or self._plan.span_unit == "tokens":
+            return *self._tokenizer.encode(batch.data, batch.offsets), None
+        return self._tokenizer.encode_with_ends(batch.data, batch.offsets)
+
+    def _without_refused(self, piece: Piece) -> Piece:
+        """The piece less the documents that the tokenizer refuses, which are bad rows."""
+        batch, refused = piece.batch, set[int]()
+        for k in range(batch.num_documents):
+            try:
+                self._tokenizer.encode(batch.data, batch.offsets[k : k + 2])
+            except FormatError as error:
+                if not (piece.begins and piece.ends):  # the rest of it is written, or comes
+                    raise FormatError(f"{batch.place(k)}: {error}") from None
+                self.reading.refuse(batch, k, str(error))
+                refused.add(k)
+        return replace(piece, batch=without(batch, refused))
 
     def _check_ids(self, ids: Ids) -> None:
         """Refuse what would be another token in the width that `vocab_size` needs."""

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -221,7 +221,8 @@ def without(batch: TextBatch, documents: set[int]) -> TextBatch:
     """The batch less some documents."""
     kept = [each for each in range(batch.num_documents) if each not in documents]
     data, offsets = end_to_end([batch.text(each) for each in kept])
-    return TextBatch(
+    return replace(
+        batch,
         data=np.frombuffer(data, np.uint8),
         offsets=offsets,
         rows=batch.rows[kept],
