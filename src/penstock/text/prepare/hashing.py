@@ -40,7 +40,7 @@ class HashStage:
 
     def is_done(self, number: int) -> bool:
         """Whether its hashes are there."""
-        return self.place.statistics(self.name, number).exists()
+        return self.place.hashes(number).exists()
 
     def run(self, number: int, advance: Advance) -> None:
         """Keep the smallest hashes of a slice."""
@@ -59,7 +59,7 @@ class HashStage:
             if num_held > 4 * count:
                 held = [smallest(np.concatenate(held), count)]
                 num_held = count
-        file = OpenFile(self.place.statistics(self.name, number))
+        file = OpenFile(self.place.hashes(number))
         try:
             file.write(smallest(np.concatenate(held), count).astype(_LITTLE_ENDIAN))
             file.finish()
@@ -72,6 +72,6 @@ class HashStage:
         count = self.plan.split.count
         held = np.zeros(0, np.uint64)
         for number in range(len(self.plan.tasks)):
-            found = np.fromfile(self.place.statistics(self.name, number), _LITTLE_ENDIAN)
+            found = np.fromfile(self.place.hashes(number), _LITTLE_ENDIAN)
             held = smallest(np.concatenate([held, found]), count + 1)
         return threshold_of_count(held, count)

@@ -132,7 +132,11 @@ def tokenize(
         if head.split.kind == "count" and plan.threshold is None:
             hashing = HashStage(place=place, plan=plan, source=source, tokenizer=loaded)
             runner.run(hashing, list(range(len(plan.tasks))))
-            plan = place.set_threshold(hashing.threshold)
+            try:
+                plan = place.set_threshold(hashing.threshold)
+            except UsageError:  # too few documents: there is nothing to go on with
+                place.clear()
+                raise
         stage = TokenizeStage(
             place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
         )

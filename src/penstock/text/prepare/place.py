@@ -45,6 +45,10 @@ class Place:
         """What a task has counted."""
         return self.tasks / f"{number:05d}.{stage}.json"
 
+    def hashes(self, number: int) -> Path:
+        """The hashes that a task has kept."""
+        return self.tasks / f"{number:05d}.hashes"
+
     def parts(self, plan: Plan, side: str) -> Path:
         """Where the tasks that tokenize write the parts of a side."""
         return (self.out if plan.shuffle is None else self.unshuffled) / side
@@ -76,7 +80,11 @@ class Place:
             raise DatasetExistsError(f"{self.out}: a file is in the way") from None
         self._refuse_others()
         self.tasks.mkdir(exist_ok=True)
-        with self.hold("plan", wait=True):
+        with self.hold("plan", wait=True) as is_ours:
+            if not is_ours:
+                raise MissingDataError(
+                    f"{self.out}: another runner has just given up, or finished; run it again"
+                )
             found = self.read_plan()
             if found is None:
                 try:
