@@ -506,3 +506,14 @@ def test_documents_without_text_do_not_gather_in_memory(tmp_path):
     batches = all_batches(Source(tmp_path / "a.jsonl"))
     assert sum(batch.num_documents for batch in batches) == 50_000
     assert max(batch.num_documents for batch in batches) <= 1 << 14
+
+
+def test_text_and_jsonl_do_without_pyarrow(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_bytes("naïve\n".encode() + b"\xff\n")
+    (tmp_path / "a.jsonl").write_bytes('{"text": "naïve"}\n'.encode() + b'{"text": "\xff"}\n')
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in ("a.txt", "a.jsonl"):
+        found = []
+        source = Source(tmp_path / name, bad_rows="skip")
+        assert documents_of(source, bad=found.append) == ["naïve".encode()]
+        assert [row.place for row in found] == ["line 2"]

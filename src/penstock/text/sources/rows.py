@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import UsageError
 from penstock.formats.decoded import pyarrow
 from penstock.text.batch import Counted, Span, TextBatch
 
@@ -196,12 +197,23 @@ def is_utf8(text: bytes) -> bool:
     """By Arrow: 3 GB/s, where `bytes.decode` does 1 as soon as not all is ASCII."""
     if text.isascii():
         return True
-    arrow = pyarrow()
+    try:
+        arrow = pyarrow()
+    except UsageError:  # plain text and JSONL do without it
+        return _decodes(text)
     offsets = arrow.py_buffer(np.array([0, len(text)], np.int64))
     buffers = [None, offsets, arrow.py_buffer(text)]
     try:
         arrow.Array.from_buffers(arrow.large_string(), 1, buffers).validate(full=True)
     except arrow.ArrowInvalid:
+        return False
+    return True
+
+
+def _decodes(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
         return False
     return True
 
