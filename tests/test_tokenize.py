@@ -453,7 +453,7 @@ def test_documents_that_a_tokenizer_refuses_are_bad_rows(tmp_path):
     lines = "".join(json.dumps({"text": text, "id": text[:3]}) + "\n" for text in texts)
     (tmp_path / "corpus" / "c.jsonl").write_text(lines)
     (tmp_path / "tok.json").write_text(gpt2_json())
-    options = {"tokenizer": tmp_path / "tok.json", "check": False}
+    options = {"tokenizer": tmp_path / "tok.json", "check": False, "task_bytes": 1 << 30}
     reason = "line 2: 5,000,000 bytes that the split pattern does not cut"
     with pytest.raises(FormatError, match=reason):
         tokenize(tmp_path, **options)
@@ -873,10 +873,23 @@ def test_a_run_that_skips_bad_rows_does_not_go_on_refusing_them(tmp_path, corpus
         )
 
 
+def test_what_is_finished_is_not_made_again(tmp_path, corpus):
+    report = tokenize(tmp_path, val_fraction=0.3)
+    before = contents(tmp_path / "out")
+    assert tokenize(tmp_path, val_fraction=0.3) == report
+    assert tokenize(tmp_path, val_fraction=0.3, task=(1, 4)) is None
+    assert penstock.finish(tmp_path / "out") == report
+    assert contents(tmp_path / "out") == before
+    other = Source.from_documents(["other"])
+    tokenize(tmp_path, "from-python", source=Source.from_documents(["one"]))
+    with pytest.raises(DatasetExistsError, match="a finished dataset is here"):
+        tokenize(tmp_path, "from-python", source=other)
+
+
 def test_what_is_there_is_not_touched(tmp_path, corpus):
     tokenize(tmp_path)
     with pytest.raises(DatasetExistsError, match="a finished dataset is here"):
-        tokenize(tmp_path)
+        tokenize(tmp_path, add="none")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(DatasetExistsError, match=r"notes.txt: is in the way"):

@@ -30,9 +30,14 @@ def finish(
         workers: processes that shuffle documents, if that was asked for.
         progress: is told how far that is.
     """
+    from penstock.text.prepare.place import Place
+    from penstock.text.prepare.report import TokenizeReport
+
     if not (Path(path) / PLAN).exists():
-        joining.finish(path, parts=parts)
-        return None
+        report = TokenizeReport.find(Place(Path(path)).report)
+        if report is None:
+            joining.finish(path, parts=parts)
+        return report
     if parts is not None:
         raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")
     from penstock.text.prepare import job

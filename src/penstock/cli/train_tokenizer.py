@@ -102,6 +102,7 @@ def _print(training: "TrainingReport", out: str) -> None:
     if training.num_tokens:
         print(f"{training.num_bytes / training.num_tokens:.3f} bytes per token of this text")
     print(", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in training.seconds.items()))
+    print("the longest tokens:")
     longest = sorted(vocabulary.tokens[256:], key=len, reverse=True)[:_NUM_LONGEST]
     for token in longest:
         shown = repr(token.decode(errors="backslashreplace"))

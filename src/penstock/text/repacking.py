@@ -21,6 +21,7 @@ from penstock.arguments import integer
 from penstock.atomic import sync_directory
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, UsageError
+from penstock.formats.files import MOST
 from penstock.formats.shard import TOKEN
 from penstock.text.prepare.statistics import MOST_PLACES, Statistics
 from penstock.text.sources import BadRow, Slice, Source
@@ -35,7 +36,7 @@ Advance = Callable[[int], None]
 _UNSHUFFLED = "unshuffled"
 _COUNTS = "-counts.json"
 _DOCUMENTS_AT_A_TIME = 4096
-_SLACK = 1.5  # a slice is nearly of the right size; what is a little more makes no shard of its own
+_SLACK = 1.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +164,14 @@ class _Work:
     def of_slices(self) -> Mapping[str, WriteShard]:
         """A shard, or several, of each slice."""
         slices = self.source.slices(self.shard_chars)
-        return {f"{k:05d}": self._writer(self._of_slice, piece) for k, piece in enumerate(slices)}
+        return {f"{k:05d}": self._of_piece(piece) for k, piece in enumerate(slices)}
+
+    def _of_piece(self, piece: Slice) -> WriteShard:
+        # A slice is nearly of the right size, and what is a little more makes no shard of its own;
+        # one that could not be cut is cut here.
+        is_cut = piece.size_bytes <= _SLACK * self.shard_chars
+        most_chars = int(_SLACK * self.shard_chars) if is_cut else self.shard_chars
+        return self._writer(most_chars, self._of_slice, piece)
 
     def of_shuffled(
         self, unshuffled: Path, seed: int, workers: int
@@ -184,17 +192,19 @@ class _Work:
         count = max(1, -(-data.num_records // self.shard_chars))
         bounds = [data.num_documents * k // count for k in range(count + 1)]
         shards = {
-            f"{k:05d}": self._writer(_of_order, data, seed, bounds[k], bounds[k + 1])
+            f"{k:05d}": self._writer(MOST, _of_order, data, seed, bounds[k], bounds[k + 1])
             for k in range(count)
         }
         return shards, Statistics(skipped=report.skipped, places=list(report.places))
 
-    def _writer(self, documents: Callable[..., Iterable[Document]], *where: Any) -> WriteShard:
+    def _writer(
+        self, most_chars: int, documents: Callable[..., Iterable[Document]], *where: Any
+    ) -> WriteShard:
         """Writes the shards of some documents, and what they are."""
 
         def write(open_new: OpenNew) -> None:
             counts = Statistics()
-            shards = _Shards(self, open_new)
+            shards = _Shards(self, most_chars, open_new)
             try:
                 for text, metadata in documents(*where, counts):
                     shards.write(text, metadata)
@@ -262,9 +272,9 @@ def _of_order(
 class _Shards:
     """The shards of one piece of work, one after the other."""
 
-    def __init__(self, work: _Work, open_new: OpenNew) -> None:
+    def __init__(self, work: _Work, most_chars: int, open_new: OpenNew) -> None:
         self.num_documents = self.num_characters = self.num_bytes = 0
-        self._work, self._open_new = work, open_new
+        self._work, self._most_chars, self._open_new = work, most_chars, open_new
         self._shard: TextShard | None = None
         self._num_shards = self._room = 0
 
@@ -274,10 +284,7 @@ class _Shards:
             ending, begin = SHARDS[self._work.to]
             file = self._open_new(f"-{self._num_shards:05d}{ending}")
             self._shard = begin(file, self._work.source.columns.metadata)
-            self._num_shards, self._room = (
-                self._num_shards + 1,
-                int(_SLACK * self._work.shard_chars),
-            )
+            self._num_shards, self._room = self._num_shards + 1, self._most_chars
         self._shard.write(text, metadata)
         num_characters = len(text.decode())
         self.num_documents += 1

@@ -117,6 +117,9 @@ def tokenize(
             "a name or path"
         )
     place = Place(Path(path).absolute())
+    finished = None if place.plan.exists() else TokenizeReport.find(place.report)
+    if finished and finished.plan == head.identity and not head.source.get("iterable"):
+        return None if task is not None else finished
     runner = _Runner(place, executor, workers, progress)
 
     def cut() -> Plan:
@@ -172,20 +175,20 @@ def _finish(runner: "_Runner", plan: Plan, started: float, resumed: int) -> Toke
                     if not is_finished(place.out / side):
                         join_parts(place.out / side, count)
             if not place.report.exists():
-                report = _sum_up(place, len(numbers), started, resumed)
+                report = _sum_up(place, plan, started, resumed)
                 publish(place.report, report.to_json())
         if is_ours:
             place.clear()
     return TokenizeReport.load(place.report)
 
 
-def _sum_up(place: Place, tasks: int, started: float, resumed: int) -> TokenizeReport:
+def _sum_up(place: Place, plan: Plan, started: float, resumed: int) -> TokenizeReport:
     sums = Statistics()
-    for number in range(tasks):
+    for number in range(len(plan.tasks)):
         path = place.statistics("tokenize", number)
         sums.add(Statistics.from_json(path.read_bytes()))
     seconds = time.perf_counter() - started
-    return TokenizeReport.of(sums, wall_seconds=seconds, tasks=tasks, resumed=resumed)
+    return TokenizeReport.of(sums, plan, wall_seconds=seconds, resumed=resumed)
 
 
 def _shuffle(runner: "_Runner", plan: Plan) -> dict[str, int]:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import xxhash
+
 from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.formats.detection import PLAN_FORMAT
 from penstock.text.prepare.annotations import SpanUnit
@@ -61,6 +63,12 @@ class Plan:
         """What a task reads, for people."""
         files = self.tasks[task].files or ("the documents",)
         return files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
+
+    @property
+    def identity(self) -> str:
+        """Equal for plans that make the same, whether or not their tasks are cut yet."""
+        values = asdict(replace(self, tasks=(), threshold=None))
+        return xxhash.xxh3_128_hexdigest(json.dumps(values, sort_keys=True).encode())
 
     def to_json(self) -> str:
         """For the file."""

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from penstock.text.prepare.plan import Plan
 from penstock.text.prepare.statistics import Statistics
 
 
@@ -37,9 +38,11 @@ class TokenizeReport:
     tasks: int
     resumed: int
     """tasks that were done before that run"""
+    plan: str
+    """what was made, as a hash of the source and the options"""
 
     @classmethod
-    def of(cls, sums: Statistics, *, wall_seconds: float, tasks: int, resumed: int) -> Self:
+    def of(cls, sums: Statistics, plan: Plan, *, wall_seconds: float, resumed: int) -> Self:
         """The report on all tasks together."""
         used = len(sums.histogram) - next((k for k, n in enumerate(sums.histogram[::-1]) if n), 64)
         return cls(
@@ -48,24 +51,29 @@ class TokenizeReport:
             text_bytes=sums.text_bytes,
             bytes_per_token=sums.text_bytes / max(1, sums.tokens - sums.marks),
             histogram=tuple(sums.histogram[:used]),
-            splits={
-                side: (documents, tokens)
-                for side, (documents, tokens) in sorted(sums.sides.items())
-                if side
-            },
+            splits={side: _pair(sums.sides.get(side, [0, 0])) for side in plan.split.sides if side},
             skipped=sums.skipped,
             places=tuple(sums.places),
             lost_spans=sums.lost_spans,
             checked_bytes=sums.checked_bytes,
             seconds={what: round(seconds, 3) for what, seconds in sums.seconds.items()},
             wall_seconds=round(wall_seconds, 3),
-            tasks=tasks,
+            tasks=len(plan.tasks),
             resumed=resumed,
+            plan=plan.identity,
         )
 
     def to_json(self) -> str:
         """For `report.json`."""
         return json.dumps(asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def find(cls, path: Path) -> Self | None:
+        """Read `report.json`, if there is one and it is ours."""
+        try:
+            return cls.load(path)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -75,3 +83,8 @@ class TokenizeReport:
             values[name] = tuple(values[name])
         values["splits"] = {side: tuple(counts) for side, counts in values["splits"].items()}
         return cls(**values)
+
+
+def _pair(counts: list[int]) -> tuple[int, int]:
+    documents, tokens = counts
+    return documents, tokens

@@ -82,7 +82,7 @@ def _file_of(path: Path) -> Path:
         if not path.exists():
             raise MissingDataError(
                 f"{path}: no such file; give a tokenizer.json, tiktoken ranks, a directory with "
-                'one of them, or "bytes"'
+                'one of them, or "bytes"; nothing is downloaded by name'
             )
         return path
     for name in (_JSON, _RANKS):

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.errors import UsageError
 from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Source
-from penstock.text.splitting.patterns import find_pattern
+from penstock.text.splitting.patterns import PATTERNS, find_pattern
 from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
 from penstock.text.training.saved import refuse_existing, save_vocabulary
 
@@ -99,6 +99,8 @@ def train_tokenizer(
         )
     if len(set(specials)) != len(specials) or not all(specials):
         raise UsageError(f"the special tokens {list(specials)} are not all different, or one is ''")
+    if pattern.isalnum() and find_pattern(pattern) is None:
+        raise UsageError(f"pattern {pattern!r}; there are {', '.join(PATTERNS)}, or give a regex")
     if out is not None:
         refuse_existing(Path(out))
     source = source if isinstance(source, Source) else Source(source)
