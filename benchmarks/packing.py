@@ -115,8 +115,8 @@ def measure(quick: bool) -> Section:
                 f"Waste, real text: {_described(in_files)}",
                 waste_of_text,
                 "One document per text file (.py .pyi .c .h .rst .md .txt) of this Python's "
-                "standard library and packages, shuffled once. No tokenizer is among the "
-                "project's dependencies: lengths are bytes / 4, rounded up, not tokens. nanochat "
+                "standard library and packages, shuffled once. "
+                "Lengths are bytes / 4, rounded up, not tokens of some vocabulary. nanochat "
                 "reports about 35 % cropped on its own corpus (docstring of its dataloader; LOG.md "
                 "of 2026-01-13: greedy 39.4 %, best fit 34.6 %, measured when it still cropped the "
                 "first document of its buffer and not the shortest).",
