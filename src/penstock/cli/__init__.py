@@ -39,6 +39,8 @@ _COMMANDS = {
     "audit": audit,
     "bench": bench,
 }
+_GO_ON = ("fetch", "repack", "tokenize", "finish", "convert")
+"""commands that keep what is done"""
 _EXAMPLES = """\
 examples:
   penstock demo                                 see the whole thing work, on real text, in a minute
@@ -84,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"penstock {options.command}: {_in_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"penstock {options.command}: interrupted", file=sys.stderr)
+        more = "; call it again to go on" if options.command in _GO_ON else ""
+        print(f"penstock {options.command}: interrupted{more}", file=sys.stderr)
         return 130
     return status
 

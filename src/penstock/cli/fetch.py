@@ -73,9 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
         if error.report is None:
             raise
         report = error.report
-    except KeyboardInterrupt:
-        print("interrupted; call it again to go on", file=sys.stderr)
-        raise
     for sentence in report.failed:
         print(f"not fetched: {sentence}", file=sys.stderr)
     print(_summary(report, time.monotonic() - started))
