@@ -1,4 +1,4 @@
-"""Penstock feeds language-model training: token shards in, exact and shuffled batches out.
+"""Penstock feeds language-model training: text or token files in, exact, shuffled batches out.
 
     data = penstock.open("data/fineweb")
     loader = penstock.Loader(data.windows(2048), batch_size=32, seed=0)

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="penstock",
-        description="Feeds language-model training: token shards in, exact batches out.",
+        description="Feeds language-model training: text or token files in, exact batches out.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
