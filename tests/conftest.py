@@ -1,3 +1,6 @@
+import os
+import shutil
+import subprocess
 import threading
 
 import numpy as np
@@ -34,3 +37,19 @@ def no_thread_is_left():
     yield
     left = [thread for thread in threading.enumerate() if thread.name == "penstock"]
     assert not left, f"{len(left)} reading threads are still there"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 256 KiB; only root may make one."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", "size=256k", "penstock-test", str(path)]
+    if os.geteuid() != 0 or not mount:
+        pytest.skip("mounting a small disk needs root")
+    mounted = subprocess.run([mount, *options], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)

@@ -203,6 +203,15 @@ def test_a_shard_that_is_begun_goes_when_something_fails(tmp_path, to):
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_a_document_that_is_too_long_is_a_bad_row(tmp_path):
+    (tmp_path / "a.txt").write_text(f"one\n{'long ' * 600_000}\ntwo\n")
+    source = Source(tmp_path / "a.txt", bad_rows="skip", max_document_bytes=1 << 21)
+    report = repack(source, tmp_path / "out")
+    assert documents_of(report) == ["one", "two"]
+    assert (report.num_documents, report.skipped) == (2, 1)
+    assert "longer than max_document_bytes" in report.places[0]
+
+
 def test_mistakes_are_answered(tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     with pytest.raises(UsageError, match="to is 'csv'"):
@@ -218,7 +227,7 @@ def test_mistakes_are_answered(tmp_path):
             to="text",
         )
     small = Source(tmp_path / "a.txt", documents="file", max_document_bytes=4)
-    with pytest.raises(FormatError, match="more than 4 bytes"):
+    with pytest.raises(FormatError, match="longer than max_document_bytes=4"):
         repack(small, tmp_path / "out")
     repack(tmp_path / "a.txt", tmp_path / "out")
     with pytest.raises(DatasetExistsError, match="is in the way"):

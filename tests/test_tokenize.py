@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -774,22 +773,6 @@ def test_ray_runs_the_same_tasks(tmp_path, corpus):
 
 
 # What goes wrong
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 512 KiB; only root may make one."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = shutil.which("mount")
-    options = ["-t", "tmpfs", "-o", "size=512k", "penstock-test", str(path)]
-    if os.geteuid() != 0 or not mount:
-        pytest.skip("mounting a small disk needs root")
-    mounted = subprocess.run([mount, *options], capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
 
 
 def test_a_full_disk_is_an_error_and_what_is_finished_stays(tmp_path, small_disk):

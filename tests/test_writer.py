@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -496,22 +495,6 @@ def test_foreign_files_in_the_directory_stay(tmp_path):
         writer.append([1])
         raise RuntimeError
     assert names_in(tmp_path) == ["00000-00000.stream", "model.index", "notes.txt"]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 256 KiB; only root may make one."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = shutil.which("mount")
-    options = ["-t", "tmpfs", "-o", "size=256k", "penstock-test", str(path)]
-    if os.geteuid() != 0 or not mount:
-        pytest.skip("mounting a small disk needs root")
-    mounted = subprocess.run([mount, *options], capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
 
 
 def test_a_full_disk_is_an_error_and_harms_nothing_that_was_finished(small_disk):

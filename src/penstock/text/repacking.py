@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +23,10 @@ from penstock.dataset import Dataset
 from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
 from penstock.formats.shard import TOKEN
+from penstock.text.batch import TextBatch
 from penstock.text.prepare.statistics import MOST_PLACES, Statistics
-from penstock.text.sources import BadRow, Slice, Source
+from penstock.text.sources import BadRow, Paths, Slice, Source
+from penstock.text.sources.rows import too_long
 from penstock.text.text_shards import SHARDS, TextShard
 from penstock.text.tokenizers.byte_level import ByteTokenizer
 from penstock.write.job import Job, OpenNew, WriteShard
@@ -55,7 +57,7 @@ class RepackReport:
 
 
 def repack(
-    source: Source | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    source: Source | Paths,
     out: str | os.PathLike[str],
     *,
     to: To = "parquet",
@@ -229,19 +231,26 @@ class _Work:
         def skip(row: BadRow) -> None:
             counts.skip(str(row))
 
+        limit = self.source.max_document_bytes
         begun = bytearray()
         for batch in self.source.read(piece, skip):
             for k in range(batch.num_documents):
-                begun += batch.text(k)
-                if len(begun) > self.source.max_document_bytes:
-                    raise FormatError(
-                        f"{batch.file}: document {batch.rows[k]:,} has more than "
-                        f"{self.source.max_document_bytes:,} bytes, and a row has to be in memory "
-                        "whole; give max_document_bytes more"
-                    )
-                if not (batch.continues and k == batch.num_documents - 1):
+                if len(begun) <= limit:  # of one that is too long, no more is held
+                    begun += batch.text(k)
+                if batch.continues and k == batch.num_documents - 1:
+                    continue
+                if len(begun) <= limit:
                     yield bytes(begun), batch.metadata[k] if batch.metadata else {}
-                    begun.clear()
+                else:
+                    self._refuse_long(batch, k, counts)
+                begun.clear()
+
+    def _refuse_long(self, batch: TextBatch, document: int, counts: Statistics) -> None:
+        """Take a document of plain text for a bad row: in a shard it has to be in memory whole."""
+        reason = f"{batch.place(document)}: {too_long(self.source.max_document_bytes)}"
+        if self.source.bad_rows == "refuse":
+            raise FormatError(f"{reason}; raise it, or leave such rows out with bad_rows='skip'")
+        counts.skip(reason)
 
 
 def _of_order(

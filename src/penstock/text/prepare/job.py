@@ -29,12 +29,10 @@ from penstock.text.prepare.split import make_split, threshold_of_fraction
 from penstock.text.prepare.stage import Stage
 from penstock.text.prepare.statistics import Statistics
 from penstock.text.prepare.task import TokenizeStage
-from penstock.text.sources import Source
+from penstock.text.sources import Paths, Source
 from penstock.text.tokenizers.loading import Engine, load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.write.joining import join_parts
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

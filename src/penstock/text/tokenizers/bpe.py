@@ -1,6 +1,7 @@
 """What the engines of byte-level BPE share: names, and what follows from the tokens."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from penstock.text.tokenizers.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
-class BytePairTokenizer:
+class BytePairTokenizer(ABC):
     """The parts of a `Tokenizer` that need no engine."""
 
     vocabulary: Vocabulary
@@ -43,20 +44,8 @@ class BytePairTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of what decides about ids, and not of how files spell it."""
-        from penstock.text.tokenizers.tables import makes_every_token, merges_of
-
-        vocabulary, merges = self.vocabulary, merges_of(self.vocabulary)
-        identity = {
-            "pattern": self.pattern.code if self.pattern else vocabulary.pattern,
-            "specials": sorted(vocabulary.specials.items()),
-            "whole_pieces": vocabulary.whole_pieces and not makes_every_token(vocabulary),
-            "lengths": [len(token) for token in vocabulary.tokens],
-        }
-        hashed = xxhash.xxh3_128(json.dumps(identity).encode())
-        hashed.update(b"".join(vocabulary.tokens))
-        hashed.update(merges.astype("<i8").tobytes())
-        return hashed.hexdigest()
+        """A hash of what decides about ids."""
+        return fingerprint_of(self.vocabulary)
 
     @cached_property
     def token_bytes(self) -> NDArray[np.int32]:
@@ -65,9 +54,9 @@ class BytePairTokenizer:
         lengths[: len(self.vocabulary.tokens)] = [len(token) for token in self.vocabulary.tokens]
         return lengths
 
+    @abstractmethod
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
         """See `Tokenizer`."""
-        raise NotImplementedError
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
         """Also where each token ends: a text is its tokens' bytes, end to end."""
@@ -84,3 +73,20 @@ class BytePairTokenizer:
         if self.pattern is None:
             return 0
         return int(last_certain_end(data, self.pattern.code, classes()))
+
+
+def fingerprint_of(vocabulary: Vocabulary) -> str:
+    """A hash of what decides about ids, and not of how files spell it."""
+    from penstock.text.tokenizers.tables import makes_every_token, merges_of
+
+    known = find_pattern(vocabulary.pattern)
+    identity = {
+        "pattern": known.code if known else vocabulary.pattern,
+        "specials": sorted(vocabulary.specials.items()),
+        "whole_pieces": vocabulary.whole_pieces and not makes_every_token(vocabulary),
+        "lengths": [len(token) for token in vocabulary.tokens],
+    }
+    hashed = xxhash.xxh3_128(json.dumps(identity).encode())
+    hashed.update(b"".join(vocabulary.tokens))
+    hashed.update(merges_of(vocabulary).astype("<i8").tobytes())
+    return hashed.hexdigest()

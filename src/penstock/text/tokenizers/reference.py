@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from penstock.errors import FormatError, UsageError
-from penstock.text.tokenizers.bpe import BytePairTokenizer
+from penstock.text.tokenizers.bpe import BytePairTokenizer, fingerprint_of
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json
 
@@ -89,7 +89,7 @@ class HuggingFaceTokenizer:
         except FormatError:
             stored = json.dumps(json.loads(self._content), sort_keys=True)
             return xxhash.xxh3_128_hexdigest(stored.encode())
-        return BytePairTokenizer(vocabulary, self.name).fingerprint
+        return fingerprint_of(vocabulary)
 
     @property
     def specials(self) -> Mapping[str, int]:

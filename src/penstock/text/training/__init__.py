@@ -14,12 +14,10 @@ import numpy as np
 
 from penstock.errors import UsageError
 from penstock.text.batch import TextBatch
-from penstock.text.sources import BadRow, Source
+from penstock.text.sources import BadRow, Paths, Source
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
 from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
 from penstock.text.training.saved import refuse_existing, save_vocabulary
-
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 SPECIALS = (
     "<|bos|>",
