@@ -106,3 +106,45 @@ def trailing_zeros(typing_context, word):
 @helper
 def last_error():
     return np.int64(load(_errno_location(), 0, np.int32))
+
+
+_MIX, _HALF = np.uint64(0x9E37_79B9_7F4A_7C15), np.uint64(32)
+
+
+@helper
+def _tail(text, size):
+    """Fewer than eight bytes as one number."""
+    if size >= 4:
+        low = np.uint64(load(text, 0, np.uint32))
+        return low | np.uint64(load(text + size - 4, 0, np.uint32)) << _HALF
+    middle = np.uint64(load(text, size >> 1, np.uint8)) << np.uint64(8)
+    last = np.uint64(load(text, size - 1, np.uint8)) << np.uint64(16)
+    return np.uint64(load(text, 0, np.uint8)) | middle | last
+
+
+@helper
+def _mixed(number):
+    number *= _MIX
+    return number ^ number >> _HALF
+
+
+@helper
+def hash_bytes(text, size):
+    """A hash of the bytes at an address; the same only for the same version of this."""
+    number = np.uint64(size)
+    if size < 8:
+        return _mixed(_mixed(number ^ _tail(text, size)))
+    for i in range(0, size - 7, 8):
+        number = _mixed(number ^ load(text + i, 0, np.uint64))
+    return _mixed(number ^ load(text + size - 8, 0, np.uint64))
+
+
+@helper
+def equal_bytes(one, other, size):
+    """Whether the bytes at two addresses are the same."""
+    if size < 8:
+        return _tail(one, size) == _tail(other, size)
+    for i in range(0, size - 7, 8):
+        if load(one + i, 0, np.uint64) != load(other + i, 0, np.uint64):
+            return False
+    return load(one + size - 8, 0, np.uint64) == load(other + size - 8, 0, np.uint64)

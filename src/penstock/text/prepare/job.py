@@ -95,6 +95,8 @@ def tokenize(
     if not source.files and (executor == "ray" or task is not None):
         raise UsageError("documents that come from Python are read by this process alone")
     loaded, reference = _load(tokenizer, engine, check=check)
+    split = make_split(val_files, val_fraction, val_count, split_by, source.columns.metadata)
+    split.check_files(source.files)
     head = Plan(
         tokenizer={
             name: getattr(loaded, name)
@@ -103,41 +105,22 @@ def tokenize(
         source=source.identity(),
         add=_choose_marks(add, loaded),
         shuffle=None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1),
-        split=make_split(val_files, val_fraction, val_count, split_by, source.columns.metadata),
+        split=split,
         with_metadata=bool(source.columns.metadata or source.columns.spans),
         span_unit=_one_of("span_unit", span_unit, ("chars", "tokens")),
         shard_bytes=integer("shard_bytes", shard_bytes, 1),
         task_bytes=_task_bytes(task_bytes, source),
     )
-    if head.split.kind == "files" and not any(map(head.split.matches, source.files)):
-        raise UsageError(
-            f"val_files {' '.join(head.split.files)}: of {len(source.files):,} files none has such "
-            "a name or path"
-        )
     place = Place(Path(path).absolute())
     finished = None if place.plan.exists() else TokenizeReport.find(place.report)
     if finished and finished.plan == head.identity and not head.source.get("iterable"):
         return None if task is not None else finished
     runner = _Runner(place, executor, workers, progress)
 
-    def cut() -> Plan:
-        tasks = tuple(source.slices(head.task_bytes))
-        check_number_of_tasks(tasks, head.task_bytes)
-        fraction = head.split.fraction
-        threshold = threshold_of_fraction(fraction) if fraction else None
-        return replace(head, tasks=tasks, threshold=threshold)
-
-    plan = place.begin(head, cut)
+    plan = place.begin(head, lambda: _cut(head, source))
     resumed = len(plan.tasks)
     if not place.is_written(plan):
-        if head.split.kind == "count" and plan.threshold is None:
-            hashing = HashStage(place=place, plan=plan, source=source, tokenizer=loaded)
-            runner.run(hashing, list(range(len(plan.tasks))))
-            try:
-                plan = place.set_threshold(hashing.threshold)
-            except UsageError:  # too few documents: there is nothing to go on with
-                place.clear()
-                raise
+        plan = _choose_validation(runner, plan, source, loaded)
         stage = TokenizeStage(
             place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
         )
@@ -145,6 +128,29 @@ def tokenize(
     if task is not None:
         return None
     return _finish(runner, plan, started, resumed)
+
+
+def _cut(head: Plan, source: Source) -> Plan:
+    """The plan with its tasks."""
+    tasks = tuple(source.slices(head.task_bytes))
+    check_number_of_tasks(tasks, head.task_bytes)
+    fraction = head.split.fraction
+    return replace(
+        head, tasks=tasks, threshold=threshold_of_fraction(fraction) if fraction else None
+    )
+
+
+def _choose_validation(runner: "_Runner", plan: Plan, source: Source, tokenizer: Tokenizer) -> Plan:
+    """The plan with the hashes that a count of documents means, for which all are hashed first."""
+    if plan.split.kind != "count" or plan.threshold is not None:
+        return plan
+    hashing = HashStage(place=runner.place, plan=plan, source=source, tokenizer=tokenizer)
+    runner.run(hashing, list(range(len(plan.tasks))))
+    try:
+        return runner.place.set_threshold(hashing.threshold)
+    except UsageError:  # too few documents: there is nothing to go on with
+        runner.place.clear()
+        raise
 
 
 def finish(

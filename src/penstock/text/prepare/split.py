@@ -74,6 +74,14 @@ class Split:
         names = (file, PurePath(file).name)
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.files)
 
+    def check_files(self, files: Sequence[str]) -> None:
+        """Refuse patterns that no file matches, which would leave nothing for validation."""
+        if self.kind == "files" and not any(map(self.matches, files)):
+            raise UsageError(
+                f"val_files {' '.join(self.files)}: of {len(files):,} files none has such a name "
+                "or path"
+            )
+
 
 def make_split(
     val_files: str | Sequence[str],

@@ -5,10 +5,11 @@ from functools import cached_property
 import numpy as np
 
 from penstock.errors import FormatError
+from penstock.text.merging.kernels import MAX_PIECE_BYTES, SCRATCH_WORDS_PER_BYTE, Merges
 from penstock.text.splitting.unicode import classes
 from penstock.text.tokenizers import kernels
 from penstock.text.tokenizers.bpe import BytePairTokenizer
-from penstock.text.tokenizers.kernels import Caches, Merges
+from penstock.text.tokenizers.kernels import Caches
 from penstock.text.tokenizers.tables import merge_tables
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 
@@ -46,7 +47,7 @@ class FastTokenizer(BytePairTokenizer):
             if not state[kernels.NEEDED]:
                 break
             caches = _with_room_for(caches, int(state[kernels.NEEDED]))
-        if len(caches.scratch) > _USUAL_PIECE_BYTES * kernels.SCRATCH_WORDS_PER_BYTE:
+        if len(caches.scratch) > _USUAL_PIECE_BYTES * SCRATCH_WORDS_PER_BYTE:
             caches = _with_room_for(caches, _USUAL_PIECE_BYTES)
         self._idle.append(caches)
         return ids[: state[kernels.NUM_IDS]], id_offsets
@@ -62,13 +63,13 @@ def _new_caches() -> Caches:
 
 
 def _with_room_for(caches: Caches, piece_bytes: int) -> Caches:
-    if piece_bytes > kernels.MAX_PIECE_BYTES:
+    if piece_bytes > MAX_PIECE_BYTES:
         raise FormatError(
             f"{piece_bytes:,} bytes that the split pattern does not cut; more than "
-            f"{kernels.MAX_PIECE_BYTES:,} in one piece are not merged, as they are hardly text"
+            f"{MAX_PIECE_BYTES:,} in one piece are not merged, as they are hardly text"
         )
     return caches._replace(scratch=_scratch(piece_bytes))
 
 
 def _scratch(piece_bytes: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
-    return np.empty(piece_bytes * kernels.SCRATCH_WORDS_PER_BYTE, np.uint64)
+    return np.empty(piece_bytes * SCRATCH_WORDS_PER_BYTE, np.uint64)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.text.tokenizers.kernels import (
+from penstock.text.merging.kernels import (
     NOTHING,
     SCRATCH_WORDS_PER_BYTE,
     Merges,

@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from penstock.jit import helper, inlined, kernel
-from penstock.machine.kernels import load, store
+from penstock.machine.kernels import equal_bytes, hash_bytes, load, store
 from penstock.text.splitting.kernels import BYTES, piece_end
 
 WHOLE = -1
@@ -35,7 +35,6 @@ NUM_BYTE_TOKENS = 256
 _SEPARATOR = np.int32(-1)
 _NO_PAIR = np.int32(-1)
 _LOW = np.uint64(0xFFFFFFFF)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
 _INTS, _INTS32 = types.int64[::1], types.int32[::1]
@@ -43,43 +42,6 @@ _TABLE, _TABLE32 = types.int64[:, ::1], types.int32[:, ::1]
 _READ_INTS = types.Array(types.int64, 1, "C", readonly=True)
 _TEXTS = (BYTES, _READ_INTS, _READ_INTS, types.int64, BYTES)
 _WORDS = (types.uint64[::1], _INTS, _INTS, types.uint8[::1])
-
-
-@inlined
-def _tail(text, size):
-    """Fewer than eight bytes as one number."""
-    if size >= 4:
-        low = np.uint64(load(text, 0, np.uint32))
-        return low | np.uint64(load(text + size - 4, 0, np.uint32)) << _HALF
-    middle = np.uint64(load(text, size >> 1, np.uint8)) << np.uint64(8)
-    last = np.uint64(load(text, size - 1, np.uint8)) << np.uint64(16)
-    return np.uint64(load(text, 0, np.uint8)) | middle | last
-
-
-@inlined
-def _mixed(number):
-    number *= _MIX
-    return number ^ number >> _HALF
-
-
-@helper
-def _hash(text, size):
-    number = np.uint64(size)
-    if size < 8:
-        return _mixed(_mixed(number ^ _tail(text, size)))
-    for i in range(0, size - 7, 8):
-        number = _mixed(number ^ load(text + i, 0, np.uint64))
-    return _mixed(number ^ load(text + size - 8, 0, np.uint64))
-
-
-@helper
-def _equal(one, other, size):
-    if size < 8:
-        return _tail(one, size) == _tail(other, size)
-    for i in range(0, size - 7, 8):
-        if load(one + i, 0, np.uint64) != load(other + i, 0, np.uint64):
-            return False
-    return load(one + size - 8, 0, np.uint64) == load(other + size - 8, 0, np.uint64)
 
 
 @inlined
@@ -93,7 +55,7 @@ def _find(word, size, number, slots, starts, blob):
             return slot
         if entry >> _HALF == number >> _HALF:
             known = np.int64(entry & _LOW) - 1
-            if starts[known + 1] - starts[known] == size and _equal(
+            if starts[known + 1] - starts[known] == size and equal_bytes(
                 blob + starts[known], word, size
             ):
                 return slot
@@ -114,7 +76,7 @@ def count_words(data, offsets, weights, code, classes, slots, starts, counts, bl
         while place < stop:
             end = stop if code == WHOLE else piece_end(text, place, stop, len(data), code, table)
             size = end - place
-            number = _hash(text + place, size)
+            number = hash_bytes(text + place, size)
             slot = _find(text + place, size, number, slots, starts, memory)
             if slots[slot] == 0:
                 word, num_bytes = state[NUM_WORDS], state[NUM_BYTES]
