@@ -297,10 +297,10 @@ class Buffer(NamedTuple):
     """Documents that wait for a row: those that fit into one by length, the others in a heap."""
 
     slots: NDArray[np.int64]
-    """for each slot start, length and document, which comes next of those of its length, and
-    whether it is the rest of a document that was cut"""
+    """for each slot start, length and document, which comes next of those of its length, how many
+    records of its document came before, and whether the document goes on after it"""
     arrival: NDArray[np.int64]
-    """for each slot when its document came"""
+    """for each slot when its document came; -1 if it is free"""
     heads: NDArray[np.int64]
     tails: NDArray[np.int64]
     """by length: the first to come, and the last"""
@@ -316,8 +316,8 @@ class Buffer(NamedTuple):
 # document of the chunk; pieces and columns of the row in the making; and what became of records.
 USED, FREE, IN_HEAP, ARRIVED, NEXT_DOCUMENT, ROW_PIECES, ROW_COLUMNS, CROPPED, SPLIT = range(9)
 NUM_NUMBERS = 9
-NEXT_SLOT, IS_REST = 3, 4
-SLOT_WORDS = 5
+NEXT_SLOT, FIRST_RECORD, GOES_ON = 3, 4, 5
+SLOT_WORDS = 6
 NEEDS_DOCUMENTS, NEEDS_ROOM, DONE = range(3)
 
 BUFFER_TYPE = types.NamedTuple(
@@ -361,13 +361,14 @@ def pop_heap(buffer):
 
 
 @helper
-def put(buffer, start, length, document, is_rest):
+def put(buffer, start, length, document, first_record, goes_on):
     slots, numbers = buffer.slots, buffer.numbers
     slot = numbers[FREE]
     numbers[FREE] = slots[slot, NEXT_SLOT]
     numbers[USED] += 1
     set_piece(slots, slot, start, length, document)
-    slots[slot, NEXT_SLOT], slots[slot, IS_REST] = -1, is_rest
+    slots[slot, NEXT_SLOT], slots[slot, FIRST_RECORD] = -1, first_record
+    slots[slot, GOES_ON] = goes_on
     buffer.arrival[slot] = numbers[ARRIVED]
     numbers[ARRIVED] += 1
     if length >= buffer.heads.size:
@@ -391,7 +392,24 @@ def take(buffer, length):
 
 
 @helper
+def best_of(buffer, space):
+    """Take out the longest document that fits, of equals the first to come; -1 if none does."""
+    length = previous_member(buffer.bits, space)
+    return take(buffer, length) if length > 0 else np.int64(-1)
+
+
+@helper
+def shortest_of(buffer, space):
+    """Take out the shortest document that is longer, of equals the first to come; -1 if none is."""
+    length = next_member(buffer.bits, space + 1)
+    if length >= 0:
+        return take(buffer, length)
+    return pop_heap(buffer) if buffer.numbers[IN_HEAP] else np.int64(-1)
+
+
+@helper
 def release(buffer, slot):
+    buffer.arrival[slot] = -1
     buffer.slots[slot, NEXT_SLOT] = buffer.numbers[FREE]
     buffer.numbers[FREE] = slot
     buffer.numbers[USED] -= 1
@@ -442,33 +460,28 @@ def bos_best_fit(
             for _ in range(min(refill, num_offered - numbers[NEXT_DOCUMENT])):
                 k = numbers[NEXT_DOCUMENT]
                 if lengths[k] > 0:
-                    put(buffer, starts[k], lengths[k], first_document + k, 0)
+                    put(buffer, starts[k], lengths[k], first_document + k, 0, 0)
                 numbers[NEXT_DOCUMENT] = k + 1
         at = made[0] + numbers[ROW_PIECES]
         if at >= pieces.shape[0] or made[1] >= row_ends.size:
             return NEEDS_ROOM
         space = columns - numbers[ROW_COLUMNS]
-        length = previous_member(buffer.bits, space)
-        if length > 0:
-            slot = take(buffer, length)
-        else:
-            length = next_member(buffer.bits, space + 1)
-            if length >= 0:
-                slot = take(buffer, length)
-            elif numbers[IN_HEAP]:
-                slot = pop_heap(buffer)
-                length = buffer.slots[slot, PIECE_LENGTH]
-            else:
-                return DONE
-        start, document = buffer.slots[slot, PIECE_START], buffer.slots[slot, PIECE_DOCUMENT]
+        slot = best_of(buffer, space)
+        if slot < 0:
+            slot = shortest_of(buffer, space)
+        if slot < 0:
+            return DONE
+        start, length = buffer.slots[slot, PIECE_START], buffer.slots[slot, PIECE_LENGTH]
+        document = buffer.slots[slot, PIECE_DOCUMENT]
+        first_record = buffer.slots[slot, FIRST_RECORD]
         release(buffer, slot)
         shown = min(length, space)
         more = 0
         if length > space:
-            numbers[SPLIT] += 1 - buffer.slots[slot, IS_REST]
+            numbers[SPLIT] += first_record == 0
             if keeps_rest:
                 more = 1
-                put(buffer, start + space, length - space, document, 1)
+                put(buffer, start + space, length - space, document, first_record + space, 0)
             else:
                 numbers[CROPPED] += length - space
         set_piece(pieces, at, start, shown + more, document)

@@ -308,7 +308,7 @@ def _new_buffer(size: int, columns: int) -> "Buffer":
     slots[:, kernels.NEXT_SLOT] = np.arange(1, room + 1)
     return kernels.Buffer(
         slots,
-        np.zeros(room, np.int64),
+        np.full(room, -1, np.int64),
         np.full(columns + 1, -1, np.int64),
         np.full(columns + 1, -1, np.int64),
         _new_bits(columns),
