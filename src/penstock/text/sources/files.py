@@ -14,6 +14,7 @@ from penstock.formats.decoded import pyarrow
 from penstock.formats.files import MOST, open_regular
 
 CODECS = (".gz", ".zst")
+TEXT_OF_COMPRESSED = 3  # bytes of English in a byte of gzip or zstd
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -45,8 +46,7 @@ class TextFile:
             if not self.codec:
                 yield file
                 return
-            if not self.size_bytes:
-                raise FormatError(f"{self.path}: is empty, without even a header of {self.codec}")
+            self.check_header()
             try:
                 with _decompressed(file, self.codec) as text:
                     yield text
@@ -56,6 +56,11 @@ class TextFile:
                 raise FormatError(
                     f"{self.path}: is damaged or cut off, it cannot be decompressed ({error})"
                 ) from None
+
+    def check_header(self) -> None:
+        """Refuse a compressed file without any bytes: nobody has written it to its end."""
+        if self.codec and not self.size_bytes:
+            raise FormatError(f"{self.path}: is empty, without even a header of {self.codec}")
 
     def _check(self, file: io.FileIO) -> None:
         found = os.fstat(file.fileno())

@@ -8,7 +8,7 @@ fast, but a file that is cut while it is read would end the process.
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +34,19 @@ _BUFFER_BYTES = 1 << 18
 _MAX_BATCH_ROWS = 1 << 14  # the next ones of a row group may be longer than those before
 
 
-def text_sizes(file: TextFile, columns: Columns) -> list[int]:
-    """How many bytes of text each row group has."""
+class RowGroup(NamedTuple):
+    """What the footer says of a row group."""
+
+    num_rows: int
+    text_bytes: int
+
+
+def row_groups(file: TextFile, columns: Columns) -> list[RowGroup]:
+    """All row groups of a file."""
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
         names = _check_columns(file.path, table.schema_arrow, columns)
-        return _text_sizes(table, names[0])
+        return _row_groups(file.path, table, names[0])
 
 
 def read_parquet(file: TextFile, start: int, stop: int, reading: Reading) -> Iterator[TextBatch]:
@@ -66,23 +73,18 @@ def _batches(file: TextFile, start: int, stop: int, reading: Reading) -> Iterato
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
         names = _check_columns(file.path, table.schema_arrow, reading.columns)
-        sizes = _text_sizes(table, names[0])
-        num_rows = [table.metadata.row_group(k).num_rows for k in range(len(sizes))]
-        if sum(num_rows) != table.metadata.num_rows:
-            raise FormatError(
-                f"{file.path}: has {table.metadata.num_rows:,} rows, but {sum(num_rows):,} in row "
-                "groups; it is damaged"
-            )
-        row = sum(num_rows[:start])
-        for number in range(start, min(stop, len(sizes))):
-            num_batches = max(1, round(sizes[number] / reading.batch_bytes))
-            batch_rows = min(max(1, -(-num_rows[number] // num_batches)), _MAX_BATCH_ROWS)
+        groups = _row_groups(file.path, table, names[0])
+        row = sum(group.num_rows for group in groups[:start])
+        for number, group in enumerate(groups[start:stop], start):
+            end = row + group.num_rows
+            num_batches = max(1, round(group.text_bytes / reading.batch_bytes))
+            batch_rows = min(max(1, -(-group.num_rows // num_batches)), _MAX_BATCH_ROWS)
             for rows in table.iter_batches(
                 batch_rows, row_groups=[number], columns=names, use_threads=False
             ):
                 yield row, rows
                 row += rows.num_rows
-            if row != sum(num_rows[: number + 1]):
+            if row != end:
                 raise FormatError(f"{file.path}: row group {number} ends early; it is damaged")
 
 
@@ -99,10 +101,20 @@ def _readable(path: str) -> Iterator[None]:
         raise FormatError(f"{path}: pyarrow cannot read it ({error!s:.300})") from None
 
 
-def _text_sizes(table: Any, name: str) -> list[int]:
-    columns = [k for k in range(len(table.schema)) if table.schema.column(k).path == name]
-    groups = [table.metadata.row_group(k) for k in range(table.num_row_groups)]
-    return [group.column(columns[0]).total_uncompressed_size for group in groups]
+def _row_groups(path: str, table: Any, name: str) -> list[RowGroup]:
+    schema, metadata = table.schema, table.metadata
+    column = [schema.column(k).path for k in range(len(schema))].index(name)
+    groups = list[RowGroup]()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        text_bytes = group.column(column).total_uncompressed_size
+        groups.append(RowGroup(group.num_rows, text_bytes))
+    num_rows = sum(group.num_rows for group in groups)
+    if num_rows != metadata.num_rows:
+        raise FormatError(
+            f"{path}: has {metadata.num_rows:,} rows, but {num_rows:,} in row groups; it is damaged"
+        )
+    return groups
 
 
 def _check_columns(path: str, schema: Any, columns: Columns) -> list[str]:

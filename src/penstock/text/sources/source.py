@@ -1,16 +1,22 @@
 """`Source`: text, wherever it comes from."""
 
+import copy
 import functools
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any, Literal, Self, get_args
+
+import xxhash
 
 from penstock.arguments import integer
 from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
 from penstock.text.batch import TextBatch
 from penstock.text.sources import iterables, jsonl, parquet, plain
-from penstock.text.sources.files import TextFile
+from penstock.text.sources.blocks import BLOCKS_VERSION, file_blocks
+from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
 from penstock.text.sources.listing import Kind, Paths, list_files
 from penstock.text.sources.rows import BadRow, BadRows, Columns, Reading
 from penstock.text.sources.slices import Slice, cut_bytes, cut_groups, join_small
@@ -18,7 +24,6 @@ from penstock.text.sources.slices import Slice, cut_bytes, cut_groups, join_smal
 Documents = Literal["line", "file", "block"]
 
 _LAYOUTS = {"line": plain.LINES, "file": plain.FILE, "block": plain.BLOCKS}
-_TEXT_OF_COMPRESSED = 3  # bytes of English in a byte of gzip or zstd
 
 
 class Source:
@@ -115,6 +120,67 @@ class Source:
             return options | {"iterable": True}
         return options | {"files": [asdict(file) for file in self._files.values()]}
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what decides the documents and their blocks, for a state that is saved.
+
+        Files count by name and size alone, so that data which was copied to another machine
+        continues. `bad_rows` does not count: with "skip" a run may go on that a bad row has ended,
+        and "refuse" alters no document.
+        """
+        self._need_files("a fingerprint")
+        identity = self.identity() | {"blocks": BLOCKS_VERSION}
+        del identity["bad_rows"]
+        identity["files"] = [
+            (os.path.basename(file.path), file.size_bytes)  # noqa: PTH119
+            for file in self._files.values()
+        ]
+        return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
+
+    def split_by_file(self, num_val_files: int = 1) -> tuple[Self, Self]:
+        """Two sources: of all files but the last ones, and of those, for validation.
+
+        >>> for name in "abc":
+        ...     _ = (tmp / f"{name}.txt").write_text(name)
+        >>> train, val = Source(tmp / "*.txt").split_by_file()
+        >>> len(train.files), len(val.files)
+        (2, 1)
+        """
+        self._need_files("split_by_file")
+        num_val_files = integer("num_val_files", num_val_files, 1)
+        files = list(self._files.items())
+        if len(files) <= num_val_files:
+            raise UsageError(
+                f"num_val_files is {num_val_files:,}, but the source has {len(files):,} files, and "
+                "one must be left to train on; name more files, or cut them into several "
+                "(penstock repack --shard-chars)"
+            )
+        train, val = copy.copy(self), copy.copy(self)
+        train._files, val._files = dict(files[:-num_val_files]), dict(files[-num_val_files:])
+        return train, val
+
+    def _need_files(self, what: str) -> None:
+        if self._iterable is not None:
+            raise UsageError(
+                f"{what} needs files, which can be read again; write the documents to some first "
+                "(penstock.repack)"
+            )
+
+    def blocks(self) -> list[Slice]:
+        """Cut the source into what a live loader deals out to ranks, in order.
+
+        A block is a row group with rows, about 4 MiB of lines, or a file that cannot be cut. Blocks
+        depend on the files alone, and every document is in exactly one. Lines that are longer than
+        a block leave others without documents.
+        """
+        self._need_files("live loading")
+        by_line = self.documents == "line"
+        return [
+            block
+            for file in self._files.values()
+            for block in file_blocks(file, self.kind, self.columns, by_line=by_line)
+        ]
+
     def slices(self, target_bytes: int) -> list[Slice]:
         """Cut the source into parts with about `target_bytes` of text, in order.
 
@@ -128,11 +194,11 @@ class Source:
 
     def _cut(self, file: TextFile, target_bytes: int) -> list[Slice]:
         if self.kind == "parquet":
-            sizes = parquet.text_sizes(file, self.columns)
+            sizes = [group.text_bytes for group in parquet.row_groups(file, self.columns)]
             return cut_groups(file.path, sizes, target_bytes)
         if not file.codec and self.documents == "line":
             return cut_bytes(file.path, file.size_bytes, target_bytes)
-        size_bytes = file.size_bytes * (_TEXT_OF_COMPRESSED if file.codec else 1)
+        size_bytes = file.size_bytes * (TEXT_OF_COMPRESSED if file.codec else 1)
         return [Slice(files=(file.path,), start=0, stop=file.size_bytes, size_bytes=size_bytes)]
 
     def read(

@@ -1,0 +1,143 @@
+import itertools
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.errors import FormatError, UsageError
+from penstock.text.sources import Columns, Slice, Source
+from tests.test_sources import pack
+
+
+def texts_of(source, block, bad=None, **options):
+    """The documents of a block, after a journey as JSON, pieces put together."""
+    again = Slice(**json.loads(json.dumps(asdict(block))))
+    texts, goes_on = [], False
+    for batch in source.read(again, bad, **options):
+        found = [batch.text(k) for k in range(batch.num_documents)]
+        texts = [*texts[:-1], texts[-1] + found[0], *found[1:]] if goes_on else texts + found
+        goes_on = batch.continues
+    assert not goes_on
+    return texts
+
+
+def documents_of(source, bad=None, **options):
+    """The documents of all blocks."""
+    return [text for block in source.blocks() for text in texts_of(source, block, bad, **options)]
+
+
+def test_every_row_group_with_rows_is_a_block(tmp_path):
+    schema = pa.schema({"id": pa.int64(), "text": pa.string()})
+    for name, sizes in [("a", [3, 0, 2]), ("b", []), ("c", [0]), ("d", [1])]:
+        with pq.ParquetWriter(tmp_path / f"{name}.parquet", schema, compression="zstd") as writer:
+            for size in sizes:
+                texts = [f"{name} {k} of {size}" for k in range(size)]
+                writer.write_table(pa.table({"id": range(size), "text": texts}, schema))
+    source = Source(tmp_path)
+    blocks = source.blocks()
+    places = [(Path(b.files[0]).name, b.start, b.stop) for b in blocks]
+    assert places == [("a.parquet", 0, 1), ("a.parquet", 2, 3), ("d.parquet", 0, 1)]
+    assert [len(texts_of(source, block)) for block in blocks] == [3, 2, 1]
+    metadata = pq.read_metadata(tmp_path / "a.parquet")
+    assert blocks[0].size_bytes == metadata.row_group(0).column(1).total_uncompressed_size
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "text"])
+def test_lines_are_cut_into_blocks_of_about_4_mib(tmp_path, kind):
+    texts = [f"{number:06} " + "x" * 90_000 for number in range(200)]
+    lines = [json.dumps({"text": text}) if kind == "jsonl" else text for text in texts]
+    (tmp_path / "a").write_text("\n".join(lines))
+    source = Source(tmp_path / "a", kind=kind)
+    blocks = source.blocks()
+    assert [b.start for b in blocks[1:]] == [b.stop for b in blocks[:-1]]
+    assert (blocks[0].start, blocks[-1].stop) == (0, (tmp_path / "a").stat().st_size)
+    assert all(3 << 20 < block.size_bytes < 5 << 20 for block in blocks)
+    assert documents_of(source) == [text.encode() for text in texts]
+
+
+def test_small_files_stay_apart_and_empty_ones_are_no_blocks(tmp_path):
+    for name, text in [("a", b"one\ntwo\n"), ("b", b""), ("c", b"three")]:
+        (tmp_path / f"{name}.txt").write_bytes(text)
+    (tmp_path / "d.txt.gz").write_bytes(pack(b"four\nfive", ".gz"))
+    for documents, expected in [
+        ("line", [[b"one", b"two"], [b"three"], [b"four", b"five"]]),
+        ("file", [[b"one\ntwo\n"], [b"three"], [b"four\nfive"]]),
+        ("block", [[b"one\ntwo"], [b"three"], [b"four\nfive"]]),
+    ]:
+        source = Source(tmp_path, documents=documents)
+        assert [texts_of(source, block) for block in source.blocks()] == expected
+
+
+@pytest.mark.parametrize("codec", [".gz", ".zst"])
+def test_a_compressed_file_without_a_byte_is_refused_and_not_left_out(tmp_path, codec):
+    (tmp_path / f"a.txt{codec}").write_bytes(b"")
+    with pytest.raises(FormatError, match=rf"a\.txt{codec}: is empty, without even a header"):
+        Source(tmp_path).blocks()
+
+
+@pytest.mark.parametrize("documents", ["file", "block"])
+def test_a_file_whose_documents_have_several_lines_is_one_block(tmp_path, documents):
+    text = b"\n".join(b"%d" % number * 100 for number in range(100_000))
+    (tmp_path / "a.txt").write_bytes(text)
+    source = Source(tmp_path, documents=documents)
+    (block,) = source.blocks()
+    assert texts_of(source, block) == [text]
+    assert block.size_bytes == len(text)
+
+
+def test_the_last_files_are_for_validation_and_keep_all_options(tmp_path):
+    for name in "dbac":
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"body": "{name}"}}\n')
+    source = Source(tmp_path, columns=Columns(text="body"), max_document_bytes=99)
+    for count, expected in [(1, (b"abc", b"d")), (3, (b"a", b"bcd"))]:
+        sides = source.split_by_file(count)
+        assert tuple(b"".join(documents_of(side)) for side in sides) == expected
+        for side, again in zip(sides, source.split_by_file(num_val_files=count), strict=True):
+            assert side.columns == source.columns
+            assert side.max_document_bytes == 99
+            assert side.fingerprint == again.fingerprint != source.fingerprint
+    assert len(source.files) == 4
+    for count in (4, 5):
+        with pytest.raises(UsageError, match=f"is {count}, but the source has 4 files, .* repack"):
+            source.split_by_file(count)
+    with pytest.raises(UsageError, match="num_val_files"):
+        source.split_by_file(0)
+
+
+def test_what_comes_from_python_is_refused_by_all_that_reads_again():
+    source = Source.from_documents(["one", "two"])
+    for call in (source.blocks, source.split_by_file, lambda: source.fingerprint):
+        with pytest.raises(UsageError, match=r"needs files.*penstock\.repack"):
+            call()
+
+
+def test_a_fingerprint_stays_when_data_moves_and_changes_when_documents_may(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    for name, text in [("a", "one\ntwo"), ("b", "three")]:
+        (here / f"{name}.txt").write_text(text)
+    shutil.copytree(here, there)
+    os.utime(there / "a.txt", ns=(1, 1))
+    mine = Source(here).fingerprint
+    assert Source(there).fingerprint == Source(there, bad_rows="skip").fingerprint == mine
+    assert mine == "e4ed022bdc40605580508836d5c2499a"  # states that are saved refer to it
+    others = [
+        Source(here / "a.txt"),
+        Source(here, documents="file"),
+        Source(here, max_document_bytes=5),
+        Source(here / "*.txt", kind="jsonl"),
+        Source(here / "*.txt", kind="jsonl", columns=Columns(text="body")),
+        Source(here / "*.txt", kind="jsonl", columns=Columns(metadata=("id",))),
+    ]
+    (there / "a.txt").rename(there / "A.txt")
+    others.append(Source(there))
+    (there / "A.txt").rename(there / "a.txt")
+    (there / "b.txt").write_text("three\n")
+    others.append(Source(there))
+    found = [mine, *(source.fingerprint for source in others)]
+    assert all(a != b for a, b in itertools.combinations(found, 2))
