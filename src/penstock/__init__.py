@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.opening import open
     from penstock.order import BlockShuffle, LengthBuckets, Order, make_order, sum_digests
     from penstock.pack.policy import PackReport
+    from penstock.text.live.loader import TextLoader
+    from penstock.text.live.packing import Packing
+    from penstock.text.live.stats import TextLoaderStats
     from penstock.text.prepare.job import tokenize
     from penstock.text.prepare.report import TokenizeReport
     from penstock.text.repacking import RepackReport, repack
@@ -51,9 +54,12 @@ __all__ = [
     "Order",
     "PackReport",
     "Packed",
+    "Packing",
     "PenstockError",
     "RepackReport",
     "Source",
+    "TextLoader",
+    "TextLoaderStats",
     "TokenizeReport",
     "TrainingReport",
     "View",
@@ -87,9 +93,12 @@ _HOMES = {
     "Order": "order",
     "PackReport": "pack.policy",
     "Packed": "views.packed",
+    "Packing": "text.live.packing",
     "PenstockError": "errors",
     "RepackReport": "text.repacking",
     "Source": "text.sources",
+    "TextLoader": "text.live.loader",
+    "TextLoaderStats": "text.live.stats",
     "TokenizeReport": "text.prepare.report",
     "TrainingReport": "text.training",
     "View": "views.view",

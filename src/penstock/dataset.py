@@ -17,10 +17,9 @@ from penstock.metadata.spans import Decoder, as_array, check_decoder
 from penstock.pack.policy import Policy
 from penstock.read.documents import document_offsets, document_table, documents_digest
 from penstock.read.fingerprint import records_digest
-from penstock.read.layout import BatchLayout, Output
+from penstock.read.layout import BatchLayout, Extra, Output, token_dtype
 from penstock.read.local import FIELD_APART, RECORDS, Access, LocalReader
 from penstock.views.packed import Documents, Excerpts, Overflow, Packed
-from penstock.views.view import Extra
 from penstock.views.windows import Windows
 
 
@@ -270,20 +269,4 @@ class Dataset:
         """The type for tokens in batches: `wanted` if all ids fit it, None for the stored one."""
         if TOKEN not in (self.fields.names or ()):
             return np.dtype(np.int64)
-        stored = self.fields[TOKEN]
-        try:
-            out = stored if wanted is None else np.dtype(wanted)
-        except TypeError:
-            raise UsageError(f"dtype is {wanted!r}, which NumPy does not know") from None
-        if out.kind not in "iu":
-            raise UsageError(f"dtype is {out}; token ids are integers")
-        limit = int(np.iinfo(stored).max) + 1 if self.vocab_size is None else self.vocab_size
-        lowest = int(np.iinfo(stored).min) if self.vocab_size is None else 0
-        holds_all = np.iinfo(out).min <= lowest <= limit - 1 <= np.iinfo(out).max
-        if not out.isnative or (out != stored and not holds_all):
-            remedy = "None, which keeps it" if limit > 1 << 63 else "int64"
-            raise UsageError(
-                f"dtype {out} cannot hold token ids up to {limit - 1:,} (stored as {stored}); use "
-                f"{remedy}"
-            )
-        return out
+        return token_dtype(self.fields[TOKEN], self.vocab_size, wanted)

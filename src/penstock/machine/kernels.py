@@ -33,6 +33,7 @@ map_file = _libc(
 unmap = _libc("munmap", types.int32, types.voidptr, types.uint64)
 _errno_location = _libc("__errno_location", types.int64)
 memcpy = _libc("memcpy", types.int64, types.voidptr, types.voidptr, types.uint64)
+memmove = _libc("memmove", types.int64, types.voidptr, types.voidptr, types.uint64)
 memset = _libc("memset", types.int64, types.voidptr, types.int32, types.uint64)
 fadvise = _libc("posix_fadvise", types.int32, types.int32, types.int64, types.int64, types.int32)
 preadv2 = _libc(

@@ -10,10 +10,12 @@ hold records.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from penstock.read.kernels import LayoutTable
@@ -30,6 +32,8 @@ NUM_COUNTS = 4
 # Outputs that no field holds, in the order of the kernels' table.
 POSITION_IDS, DOCUMENT_IDS, ATTENTION_MASK, CU_SEQLENS, METADATA_IDS = range(5)
 NUM_DERIVED = 5
+
+Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
 
 
 class Output(NamedTuple):
@@ -57,6 +61,61 @@ class Derived(NamedTuple):
     dtype: np.dtype[Any]
     max_entries: int = 0
     """for cu_seqlens: how many there may be for each row; others have one for each column"""
+
+
+def check_extras(given: Any) -> tuple[Extra, ...]:
+    """The names of derived outputs, one or several, or an error for those that there are not."""
+    extras = (given,) if isinstance(given, str) else tuple(given)
+    for extra in extras:
+        if extra not in get_args(Extra):
+            raise UsageError(f"no extra {extra!r}; there are {', '.join(get_args(Extra))}")
+    return extras
+
+
+def derived_outputs(extras: tuple[Extra, ...], max_boundaries: int) -> tuple[Derived, ...]:
+    """The derived outputs of these names; a row has at most so many entries of cu_seqlens."""
+    # int32 where it does: with int64 positions a batch of packed rows takes a tenth longer.
+    int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
+    every = {
+        "position_ids": Derived("position_ids", POSITION_IDS, int32),
+        "document_ids": Derived("document_ids", DOCUMENT_IDS, int64),
+        "attention_mask": Derived("attention_mask", ATTENTION_MASK, int32),
+        "cu_seqlens": Derived("cu_seqlens", CU_SEQLENS, int32, max_boundaries),
+    }
+    return tuple(every[extra] for extra in every if extra in extras)
+
+
+def token_dtype(
+    stored: np.dtype[Any], vocab_size: int | None, wanted: DTypeLike | None
+) -> np.dtype[Any]:
+    """The type for tokens in batches: `wanted` if all ids fit it, None for the stored one."""
+    try:
+        out = stored if wanted is None else np.dtype(wanted)
+    except TypeError:
+        raise UsageError(f"dtype is {wanted!r}, which NumPy does not know") from None
+    if out.kind not in "iu":
+        raise UsageError(f"dtype is {out}; token ids are integers")
+    limit = int(np.iinfo(stored).max) + 1 if vocab_size is None else vocab_size
+    lowest = int(np.iinfo(stored).min) if vocab_size is None else 0
+    holds_all = np.iinfo(out).min <= lowest <= limit - 1 <= np.iinfo(out).max
+    if not out.isnative or (out != stored and not holds_all):
+        remedy = "None, which keeps it" if limit > 1 << 63 else "int64"
+        raise UsageError(
+            f"dtype {out} cannot hold token ids up to {limit - 1:,} (stored as {stored}); use "
+            f"{remedy}"
+        )
+    return out
+
+
+def label_dtype(tokens: np.dtype[Any]) -> np.dtype[Any]:
+    """The tokens' own type, or the next that also holds the ignored label."""
+    signed = np.promote_types(tokens, np.int8)
+    if signed.kind != "i":
+        raise UsageError(
+            f"labels of type {tokens} have no room for the ignored label, {IGNORED}; give the "
+            "dataset a vocab_size, or view it as windows without masks"
+        )
+    return signed
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -14,7 +14,17 @@ from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import check_decoder
 from penstock.read import layout as outputs_of
-from penstock.read.layout import IGNORED, MAX_SEQLEN, BatchLayout, Derived, Output
+from penstock.read.layout import (
+    IGNORED,
+    MAX_SEQLEN,
+    BatchLayout,
+    Derived,
+    Extra,
+    Output,
+    check_extras,
+    derived_outputs,
+    label_dtype,
+)
 from penstock.views.reading import SampleReader
 
 if TYPE_CHECKING:
@@ -22,10 +32,8 @@ if TYPE_CHECKING:
     from penstock.views.kernels import ViewState
 
 Batch = dict[str, Any]
-Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
 
-_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
-_EXTRAS = get_args(Extra)
+_INT32 = np.dtype(np.int32)
 _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows")
 
 
@@ -63,12 +71,8 @@ class View(Sequence[Batch]):
     def __post_init__(self) -> None:
         seq_len = integer(self._length_name, self.seq_len, 1, (1 << 40) - 1)
         object.__setattr__(self, "seq_len", seq_len)
-        given: Any = self.extras
-        extras = (given,) if isinstance(given, str) else tuple(given)
+        extras = check_extras(self.extras)
         object.__setattr__(self, "extras", extras)
-        for extra in extras:
-            if extra not in _EXTRAS:
-                raise UsageError(f"no extra {extra!r}; there are {', '.join(_EXTRAS)}")
         fields = self.dataset.fields
         if seq_len >= 1 << 31 and (extras or self.metadata is not None):
             raise UsageError(f"rows of {seq_len:,} are too long for extras and metadata")
@@ -199,27 +203,10 @@ class View(Sequence[Batch]):
 
     def _label_dtype(self, tokens: np.dtype[Any]) -> np.dtype[Any]:
         """The tokens' own type, or the next that also holds the ignored label."""
-        if not (self._pads or self.mask_ends or self.loss_mask):
-            return tokens
-        signed = np.promote_types(tokens, np.int8)
-        if signed.kind != "i":
-            raise UsageError(
-                f"labels of type {tokens} have no room for the ignored label, {IGNORED}; give the "
-                "dataset a vocab_size, or view it as windows without masks"
-            )
-        return signed
+        return label_dtype(tokens) if self._pads or self.mask_ends or self.loss_mask else tokens
 
     def _derived(self) -> tuple[Derived, ...]:
-        # int32 where it does: with int64 positions a batch of packed rows takes a tenth longer.
-        every = {
-            "position_ids": Derived("position_ids", outputs_of.POSITION_IDS, _INT32),
-            "document_ids": Derived("document_ids", outputs_of.DOCUMENT_IDS, _INT64),
-            "attention_mask": Derived("attention_mask", outputs_of.ATTENTION_MASK, _INT32),
-            "cu_seqlens": Derived(
-                "cu_seqlens", outputs_of.CU_SEQLENS, _INT32, self.max_segments + self._pads
-            ),
-        }
-        return tuple(every[extra] for extra in every if extra in self.extras)
+        return derived_outputs(self.extras, self.max_segments + self._pads)
 
     def __getitem__(self, index: Any) -> Any:
         """One sample, or the samples of a slice as one batch."""

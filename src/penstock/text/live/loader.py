@@ -1,0 +1,484 @@
+"""`TextLoader`: batches of text that is tokenized and packed while a model trains."""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from penstock.arguments import integer
+from penstock.errors import PenstockError, StateError, UsageError
+from penstock.load.buffers import PinnedPool, Pool
+from penstock.load.ranks import find_rank
+from penstock.load.tensors import (
+    check_output,
+    find_worker,
+    plain_dtype,
+    register_as_dataset,
+    shower,
+)
+from penstock.read.layout import MAX_SEQLEN, NUM_TOKENS
+from penstock.text.live.lanes import Dealing, Lanes
+from penstock.text.live.packing import LivePolicy, Packing
+from penstock.text.live.stats import Counts, Seconds, TextLoaderStats
+from penstock.text.sources import Source
+from penstock.text.sources.listing import Paths
+from penstock.text.tokenizers.loading import load_tokenizer
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from penstock.text.live.engine import Engine, Ready
+    from penstock.text.live.reading import LaneText
+    from penstock.text.live.state import LaneState, Snapshot
+
+STATE_VERSION = 1
+_READ_BYTES, _LEAST_READ_BYTES = 1 << 19, 1 << 16
+_MAX_POSITION = 1 << 62
+_IDENTITY = ("text", "tokenizer", "packing", "endless")
+
+Batch = dict[str, Any]
+Tail = Literal["drop", "keep"]
+
+
+class TextLoader:
+    r"""Batches of text, tokenized and packed in the background, resumed exactly.
+
+    Arguments:
+        source: a `Source`, or what one is made of: a file, a directory, a pattern, a list.
+        tokenizer: a tokenizer, or what `load_tokenizer` takes.
+        batch_size: rows per rank.
+        seq_len: inputs in a row.
+        packing: how documents become rows: "flat", "best_fit", "bos_best_fit" (as nanochat),
+            "bos_best_fit_keep", or a `Packing` with all options.
+        seed: with the epoch it decides the order of blocks.
+        shuffle: whether blocks have another order in every epoch.
+        rank, ranks: this process's share; found in torch.distributed or the environment.
+        lanes: a multiple of ranks, fixed for a run: it can be resumed on any number of ranks that
+            divides it. As many as ranks by default, or as the state has that is loaded.
+        endless: go on for ever; else `iter` gives one epoch, with equally many steps on all ranks.
+        tail: of an epoch: 'drop' ends it before the first batch that is short on any rank, 'keep'
+            goes on until every row was handed out.
+        output: 'torch' or 'numpy'.
+        dtype: of token ids, NumPy's or torch's; None for the smallest that holds the vocabulary.
+        pin_memory: batches in page-locked memory, for copies to the accelerator.
+        prefetch: how many batches are packed ahead.
+        threads: how many threads read and tokenize; up to 4, as there are processors.
+
+    >>> _ = (tmp / "text.txt").write_text("one\ntwo\nthree\n" * 9)
+    >>> loader = TextLoader(tmp / "text.txt", "bytes", batch_size=2, seq_len=8, output="numpy")
+    >>> batch = next(iter(loader))
+    >>> batch["input_ids"].shape, loader.state_dict()["position"]
+    ((2, 8), 2)
+    >>> loader.close()
+    """
+
+    _dealing: ClassVar[Dealing] = "stride"
+
+    def __init__(
+        self,
+        source: Source | Paths,
+        tokenizer: Tokenizer | str | os.PathLike[str],
+        batch_size: int,
+        seq_len: int,
+        packing: LivePolicy | Packing = "bos_best_fit_keep",
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        rank: int | None = None,
+        ranks: int | None = None,
+        lanes: int | None = None,
+        endless: bool = True,
+        tail: Tail = "drop",
+        output: Literal["torch", "numpy"] = "torch",
+        dtype: Any = np.int64,
+        pin_memory: bool = False,
+        prefetch: int = 4,
+        threads: int | None = None,
+    ) -> None:
+        rank, ranks = find_rank(rank, ranks)
+        self.ranks = integer("ranks", ranks, 1, 1 << 31)
+        self.rank = integer("rank", rank, 0, self.ranks - 1)
+        self.source = source if isinstance(source, Source) else Source(source)
+        self.tokenizer: Tokenizer = (
+            load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+        )
+        self.packing = packing if isinstance(packing, Packing) else Packing(policy=packing)
+        self.batch_size = integer("batch_size", batch_size, 1, 1 << 31)
+        self.seq_len = integer("seq_len", seq_len, 1, 1 << 27)
+        self.endless = endless
+        if tail not in ("drop", "keep"):
+            raise UsageError(f"tail is {tail!r}; it must be 'drop' or 'keep'")
+        self._tail = tail
+        check_output(output, pin_memory=pin_memory)
+        self._output, self._pin_memory = output, pin_memory
+        self._prefetch = integer("prefetch", prefetch, 1, 1 << 16)
+        if threads is None:
+            threads = min(4, len(os.sched_getaffinity(0)))
+        self._threads = integer("threads", threads, 1, 64)
+        self._blocks = self.source.blocks()
+        self._lanes_asked = lanes
+        count = self.ranks if lanes is None else integer("lanes", lanes, 1, 1 << 31)
+        self._shuffle, self._seed = bool(shuffle), integer("seed", seed, 0, (1 << 64) - 1)
+        self.lanes = self._new_lanes(count, UsageError)
+        self.packing.marks(self.tokenizer)
+        self._layout = self.packing.layout(
+            self.tokenizer, self.seq_len, self.batch_size, plain_dtype(dtype)
+        )
+        self._position = self._epoch = 0
+        self._lane_states: dict[int, LaneState] = {}
+        self._counted: tuple[tuple[int, int], tuple[int, int]] | None = None
+        self._reset()
+
+    def _new_lanes(self, count: int, refusal: type[PenstockError]) -> Lanes:
+        if count % self.ranks:
+            works = [str(ranks) for ranks in range(1, count + 1) if count % ranks == 0]
+            raise refusal(
+                f"{count} lanes cannot be shared by {self.ranks} ranks; numbers of ranks that work "
+                f"are {', '.join(works)}"
+            )
+        return Lanes(
+            blocks=self._blocks,
+            count=count,
+            shuffle=self._shuffle,
+            seed=self._seed,
+            dealing=self._dealing,
+        )
+
+    def _reset(self) -> None:
+        """Forget what was handed out and started; the position stays."""
+        self._engine: Engine | None = None
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        # Two beside those packed ahead: the batch in the user's hand, and the one in the making.
+        make_pool = PinnedPool if self._pin_memory else Pool
+        self._pool = make_pool(self._layout.num_bytes, self._prefetch + 2)
+        self._show = {
+            name: shower(place, self._output, pinned=self._pin_memory)
+            for name, place in self._layout.places().items()
+        }
+        register_as_dataset(TextLoader)
+        self._snapshots: tuple[Snapshot, ...] = ()
+        self._counts, self._seconds, self._started = Counts(), Seconds(), 0.0
+        self._cropped_before = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """All batches from the current position on: of the epoch, or without end."""
+        if find_worker()[1] > 1:
+            raise UsageError(
+                "a TextLoader has threads of its own, and its state is in this process: iterate "
+                "over it directly, or with DataLoader(loader, batch_size=None, num_workers=0)"
+            )
+        self._start_epoch()
+        while self.endless or self._steps_left():
+            yield self._next()
+
+    def __len__(self) -> int:
+        """How many batches the next `iter` gives: on every rank the same."""
+        if self.endless:
+            raise TypeError("an endless loader has no length")
+        self._start_epoch()
+        return self._steps_left()
+
+    def __bool__(self) -> bool:
+        return True  # `if loader` must not ask an endless one for its length
+
+    def _start_epoch(self) -> None:
+        """Where the epoch has no more steps, go on to the next."""
+        if self.endless or self._steps_left():
+            return
+        if self._position:
+            self._go_to(self._epoch + 1, 0, {})
+        if not self._steps_left():
+            raise UsageError(
+                f"epoch {self._epoch} is less than one step of {self.batch_size} rows on "
+                f"{self.ranks} ranks; use tail='keep', smaller batches, or endless=True"
+            )
+
+    def _steps_left(self) -> int:
+        """Steps from the current position to the end of the epoch."""
+        first_hole, end = self._rows_of_epoch()
+        step = self.batch_size * self.ranks
+        if self._tail == "drop":
+            return max(0, first_hole - self._position) // step
+        return -(-max(0, end - self._position) // step)
+
+    def _rows_of_epoch(self) -> tuple[int, int]:
+        """The first position where a lane has no more row, and the one after the last row."""
+        if self._counted is None or self._counted[0] != (self._epoch, self.lanes.count):
+            from penstock.text.live.survey import count_rows
+
+            rows = count_rows(
+                self._text(), self.tokenizer, self.packing, self.seq_len, self._epoch, self._threads
+            )
+            count = self.lanes.count
+            holes = [count * num_rows + lane for lane, num_rows in enumerate(rows)]
+            end = max((hole - count + 1 for hole in holes if hole >= count), default=0)
+            self._counted = (self._epoch, count), (min(holes), end)
+        return self._counted[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save: the position, and the lanes of this rank.
+
+        On other ranks lanes are others: save one state for each rank, or one for all that
+        `TextLoader.join_states` makes of them.
+        """
+        self._notice_fork()
+        with self._lock:
+            return {
+                "version": STATE_VERSION,
+                "position": self._position,
+                "epoch": self._epoch,
+                "lanes": self.lanes.count,
+                **self._identity(),
+                "lane_states": {
+                    str(lane): state.to_json() for lane, state in self._states().items()
+                },
+            }
+
+    def _identity(self) -> dict[str, Any]:
+        """What a position is a position in."""
+        bos_id, eos_id = self.packing.marks(self.tokenizer)
+        order = "shuffled" if self._shuffle else "sequential"
+        return {
+            "text": f"{self.source.fingerprint} {self._dealing} {order}-{self._seed}",
+            "tokenizer": f"{self.tokenizer.fingerprint} bos {bos_id} eos {eos_id}",
+            "packing": self.packing.fingerprint(self.seq_len),
+            "endless": self.endless,
+        }
+
+    @staticmethod
+    def join_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """One state of those of all ranks, which every rank can load, of any number that works."""
+        if not states:
+            raise StateError("no states to join; give those of all ranks")
+        first, lane_states = dict(states[0]), dict[str, Any]()
+        for state in states:
+            for key in ("version", "position", "epoch", "lanes", *_IDENTITY):
+                if state.get(key) != first.get(key):
+                    raise StateError(
+                        f"these states are not of one step: {key} is {first.get(key)!r} in one "
+                        f"and {state.get(key)!r} in another"
+                    )
+            lane_states |= state["lane_states"]
+        missing = [lane for lane in range(first["lanes"]) if str(lane) not in lane_states]
+        if missing and first["position"]:
+            raise StateError(f"lanes {missing!s:.100} are in none of the states; join all ranks'")
+        return {**first, "lane_states": lane_states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken, or say why that cannot be."""
+        expected = self.state_dict()
+        if isinstance(state, dict) and state.get("version", STATE_VERSION) != STATE_VERSION:
+            raise StateError(
+                f"the state has version {state['version']!r}; this Penstock reads {STATE_VERSION}"
+            )
+        if not isinstance(state, dict) or set(state) != set(expected):
+            raise StateError(
+                f"not a state of a TextLoader: expected the keys {sorted(expected)}, found "
+                f"{sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__}"
+            )
+        differences = [
+            f"{key}: saved {state[key]!r}, here {expected[key]!r}"
+            for key in _IDENTITY
+            if state[key] != expected[key]
+        ]
+        if differences:
+            raise StateError("this state continues other rows; " + "; ".join(differences))
+        for key in ("position", "epoch", "lanes"):
+            if type(state[key]) is not int or not 0 <= state[key] < _MAX_POSITION:
+                raise StateError(f"{key} is {state[key]!r}, not a count")
+        lanes = self._lanes_of(state)
+        position, saved = state["position"], state["lane_states"]
+        wanted = self._lanes_at(position, lanes.count)
+        if not isinstance(saved, dict) or (position and not set(map(str, wanted)) <= set(saved)):
+            raise StateError(
+                f"rank {self.rank} of {self.ranks} needs lanes {list(wanted)}, and this state has "
+                f"lanes {list(saved)!s:.100}: load the state that this rank saved, or one that "
+                "TextLoader.join_states made of the states of all ranks"
+            )
+        from penstock.text.live.state import LaneState
+
+        most = self.packing.max_waiting
+        states = {
+            lane: LaneState.from_json(saved[str(lane)], most, len(self._blocks))
+            for lane in wanted
+            if position
+        }
+        self._notice_fork()
+        with self._lock:
+            self.lanes = lanes
+            self._go_to(state["epoch"], position, states)
+
+    def _lanes_of(self, state: dict[str, Any]) -> Lanes:
+        count = state["lanes"]
+        if count == self.lanes.count:
+            return self.lanes
+        if self._lanes_asked is not None:
+            raise StateError(
+                f"the state has {count} lanes, and this loader was made with "
+                f"lanes={self._lanes_asked}; leave that out, and it takes those of the state"
+            )
+        return self._new_lanes(count, StateError)
+
+    def close(self) -> None:
+        """End all threads; iterating again starts them again."""
+        self._notice_fork()
+        with self._lock:
+            self._stop_engine()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def position(self) -> int:
+        """How many rows (of this epoch, if it is not endless) all ranks have been handed."""
+        return self._position
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this rank reads its next document in."""
+        if not self.endless:
+            return self._epoch
+        return min(
+            self.lanes.block_at(lane, state.place.ordinal)[0]
+            for lane, state in self._states().items()
+        )
+
+    @property
+    def stats(self) -> TextLoaderStats:
+        """Counts since this loader was made."""
+        engine = self._engine
+        seconds = Seconds()
+        seconds.add(self._seconds)
+        if engine is not None:
+            seconds.add(engine.seconds)
+        return self._counts.to_stats(
+            seconds,
+            row_tokens=self.seq_len,
+            elapsed=time.perf_counter() - self._started if self._started else 0.0,
+            ready=engine.num_ready if engine else 0,
+        )
+
+    def _next(self) -> Batch:
+        self._notice_fork()
+        with self._lock:
+            self._started = self._started or time.perf_counter()
+            ready = self._get_ready()
+            counts, rows = ready.memory.counts, ready.rows
+            lent = self._pool.lend(ready.memory)
+            batch = {name: show(lent, rows, counts) for name, show in self._show.items()}
+            if "cu_seqlens" in batch:
+                batch["max_seqlen"] = int(counts[MAX_SEQLEN])
+            self._counts.batches += 1
+            self._counts.rows += rows
+            self._counts.tokens += int(counts[NUM_TOKENS])
+            self._counts.cropped = self._cropped_before + ready.num_cropped
+            # Last, and together, so that an interrupt before it loses nothing.
+            self._snapshots, self._position = (
+                ready.snapshots,
+                self._position + self.batch_size * self.ranks,
+            )
+            return batch
+
+    def _get_ready(self) -> "Ready":
+        try:
+            if self._engine is None or self._engine.position != self._position:
+                # Where they differ, an interrupt fell between taking a batch and counting it.
+                self._stop_engine()
+                self._engine = self._new_engine()
+                self._engine.start()
+            return self._engine.get()
+        except BaseException:
+            self._stop_engine()  # the position still is that of the batch that failed
+            raise
+
+    def _lanes_at(self, position: int, count: int) -> list[int]:
+        """The lanes of this rank, as its rows come from them; the first is not the next."""
+        residue = (position + self.rank) % self.ranks
+        return list(range(residue, count, self.ranks))
+
+    def _states(self) -> "dict[int, LaneState]":
+        """This rank's lanes after what was handed out."""
+        if self._snapshots:
+            lanes = self._lanes_at(self._position, self.lanes.count)
+            states = (snapshot.state() for snapshot in self._snapshots)
+            return dict(zip(lanes, states, strict=True))
+        return self._lane_states
+
+    def _go_to(self, epoch: int, position: int, states: "dict[int, LaneState]") -> None:
+        self._stop_engine()
+        self._epoch, self._position = epoch, position
+        self._lane_states, self._snapshots = states, ()
+
+    def _text(self) -> "LaneText":
+        from penstock.text.live.reading import LaneText
+
+        read_bytes = max(_READ_BYTES * self.ranks // self.lanes.count, _LEAST_READ_BYTES)
+        return LaneText(source=self.source, lanes=self.lanes, batch_bytes=read_bytes)
+
+    def _new_engine(self) -> "Engine":
+        from penstock.text.live.engine import Engine, Work
+        from penstock.text.live.reading import Place
+        from penstock.text.live.state import LaneState
+
+        lanes = self._lanes_at(self._position, self.lanes.count)
+        begin = {
+            lane: LaneState(place=Place(ordinal=self.lanes.first_ordinal(lane, self._epoch)))
+            for lane in lanes
+        }
+        states = begin | self._states()
+        work = Work(
+            text=self._text(),
+            tokenizer=self.tokenizer,
+            packing=self.packing,
+            layout=self._layout,
+            lanes=tuple(lanes),
+            states=tuple(states[lane] for lane in lanes),
+            position=self._position,
+            step_size=self.batch_size * self.ranks,
+            first=(self._position + self.rank) // self.ranks % len(lanes),
+            epoch=None if self.endless else self._epoch,
+            num_threads=self._threads,
+        )
+        engine = Engine(work, self._pool, self._prefetch)
+        self._cropped_before = self._counts.cropped
+        self._finalizer = weakref.finalize(self, engine.abandon)
+        self._finalizer.atexit = False  # at exit, `engine` closes all of them, and waits
+        return engine
+
+    def _stop_engine(self) -> None:
+        # First of all let go of it: interrupted, a half-closed engine must not be used again.
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            self._seconds.add(engine.seconds)
+            engine.close()
+            self._finalizer.detach()
+
+    def _notice_fork(self) -> None:
+        """Start anew in a forked child: it has no threads, and perhaps a lock one of them held."""
+        if self._pid != os.getpid():
+            self._lane_states = self._states()
+            self._stop_engine()
+            self._reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle for other processes: settings and position, no threads and no memory."""
+        left_out = ("_engine", "_finalizer", "_lock", "_pool", "_show", "_snapshots")
+        state = {key: value for key, value in self.__dict__.items() if key not in left_out}
+        return state | {"_lane_states": self._states()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()

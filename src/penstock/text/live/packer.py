@@ -1,0 +1,216 @@
+"""`Packer`: lanes of tokens to the memory of batches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import StateError
+from penstock.pack.kernels import (
+    CROPPED,
+    NEXT_DOCUMENT,
+    NEXT_SLOT,
+    PIECE_LENGTH,
+    PIECE_START,
+    SLOT_WORDS,
+    SPLIT,
+)
+from penstock.read.layout import NUM_COUNTS, BatchLayout
+from penstock.text.live import kernels
+from penstock.text.live.packing import POLICIES, Packing
+from penstock.text.live.reading import START, Place
+from penstock.text.live.state import BLOCK_BITS, Snapshot
+from penstock.text.live.tokenizing import Tokens
+from penstock.text.tokenizers.tokenizer import Tokenizer
+from penstock.views.kernels import ROWS, SEGMENT_WORDS, ViewState
+
+_FIRST_ARENA_TOKENS = 1 << 16
+
+
+class Packer:
+    """The buffers of `num_lanes` lanes.
+
+    `pack` asks `next_tokens(lane)` for what comes next of a lane, None where it ends.
+    """
+
+    def __init__(
+        self,
+        packing: Packing,
+        tokenizer: Tokenizer,
+        layout: BatchLayout,
+        num_lanes: int,
+    ) -> None:
+        self.layout = layout
+        self._token_bytes = layout.record.itemsize
+        seq_len = layout.width
+        columns = seq_len + (packing.policy == "bos_best_fit")
+        self.max_waiting = packing.max_waiting
+        self._rules = kernels.Rules(
+            np.int64(POLICIES.index(packing.policy)),
+            np.int64(columns),
+            np.int64(1 if packing.policy == "flat" else packing.buffer_size),
+            np.int64(packing.refill),
+            *(np.int64(mark) for mark in packing.marks(tokenizer)),
+        )
+        self._view = _view_state(packing, seq_len)
+        self._table = self.layout.for_kernels()
+        self._segments = np.empty((seq_len + 2, SEGMENT_WORDS), np.int64)
+        self._counts, self._at = np.zeros(NUM_COUNTS, np.int64), np.zeros(1, np.int64)
+        self._lanes = _new_lanes(num_lanes, self.max_waiting + 1, columns)
+        self._arenas = [np.empty(0, self._token_type) for _ in range(num_lanes)]
+        for lane in range(num_lanes):
+            self._use_arena(lane, np.empty(_FIRST_ARENA_TOKENS, self._token_type))
+        self._fed: list[Tokens | None] = [None] * num_lanes
+        self._places = [START] * num_lanes
+
+    @property
+    def _token_type(self) -> Any:
+        return self.layout.record["token"]
+
+    @property
+    def num_cropped(self) -> int:
+        """Tokens that were dropped with the ends of documents."""
+        return int(self._lanes.numbers[:, CROPPED].sum())
+
+    @property
+    def num_split(self) -> int:
+        """Documents that are not whole in one row."""
+        return int(self._lanes.numbers[:, SPLIT].sum())
+
+    def pack(
+        self,
+        lane_of_row: NDArray[np.int64],
+        address: int,
+        next_tokens: Callable[[int], Tokens | None],
+    ) -> NDArray[np.int64]:
+        """Fill rows, each from its lane, into a batch's memory; answers the lanes of those rows.
+
+        There are fewer where lanes have ended. With address 0 rows are only counted.
+        """
+        self._at[0] = 0
+        while True:
+            outcome = kernels.pack_rows(
+                self._lanes,
+                self._rules,
+                self._view,
+                self._table,
+                self._segments,
+                lane_of_row,
+                address,
+                self._counts,
+                self._at,
+            )
+            if outcome == kernels.ROW_DONE:
+                return lane_of_row
+            row = int(self._at[0])
+            lane = int(lane_of_row[row])
+            if outcome == kernels.NEEDS_DOCUMENTS:
+                self._feed(lane, next_tokens(lane))
+            elif outcome == kernels.NEEDS_ROOM:
+                self._make_room(lane)
+            else:
+                is_left = (lane_of_row != lane) | (np.arange(len(lane_of_row)) < row)
+                lane_of_row = np.ascontiguousarray(lane_of_row[is_left])
+
+    def begin_at(self, lane: int, place: Place, *, in_refill: bool) -> None:
+        """Say which document will be fed next."""
+        self._places[lane] = place
+        self._lanes.numbers[lane, kernels.IN_REFILL] = in_refill
+
+    def snapshot(self, lane: int) -> Snapshot:
+        """What the rows to come of a lane depend on."""
+        tokens, feed = self._fed[lane], self._lanes.feeds[lane]
+        place, block, block_bytes = self._places[lane], -1, 0
+        if tokens is not None:
+            used = int(self._lanes.numbers[lane, NEXT_DOCUMENT])
+            block, block_bytes = tokens.block, int(tokens.bytes_before[used])
+            place = Place(
+                ordinal=tokens.ordinal,
+                number=tokens.number + used,
+                first_token=int(feed[kernels.FIRST_TOKEN]),
+            )
+        return Snapshot(
+            place=place,
+            block=block,
+            block_bytes=block_bytes,
+            in_refill=bool(self._lanes.numbers[lane, kernels.IN_REFILL]),
+            slots=self._lanes.slots[lane].copy(),
+            arrival=self._lanes.arrival[lane].copy(),
+        )
+
+    def put_back(self, lane: int, pieces: NDArray[np.int64], ids: NDArray[np.uint32]) -> None:
+        """Fill a lane's buffer with documents that waited when its state was saved."""
+        num_marks = int(self._rules.bos_id >= 0) + int(self._rules.eos_id >= 0)
+        lengths = pieces[:, kernels.PUT_NUM_IDS] + num_marks
+        if (pieces[:, kernels.PUT_FIRST] >= lengths).any() or len(pieces) > self.max_waiting:
+            raise StateError(
+                "a document that waits in the state is shorter than it was when that was saved; "
+                "this is not the text, or not the tokenizer, that it was saved with"
+            )
+        at = np.zeros(1, np.int64)
+        while not kernels.put_back(
+            self._lanes, self._rules, lane, self._token_bytes, ids.ctypes.data, pieces, at
+        ):
+            self._make_room(lane)
+
+    def _feed(self, lane: int, tokens: Tokens | None) -> None:
+        numbers, feed = self._lanes.numbers[lane], self._lanes.feeds[lane]
+        place = self._places[lane]
+        is_first, self._fed[lane] = self._fed[lane] is None, tokens or self._fed[lane]
+        numbers[NEXT_DOCUMENT] = 0
+        feed[:] = 0
+        if tokens is None:
+            feed[kernels.IS_END] = 1
+            self._fed[lane] = None
+            return
+        if tokens.number == 0:
+            numbers[kernels.IN_REFILL] = 0
+        feed[kernels.IDS] = 0 if tokens.ids is None else tokens.ids.ctypes.data
+        feed[kernels.OFFSETS] = tokens.offsets.ctypes.data
+        feed[kernels.NUM_DOCUMENTS] = tokens.num_documents
+        feed[kernels.FIRST_ID] = (tokens.block << BLOCK_BITS) + tokens.number
+        feed[kernels.FIRST_NUMBER] = tokens.number
+        if is_first and (place.ordinal, place.number) == (tokens.ordinal, tokens.number):
+            feed[kernels.FIRST_TOKEN] = place.first_token
+
+    def _make_room(self, lane: int) -> None:
+        """Move tokens that wait together; into a larger arena, if they fill most of this one."""
+        slots, arena = self._lanes.slots[lane], self._arenas[lane]
+        used = np.flatnonzero(self._lanes.arrival[lane] >= 0)
+        used = used[np.argsort(slots[used, PIECE_START])]
+        num_kept = int(np.minimum(slots[used, PIECE_LENGTH], self._rules.columns).sum()) + len(used)
+        num_wanted = num_kept + num_kept // 2 + int(self._rules.columns) + 1
+        if num_wanted > len(arena):
+            arena = np.empty(max(num_wanted, len(arena) + len(arena) // 4), arena.dtype)
+        size, target = self._token_bytes, arena.ctypes.data
+        kernels.move_together(self._lanes, self._rules, lane, used, target, size)
+        self._use_arena(lane, arena)
+
+    def _use_arena(self, lane: int, arena: NDArray[Any]) -> None:
+        self._arenas[lane] = arena
+        self._lanes.arenas[lane] = arena.ctypes.data
+        self._lanes.numbers[lane, kernels.ARENA_SIZE] = len(arena)
+
+
+def _view_state(packing: Packing, seq_len: int) -> ViewState:
+    kind, width, masks = np.int64(ROWS), np.int64(seq_len), np.int64(packing.mask_ends)
+    none = np.int64(0)
+    nothing = np.empty((0, 3), np.int64), np.empty(0, np.int64)
+    return ViewState(kind, width, none, none, masks, none, none, none, none, *nothing)
+
+
+def _new_lanes(num_lanes: int, room: int, columns: int) -> kernels.Lanes:
+    slots = np.zeros((num_lanes, room, SLOT_WORDS), np.int64)
+    slots[:, :, NEXT_SLOT] = np.arange(1, room + 1)
+    return kernels.Lanes(
+        slots,
+        np.full((num_lanes, room), -1, np.int64),
+        np.full((num_lanes, columns + 1), -1, np.int64),
+        np.full((num_lanes, columns + 1), -1, np.int64),
+        np.zeros((num_lanes, 2, columns // 64 + 1), np.uint64),
+        np.zeros((num_lanes, room), np.int64),
+        np.zeros((num_lanes, kernels.NUM_LANE_NUMBERS), np.int64),
+        np.zeros(num_lanes, np.int64),
+        np.zeros((num_lanes, kernels.FEED_WORDS), np.int64),
+    )

@@ -1,0 +1,123 @@
+"""What the rows to come of a lane depend on, and how that is saved."""
+
+import base64
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import StateError
+from penstock.pack.kernels import FIRST_RECORD, PIECE_DOCUMENT, PIECE_LENGTH
+from penstock.text.live.reading import START, Place
+
+BLOCK_BITS = 32  # a document's id is its block, and its number in so many bits
+_MOST = 1 << 62
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Documents that wait to be packed, the first to come first."""
+
+    documents: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """their ids: block * 2^32 + number"""
+    first_tokens: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """how many tokens of each came before"""
+    num_tokens: int = 0
+    """of all of them: those that are read again must have as many"""
+
+    def to_text(self) -> str:
+        """A short text: neighbours differ by little, and most of the bytes of that are equal."""
+        both = np.stack([np.diff(self.documents, prepend=0), self.first_tokens]).astype("<i8")
+        planes = np.ascontiguousarray(both.view(np.uint8).reshape(-1, 8).T)
+        return base64.b85encode(zlib.compress(planes.tobytes(), 9)).decode()
+
+    @classmethod
+    def from_text(cls, text: Any, num_tokens: int, max_documents: int) -> Self:
+        """What `to_text` gave, if it can be."""
+        most = 16 * max_documents
+        try:
+            planes = zlib.decompressobj().decompress(base64.b85decode(text), most + 1)
+            both = np.frombuffer(planes, np.uint8).reshape(8, -1).T.copy().view("<i8")
+            differences, first_tokens = both.reshape(2, -1).astype(np.int64)
+        except (ValueError, TypeError, zlib.error):
+            raise StateError("the documents that wait in a lane of the state are damaged") from None
+        if len(planes) > most:
+            raise StateError(f"more than {max_documents:,} documents wait in a lane of the state")
+        documents = np.cumsum(differences, dtype=np.int64)
+        return cls(documents=documents, first_tokens=first_tokens, num_tokens=num_tokens)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneState:
+    """A lane between two rows."""
+
+    place: Place = START
+    """which document comes next"""
+    in_refill: bool = False
+    """whether that comes before the next choice is made, however many wait"""
+    waiting: Waiting = field(default_factory=Waiting)
+
+    def to_json(self) -> dict[str, Any]:
+        """The saved form."""
+        return {
+            "ordinal": self.place.ordinal,
+            "number": self.place.number,
+            "first_token": self.place.first_token,
+            "in_refill": int(self.in_refill),
+            "waiting": self.waiting.to_text(),
+            "tokens": self.waiting.num_tokens,
+        }
+
+    @classmethod
+    def from_json(cls, saved: Any, max_documents: int, num_blocks: int) -> Self:
+        """What `to_json` gave, if it can be."""
+        names = list(cls().to_json())
+        if not isinstance(saved, dict) or sorted(saved) != sorted(names):
+            raise StateError(f"a lane of the state has to have {names}, and is {saved!r:.100}")
+        for name in names:
+            value = saved[name]
+            if name != "waiting" and (type(value) is not int or not 0 <= value < _MOST):
+                raise StateError(f"a lane of the state has {name} {value!r:.40}, no count")
+        waiting = Waiting.from_text(saved["waiting"], saved["tokens"], max_documents)
+        blocks = waiting.documents >> BLOCK_BITS
+        if blocks.size and not 0 <= blocks.min() <= blocks.max() < num_blocks:
+            raise StateError(
+                f"a document of block {blocks.max():,} waits in a lane of the state, and there are "
+                f"{num_blocks:,} blocks"
+            )
+        if waiting.first_tokens.size and waiting.first_tokens.min() < 0:
+            raise StateError("a document that waits in a lane of the state begins before itself")
+        return cls(
+            place=Place(
+                ordinal=saved["ordinal"], number=saved["number"], first_token=saved["first_token"]
+            ),
+            in_refill=bool(saved["in_refill"]),
+            waiting=waiting,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """A lane between two rows, as raw as it is fast to copy."""
+
+    place: Place
+    block: int
+    """that the next document is read from; -1 before the first"""
+    block_bytes: int
+    """of text of that block that came in"""
+    in_refill: bool
+    slots: NDArray[np.int64]
+    arrival: NDArray[np.int64]
+
+    def state(self) -> LaneState:
+        """What is worth saving of it."""
+        used = np.flatnonzero(self.arrival >= 0)
+        slots = self.slots[used[np.argsort(self.arrival[used])]]
+        waiting = Waiting(
+            documents=slots[:, PIECE_DOCUMENT],
+            first_tokens=slots[:, FIRST_RECORD],
+            num_tokens=int(slots[:, PIECE_LENGTH].sum()),
+        )
+        return LaneState(place=self.place, in_refill=self.in_refill, waiting=waiting)

@@ -1,0 +1,110 @@
+"""How many rows every lane has in an epoch, which all ranks must know to end it together.
+
+Nobody can say without tokenizing all of the text, so that is done, once: the length of every
+document is kept in the user's cache, eight bytes each. How blocks are then dealt out and packed, in
+this epoch or in another, takes no more than packing these lengths.
+"""
+
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from penstock.cache import cached
+from penstock.text.live.packer import Packer
+from penstock.text.live.packing import Packing
+from penstock.text.live.reading import LaneText
+from penstock.text.live.tokenizing import Tokens, tokenize_text
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+_VERSION = 1
+_ROWS_AT_ONCE = 4096
+
+Lengths = list[NDArray[np.int64]]
+"""of the documents of each block"""
+
+
+def count_rows(
+    text: LaneText,
+    tokenizer: Tokenizer,
+    packing: Packing,
+    seq_len: int,
+    epoch: int,
+    num_threads: int,
+) -> list[int]:
+    """The rows of each lane in an epoch."""
+    lengths = document_lengths(text, tokenizer, num_threads)
+    layout = packing.layout(tokenizer, seq_len, _ROWS_AT_ONCE, np.int64)
+    counts = []
+    for lane in range(text.lanes.count):
+        tokens = _lengths_of_lane(text, lane, epoch, lengths)
+        packer = Packer(packing, tokenizer, layout, 1)
+        wanted = np.zeros(_ROWS_AT_ONCE, np.int64)
+        rows = num_rows = _ROWS_AT_ONCE
+        counts.append(0)
+        while rows == num_rows:
+            rows = len(packer.pack(wanted, 0, lambda _, tokens=tokens: next(tokens, None)))  # type: ignore[misc]
+            counts[-1] += rows
+    return counts
+
+
+def _lengths_of_lane(text: LaneText, lane: int, epoch: int, lengths: Lengths) -> Iterator[Tokens]:
+    lanes = text.lanes
+    for ordinal in range(lanes.first_ordinal(lane, epoch), lanes.first_ordinal(lane, epoch + 1)):
+        _, block = lanes.block_at(lane, ordinal)
+        offsets = np.concatenate([[0], np.cumsum(lengths[block])])
+        yield Tokens(
+            ids=None,
+            offsets=offsets,
+            ordinal=ordinal,
+            block=block,
+            number=0,
+            bytes_before=np.zeros_like(offsets),
+        )
+
+
+def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> Lengths:
+    """The number of ids of every document; from the cache, if they have been counted before."""
+    num_blocks = len(text.lanes.blocks)
+    identity = f"{_VERSION} {text.source.fingerprint} {tokenizer.fingerprint}"
+    name = f"{xxhash.xxh3_128_hexdigest(identity.encode())}.npy"
+
+    def find(path: Path) -> Lengths | None:
+        try:
+            stored = np.load(path, allow_pickle=False)
+        except (FileNotFoundError, ValueError, EOFError):
+            return None
+        if stored.ndim != 1 or stored.dtype != np.int64 or stored.size < num_blocks:
+            return None
+        counts, lengths = stored[:num_blocks], stored[num_blocks:]
+        is_whole = counts.min() >= 0 and counts.sum() == lengths.size
+        if not is_whole or (lengths.size and lengths.min() < 0):
+            return None
+        return np.split(lengths, np.cumsum(counts)[:-1])
+
+    def make(path: Path) -> None:
+        lengths = _count(text, tokenizer, num_threads)
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        counts = np.array([block.size for block in lengths], np.int64)
+        try:
+            with temporary.open("wb") as file:
+                np.save(file, np.concatenate([counts, *lengths]))
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    return cached("lengths", name, find, make)
+
+
+def _count(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> Lengths:
+    def count(block: int) -> NDArray[np.int64]:
+        tokenized = (tokenize_text(part, tokenizer) for part in text.read_block(block))
+        lengths = [np.diff(tokens.offsets) for tokens in tokenized]
+        return np.concatenate([np.empty(0, np.int64), *lengths])
+
+    with ThreadPoolExecutor(num_threads, "penstock-count") as threads:
+        return list(threads.map(count, range(len(text.lanes.blocks))))
