@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.machine.memory import new_pages
 from penstock.read.layout import ALIGNMENT_BYTES, NUM_COUNTS
 
 
@@ -44,7 +45,7 @@ class Pool:
         try:
             return self._free.pop()  # the one that is most likely still in the processor's cache
         except IndexError:
-            block = np.empty(self._num_bytes + ALIGNMENT_BYTES, np.uint8)
+            block = new_pages(self._num_bytes + ALIGNMENT_BYTES, np.uint8)
             start = -block.ctypes.data % ALIGNMENT_BYTES
             return Memory(block[start : start + self._num_bytes])
 

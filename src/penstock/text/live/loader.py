@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.text.live.state import LaneState, Snapshot
 
 STATE_VERSION = 1
-_READ_BYTES, _LEAST_READ_BYTES = 1 << 19, 1 << 16
+_READ_BYTES, _LEAST_READ_BYTES = 1 << 18, 1 << 16
 _MAX_POSITION = 1 << 62
 _IDENTITY = ("text", "tokenizer", "packing", "endless")
 
@@ -155,7 +155,7 @@ class TextLoader:
         self._lock = threading.RLock()
         # Two beside those packed ahead: the batch in the user's hand, and the one in the making.
         make_pool = PinnedPool if self._pin_memory else Pool
-        self._pool = make_pool(self._layout.num_bytes, self._prefetch + 2)
+        self._pool = make_pool(self._layout.num_bytes, self._prefetch + 4)
         self._show = {
             name: shower(place, self._output, pinned=self._pin_memory)
             for name, place in self._layout.places().items()

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StateError
+from penstock.machine.memory import new_pages
 from penstock.pack.kernels import (
     CROPPED,
     NEXT_DOCUMENT,
@@ -60,7 +61,7 @@ class Packer:
         self._lanes = _new_lanes(num_lanes, self.max_waiting + 1, columns)
         self._arenas = [np.empty(0, self._token_type) for _ in range(num_lanes)]
         for lane in range(num_lanes):
-            self._use_arena(lane, np.empty(_FIRST_ARENA_TOKENS, self._token_type))
+            self._use_arena(lane, new_pages(_FIRST_ARENA_TOKENS, self._token_type))
         self._fed: list[Tokens | None] = [None] * num_lanes
         self._places = [START] * num_lanes
 
@@ -182,7 +183,7 @@ class Packer:
         num_kept = int(np.minimum(slots[used, PIECE_LENGTH], self._rules.columns).sum()) + len(used)
         num_wanted = num_kept + num_kept // 2 + int(self._rules.columns) + 1
         if num_wanted > len(arena):
-            arena = np.empty(max(num_wanted, len(arena) + len(arena) // 4), arena.dtype)
+            arena = new_pages(max(num_wanted, len(arena) + len(arena) // 4), arena.dtype)
         size, target = self._token_bytes, arena.ctypes.data
         kernels.move_together(self._lanes, self._rules, lane, used, target, size)
         self._use_arena(lane, arena)

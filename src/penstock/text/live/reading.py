@@ -1,6 +1,6 @@
 """The documents of a lane, as text, from any place on."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,7 +51,7 @@ class LaneText:
     skipped: Callable[[BadRow], None] = lambda row: None
     """told of every bad row that is left out"""
 
-    def read(self, lane: int, place: Place, epoch: int | None = None) -> Iterator[Text]:
+    def read(self, lane: int, place: Place, epoch: int | None = None) -> Generator[Text]:
         """The documents of a lane from `place` on: for ever, or to the end of an epoch."""
         ordinal, num_empty = place.ordinal, 0
         while True:

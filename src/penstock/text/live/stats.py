@@ -22,7 +22,7 @@ class TextLoaderStats:
     padded_share: float
     """of all columns of inputs"""
     waiting_for_reader: float
-    """the share of the tokenizing threads' time in which they read text"""
+    """the share of the tokenizing threads' time in which they waited for text to be read"""
     waiting_for_tokenizer: float
     """the share of the packing thread's time in which it waited for tokens"""
     waiting_for_consumer: float
@@ -34,9 +34,10 @@ class Seconds:
     """Of a loader's threads."""
 
     reading: float = 0.0
+    waiting_for_text: float = 0.0
     tokenizing: float = 0.0
     idle: float = 0.0
-    """of tokenizing threads: all is read that may be ahead"""
+    """of tokenizing threads: all is tokenized that may be ahead"""
     waiting_for_tokens: float = 0.0
     packing: float = 0.0
     waiting_for_consumer: float = 0.0
@@ -61,7 +62,7 @@ class Counts:
         self, seconds: Seconds, *, row_tokens: int, elapsed: float, ready: int
     ) -> TextLoaderStats:
         """The public form."""
-        threads = seconds.reading + seconds.tokenizing + seconds.idle
+        threads = seconds.waiting_for_text + seconds.tokenizing + seconds.idle
         packer = seconds.waiting_for_tokens + seconds.packing + seconds.waiting_for_consumer
         columns = self.rows * row_tokens
         return TextLoaderStats(
@@ -73,7 +74,7 @@ class Counts:
             ready=ready,
             cropped_share=self.cropped / max(1, self.cropped + self.tokens),
             padded_share=(columns - self.tokens) / max(1, columns),
-            waiting_for_reader=seconds.reading / (threads or 1.0),
+            waiting_for_reader=seconds.waiting_for_text / (threads or 1.0),
             waiting_for_tokenizer=seconds.waiting_for_tokens / (packer or 1.0),
             waiting_for_consumer=seconds.waiting_for_consumer / (packer or 1.0),
         )

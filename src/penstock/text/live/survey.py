@@ -5,6 +5,7 @@ document is kept in the user's cache, eight bytes each. How blocks are then deal
 this epoch or in another, takes no more than packing these lengths.
 """
 
+import json
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -70,8 +71,9 @@ def _lengths_of_lane(text: LaneText, lane: int, epoch: int, lengths: Lengths) ->
 def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> Lengths:
     """The number of ids of every document; from the cache, if they have been counted before."""
     num_blocks = len(text.lanes.blocks)
-    identity = f"{_VERSION} {text.source.fingerprint} {tokenizer.fingerprint}"
-    name = f"{xxhash.xxh3_128_hexdigest(identity.encode())}.npy"
+    # With the files' times: others may have the same names and sizes.
+    identity = [_VERSION, text.source.identity(), tokenizer.fingerprint]
+    name = f"{xxhash.xxh3_128_hexdigest(json.dumps(identity).encode())}.npy"
 
     def find(path: Path) -> Lengths | None:
         try:

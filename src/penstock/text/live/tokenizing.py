@@ -1,14 +1,15 @@
 """Reading and tokenizing in threads, a bounded way ahead of the packer.
 
-A thread takes the lane that has the least ahead, reads its next text, and tokenizes it. Text of a
-lane is read by one thread at a time, in order, and its tokens are handed on in that order, whoever
-is first: the number of threads, and how far they are ahead, changes nothing but the time.
+One thread reads, from the lane that has the least ahead, and others tokenize what it has read. The
+tokens of a lane are handed on in the order of its text, whoever is first: the number of threads,
+and how far they are ahead, changes nothing but the time.
 """
 
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,17 +64,20 @@ def tokenize_text(text: Text, tokenizer: Tokenizer) -> Tokens:
 class _Lane:
     """One lane of this rank."""
 
-    texts: Iterator[Text]
-    is_read: bool = False
-    """whether a thread reads its text just now"""
+    texts: Generator[Text]
     is_ended: bool = False
     num_read: int = 0
     num_taken: int = 0
     done: dict[int, Tokens | BaseException] = field(default_factory=dict)
 
+    @property
+    def num_ahead(self) -> int:
+        """Texts that were read, and whose tokens nobody has taken."""
+        return self.num_read - self.num_taken
+
 
 class TokenizingThreads:
-    """Threads that tokenize the lanes of a rank; `take` hands on what they have made."""
+    """A thread that reads the lanes of a rank, and some that tokenize; `take` hands tokens on."""
 
     def __init__(
         self,
@@ -86,14 +90,16 @@ class TokenizingThreads:
     ) -> None:
         self._tokenizer = tokenizer
         self._lanes = {lane: _Lane(text.read(lane, place, epoch)) for lane, place in places.items()}
-        # Each thread has one in hand, and one more waits.
-        self._max_ahead = max(1, -(-(num_threads + 1) // len(places)))
+        # Each thread has one in hand, and another one waits for it.
+        self._max_ahead = max(1, -(-2 * num_threads // len(places)))
+        self._texts: deque[tuple[_Lane, int, Text]] = deque()
         self._changed = threading.Condition()
-        self._is_stopped = False
+        self._is_stopped = self._is_reading = False
         self.seconds = Seconds()
+        work = [self._read_all, *[self._tokenize_all] * num_threads]
         self._threads = [
-            threading.Thread(target=self._run, name="penstock-tokenizer", daemon=True)
-            for _ in range(num_threads)
+            threading.Thread(target=_run, args=(each,), name="penstock-text", daemon=True)
+            for each in work
         ]
         for thread in self._threads:
             thread.start()
@@ -102,13 +108,11 @@ class TokenizingThreads:
         """What comes next of a lane, None at its end; waits for it, and raises what went wrong."""
         wanted = self._lanes[lane]
         with self._changed:
-            while True:
-                if wanted.num_taken in wanted.done:
-                    tokens = wanted.done.pop(wanted.num_taken)
-                    break
-                if self._is_stopped or (wanted.is_ended and wanted.num_taken == wanted.num_read):
+            while wanted.num_taken not in wanted.done:
+                if self._is_stopped or (wanted.is_ended and not wanted.num_ahead):
                     return None
                 self._changed.wait()
+            tokens = wanted.done.pop(wanted.num_taken)
             if isinstance(tokens, BaseException):
                 raise tokens
             wanted.num_taken += 1
@@ -122,65 +126,75 @@ class TokenizingThreads:
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Wait until the threads have ended."""
+        """Wait until the threads have ended, and close their files."""
         for thread in self._threads:
             thread.join()
+        for lane in self._lanes.values():
+            lane.texts.close()
 
-    def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
-        while (lane := self._choose()) is not None:
+    def _read_all(self) -> None:
+        while (lane := self._next_lane()) is not None:
             started = time.perf_counter()
-            number, text = self._read(lane)
-            read = time.perf_counter()
-            if text is not None and not isinstance(text, BaseException):
-                self._finish(lane, number, self._tokenize(text))
-            elif text is not None:
-                self._finish(lane, number, text)
-            done = time.perf_counter()
+            text: Text | BaseException | None
+            try:
+                text = next(lane.texts, None)
+            except BaseException as error:
+                text = error
             with self._changed:
-                self.seconds.reading += read - started
-                self.seconds.tokenizing += done - read
+                self.seconds.reading += time.perf_counter() - started
+                if isinstance(text, Text):
+                    self._texts.append((lane, lane.num_read, text))
+                else:
+                    lane.is_ended = True
+                    if text is not None:
+                        lane.done[lane.num_read] = text
+                lane.num_read += text is not None
+                self._is_reading = False
+                self._changed.notify_all()
 
-    def _choose(self) -> _Lane | None:
-        """The lane with the least ahead, once there is one to read; None if it is time to end."""
-        started = time.perf_counter()
+    def _next_lane(self) -> _Lane | None:
+        """The lane with the least ahead, once it may be read; None if it is time to end."""
         with self._changed:
             while not self._is_stopped:
-                ahead = [
-                    (lane.num_read - lane.num_taken, number)
-                    for number, lane in enumerate(self._lanes.values())
-                    if not lane.is_read and not lane.is_ended
-                ]
-                if ahead and min(ahead)[0] < self._max_ahead:
-                    lane = list(self._lanes.values())[min(ahead)[1]]
-                    lane.is_read = True
-                    self.seconds.idle += time.perf_counter() - started
-                    return lane
+                lanes = [lane for lane in self._lanes.values() if not lane.is_ended]
+                if not lanes:
+                    return None
+                least = min(lanes, key=lambda lane: lane.num_ahead)
+                if least.num_ahead < self._max_ahead:
+                    self._is_reading = True
+                    return least
                 self._changed.wait()
         return None
 
-    def _read(self, lane: _Lane) -> tuple[int, Text | BaseException | None]:
-        """The next text of a lane and its number; None at the end, and what went wrong."""
-        text: Text | BaseException | None
-        try:
-            text = next(lane.texts, None)
-        except BaseException as error:
-            text = error
-        with self._changed:
-            number = lane.num_read
-            lane.is_read = False
-            lane.is_ended = text is None or isinstance(text, BaseException)
-            lane.num_read += text is not None
-            self._changed.notify_all()
-        return number, text
+    def _tokenize_all(self) -> None:
+        while (found := self._next_text()) is not None:
+            lane, number, text = found
+            started = time.perf_counter()
+            tokens: Tokens | BaseException
+            try:
+                tokens = tokenize_text(text, self._tokenizer)
+            except BaseException as error:
+                tokens = error
+            with self._changed:
+                self.seconds.tokenizing += time.perf_counter() - started
+                lane.done[number] = tokens
+                self._changed.notify_all()
 
-    def _tokenize(self, text: Text) -> Tokens | BaseException:
-        try:
-            return tokenize_text(text, self._tokenizer)
-        except BaseException as error:
-            return error
-
-    def _finish(self, lane: _Lane, number: int, tokens: Tokens | BaseException) -> None:
+    def _next_text(self) -> tuple[_Lane, int, Text] | None:
         with self._changed:
-            lane.done[number] = tokens
-            self._changed.notify_all()
+            while not self._is_stopped:
+                if self._texts:
+                    return self._texts.popleft()
+                started, is_reading = time.perf_counter(), self._is_reading
+                self._changed.wait()
+                waited = time.perf_counter() - started
+                if is_reading:
+                    self.seconds.waiting_for_text += waited
+                else:
+                    self.seconds.idle += waited
+        return None
+
+
+def _run(work: Callable[[], None]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
+    work()

@@ -63,6 +63,9 @@ def read_parquet(file: TextFile, start: int, stop: int, reading: Reading) -> Ite
 
 
 def _open(raw: Any) -> Any:
+    # Arrow reads the file by itself: through Python it would hold the GIL, and all of a page twice.
+    with contextlib.suppress(OSError):  # where there is no /proc
+        raw = pyarrow().OSFile(f"/proc/self/fd/{raw.fileno()}")
     return pyarrow("pyarrow.parquet").ParquetFile(
         raw, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
     )
@@ -70,6 +73,7 @@ def _open(raw: Any) -> Any:
 
 def _batches(file: TextFile, start: int, stop: int, reading: Reading) -> Iterator[tuple[int, Any]]:
     """The number of the first row, and rows."""
+    pool = pyarrow().default_memory_pool()
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
         names = _check_columns(file.path, table.schema_arrow, reading.columns)
@@ -84,6 +88,9 @@ def _batches(file: TextFile, start: int, stop: int, reading: Reading) -> Iterato
             ):
                 yield row, rows
                 row += rows.num_rows
+                # It decodes through memory as large as a page, often all text of a row group, and
+                # would keep three times that; to give it back each time takes no longer.
+                pool.release_unused()
             if row != end:
                 raise FormatError(f"{file.path}: row group {number} ends early; it is damaged")
 

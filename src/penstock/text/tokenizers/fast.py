@@ -9,6 +9,7 @@ from penstock.text.merging.kernels import MAX_PIECE_BYTES, SCRATCH_WORDS_PER_BYT
 from penstock.text.splitting.unicode import classes
 from penstock.text.tokenizers import kernels
 from penstock.text.tokenizers.bpe import BytePairTokenizer
+from penstock.text.tokenizers.buffers import IdBuffers
 from penstock.text.tokenizers.kernels import Caches
 from penstock.text.tokenizers.tables import merge_tables
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
@@ -29,6 +30,10 @@ class FastTokenizer(BytePairTokenizer):
     def _idle(self) -> list[Caches]:
         return []
 
+    @cached_property
+    def _buffers(self) -> IdBuffers:
+        return IdBuffers()
+
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
         """See `Tokenizer`."""
         try:
@@ -37,7 +42,7 @@ class FastTokenizer(BytePairTokenizer):
             caches = _new_caches()
         state = np.array([0, offsets[0], 0, 0])
         # Every token has a byte of text or more, and the kernel stores two at a time.
-        ids = np.empty(int(offsets[-1] - offsets[0]) + 1, np.uint32)
+        ids = self._buffers.lend(int(offsets[-1] - offsets[0]) + 1)
         id_offsets = np.zeros(len(offsets), np.int64)
         code = self.pattern.code if self.pattern else 0
         while True:
