@@ -1,17 +1,26 @@
 import itertools
 import json
 import os
+import random
+import re
 import shutil
+import struct
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+import penstock
 from penstock.errors import FormatError, UsageError
 from penstock.text.sources import Columns, Slice, Source
+from penstock.text.sources import blocks as blocks_module
 from tests.test_sources import pack
+
+EMPTY_FRAME = pa.compress(b"", "zstd", asbytes=True)
 
 
 def texts_of(source, block, bad=None, **options):
@@ -29,6 +38,21 @@ def texts_of(source, block, bad=None, **options):
 def documents_of(source, bad=None, **options):
     """The documents of all blocks."""
     return [text for block in source.blocks() for text in texts_of(source, block, bad, **options)]
+
+
+def frame(text, *, is_streamed=False):
+    """A frame that says how much text it has, or one that does not, as streams are written."""
+    if not is_streamed:
+        return pa.compress(text, "zstd", asbytes=True)
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        for start in range(0, len(text), 1000):
+            stream.write(text[start : start + 1000])
+    return sink.getvalue().to_pybytes()
+
+
+def skippable(content, number=0):
+    return struct.pack("<II", 0x184D2A50 + number, len(content)) + content
 
 
 def test_every_row_group_with_rows_is_a_block(tmp_path):
@@ -141,3 +165,98 @@ def test_a_fingerprint_stays_when_data_moves_and_changes_when_documents_may(tmp_
     others.append(Source(there))
     found = [mine, *(source.fingerprint for source in others)]
     assert all(a != b for a, b in itertools.combinations(found, 2))
+
+
+@st.composite
+def frames_of(draw, text):
+    """A text in any frames, and what may lie between them."""
+    cuts = draw(st.lists(st.integers(0, len(text)), max_size=8))
+    content = b""
+    for a, b in itertools.pairwise(sorted([0, *cuts, len(text)])):
+        content += draw(st.sampled_from([b"", b"", EMPTY_FRAME, skippable(b"(\xb5/\xfd", 7)]))
+        content += frame(text[a:b], is_streamed=draw(st.booleans()))
+    return content + draw(st.sampled_from([b"", EMPTY_FRAME, skippable(b"")]))
+
+
+words = st.text("ab é\U0001d11e\r\ufeff", max_size=12)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), lines=st.lists(words, max_size=12))
+@pytest.mark.parametrize("kind", ["jsonl", "text"])
+def test_frames_give_every_document_once_and_in_order(tmp_path, monkeypatch, kind, data, lines):
+    if kind == "jsonl":
+        lines = [json.dumps({"text": line}, ensure_ascii=False) if line else "" for line in lines]
+    mark = data.draw(st.sampled_from(["", "", "\ufeff", "\ufeff\ufeff"]))
+    newline, last = data.draw(st.sampled_from(["\n", "\r\n"])), data.draw(st.booleans())
+    text = (mark + newline.join(lines) + newline * last).encode()
+    (tmp_path / f"a.{kind}").write_bytes(text)
+    (tmp_path / f"a.{kind}.zst").write_bytes(data.draw(frames_of(text)))
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", data.draw(st.sampled_from([1, 20, 60])))
+    plain, packed = (Source(tmp_path / f"a.{kind}{codec}", kind=kind) for codec in ("", ".zst"))
+    (whole,) = plain.slices(1 << 40)
+    batch_bytes = data.draw(st.sampled_from([1, 2, 7, 1 << 20]))
+    expected = texts_of(plain, whole)
+    assert documents_of(packed, batch_bytes=batch_bytes) == expected
+    assert documents_of(plain, batch_bytes=batch_bytes) == expected
+    blocks = packed.blocks()
+    assert all(0 < block.start == other.stop for other, block in itertools.pairwise(blocks))
+    assert not blocks or (blocks[0].start, blocks[-1].stop) == (0, len(packed_bytes(packed)))
+    assert bool(blocks) or not text
+
+
+def packed_bytes(source):
+    return Path(source.files[0]).read_bytes()
+
+
+def test_small_frames_are_joined_to_about_4_mib_and_large_ones_stay(tmp_path):
+    noise = random.Random(0).randbytes(10 << 20).hex().encode()
+    for is_streamed in (False, True):
+        for sizes, expected in [
+            ([4 << 20] * 4, [4 << 20] * 4),
+            ([1 << 20] * 16, [4 << 20] * 4),
+            ([100, 9 << 20, 100, 100, 9 << 20], [100, 9 << 20, 200, 9 << 20]),
+            ([100, 0, 0, 4 << 20, 0], [100 + (4 << 20)]),
+            ([0, 0], []),
+        ]:
+            cuts = itertools.pairwise(itertools.accumulate(sizes, initial=0))
+            frames = [frame(noise[a:b], is_streamed=is_streamed) for a, b in cuts]
+            (tmp_path / "a.txt.zst").write_bytes(b"".join(frames))
+            blocks = Source(tmp_path).blocks()
+            if is_streamed:  # then it is estimated as English, which is packed better than digits
+                assert len(blocks) == len(expected)
+                for block, size in zip(blocks, expected, strict=True):
+                    assert 1 / 2 < block.size_bytes / size < 2.1
+            else:
+                assert [block.size_bytes for block in blocks] == expected
+                starts = [0, *itertools.accumulate(map(len, frames))]
+                assert {block.start for block in blocks} <= set(starts)
+
+
+def test_what_repack_writes_is_a_block_for_every_frame(tmp_path):
+    texts = [f"{number:06} " + "word " * 20_000 for number in range(200)]
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    penstock.repack(tmp_path / "a.txt", tmp_path / "out", to="jsonl", workers=1)
+    source = Source(tmp_path / "out" / "*.zst")
+    blocks = source.blocks()
+    assert len(blocks) == 5
+    assert all(4 << 20 <= block.size_bytes < 5 << 20 for block in blocks[:-1])
+    assert documents_of(source) == [text.encode() for text in texts]
+
+
+def test_a_bad_line_inside_a_run_of_frames_can_be_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 1)
+    first, second = frame(b'{"text": "one"}\n'), frame(b'{"text": "two"}\n{"text": \n')
+    for kind, rest in [("jsonl", b""), ("text", b"\xff\n")]:
+        (tmp_path / "a.zst").write_bytes(first + (frame(b"\n" + rest) if rest else second))
+        source = Source(tmp_path / "a.zst", kind=kind, bad_rows="skip")
+        bad = []
+        documents_of(source, bad.append)
+        (row,) = bad
+        found = pa.CompressedInputStream(
+            pa.BufferReader(packed_bytes(source)[len(first) :]), "zstd"
+        ).read()
+        where = r"line at byte (\d+) of what is unpacked from byte (\d+) on"
+        place = re.fullmatch(where, row.place)
+        assert int(place[2]) == len(first)
+        assert found[int(place[1]) :] in (b'{"text": \n', b"\xff\n")

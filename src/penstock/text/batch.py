@@ -36,6 +36,9 @@ class TextBatch:
     counted: Counted = "row"
     """what `rows` are: numbers, or where lines begin, if nobody has counted those before"""
 
+    unpacked_from: int = 0
+    """where in a compressed file the text begins whose bytes are counted"""
+
     @property
     def num_documents(self) -> int:
         """How many documents these are."""
@@ -47,10 +50,17 @@ class TextBatch:
         of = {
             "row": f"row {number:,}",
             "line": f"line {number + 1:,}",
-            "byte": f"line at byte {number:,}",
+            "byte": line_at(number, self.unpacked_from),
         }
         return ": ".join(part for part in (self.file, of[self.counted]) if part)
 
     def text(self, document: int) -> bytes:
         """One document's UTF-8."""
         return self.data[self.offsets[document] : self.offsets[document + 1]].tobytes()
+
+
+def line_at(byte: int, unpacked_from: int = 0) -> str:
+    """Where a person finds a line if nobody has counted those before it."""
+    return f"line at byte {byte:,}" + (
+        f" of what is unpacked from byte {unpacked_from:,} on" if unpacked_from else ""
+    )

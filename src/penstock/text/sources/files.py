@@ -40,15 +40,18 @@ class TextFile:
             self._check(file)
 
     @contextlib.contextmanager
-    def open_text(self) -> Iterator[Any]:
-        """What is in the file; a compressed one must be whole."""
+    def open_text(self, start: int = 0, stop: int = MOST) -> Iterator[Any]:
+        """What is in the file; a compressed one must be whole.
+
+        Of zstd, bytes [start, stop) may be taken, which must be frames.
+        """
         with self.open() as file:
             if not self.codec:
                 yield file
                 return
             self.check_header()
             try:
-                with _decompressed(file, self.codec) as text:
+                with _decompressed(file, self.codec, start, stop) as text:
                     yield text
             except (OSError, EOFError, zlib.error) as error:
                 if isinstance(error, OSError) and error.errno is not None:
@@ -71,12 +74,28 @@ class TextFile:
             )
 
 
-def _decompressed(file: io.FileIO, codec: str) -> Any:
+def _decompressed(file: io.FileIO, codec: str, start: int, stop: int) -> Any:
     if codec == ".gz":
         return gzip.GzipFile(fileobj=file, mode="rb")
     arrow = pyarrow()
-    ours = io.FileIO(os.dup(file.fileno()))  # pyarrow closes what it is given
-    return arrow.CompressedInputStream(arrow.PythonFile(ours, mode="r"), "zstd")
+    return arrow.CompressedInputStream(arrow.PythonFile(_Range(file, start, stop), "r"), "zstd")
+
+
+class _Range:
+    """A range of a file's bytes, as pyarrow wants files."""
+
+    closed = False
+
+    def __init__(self, file: io.FileIO, start: int, stop: int) -> None:
+        self._descriptor, self._at, self._stop = file.fileno(), start, stop
+
+    def read(self, size: int) -> bytes:
+        part = os.pread(self._descriptor, min(size, self._stop - self._at), self._at)
+        self._at += len(part)
+        return part
+
+    def close(self) -> None:
+        """That is for whoever opened the file."""
 
 
 def blocks(
@@ -84,28 +103,76 @@ def blocks(
 ) -> Iterator[tuple[int, bytes]]:
     """The lines that begin in bytes [start, stop), in blocks, and where each block begins.
 
-    Byte order marks at the file's start are no text. Compressed files are only read whole.
+    Byte order marks at the file's start are no text. Compressed files are read whole, or of zstd a
+    run of frames: its lines go from the first newline of it to the first one after it, and blocks
+    begin at bytes of what is unpacked from `start` on.
     """
+    if file.codec == ".zst" and (start > 0 or stop < file.size_bytes):
+        found = _of_frames(file, block_bytes, start, stop)
+    else:
+        found = _of_bytes(file, block_bytes, start, MOST if file.codec else stop)
+    return found if start else _without_marks(found)
+
+
+def _without_marks(found: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    place, head = 0, b""
+    for _, block in found:
+        head, skipped = head + block, 0
+        while head.startswith(_BYTE_ORDER_MARK, skipped):
+            skipped += len(_BYTE_ORDER_MARK)
+        place, head = place + skipped, head[skipped:]
+        if not _BYTE_ORDER_MARK.startswith(head):  # which may be the first part of one
+            break
+    if head:
+        yield place, head
+    yield from found
+
+
+def _of_bytes(
+    file: TextFile, block_bytes: int, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
     with file.open_text() as text:
         place = _next_line(text, start, stop, block_bytes) if start else 0
         if place >= stop:
             return
-        block = b""
         if start:
             text.seek(place)
-        else:
-            block = text.read(3)
-            while block == _BYTE_ORDER_MARK:
-                place, block = place + 3, text.read(3)
-        block += text.read(block_bytes)
-        while block:
+        while block := text.read(block_bytes):
             # The last line ends with the first newline that is not before its place.
             newline = block.find(b"\n", max(stop - 1 - place, 0))
             if newline >= 0:
                 yield place, block[: newline + 1]
                 return
             yield place, block
-            place, block = place + len(block), text.read(block_bytes)
+            place += len(block)
+
+
+def _of_frames(
+    file: TextFile, block_bytes: int, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    """Lines from the first newline of the frames, or the file's start, to the first after them.
+
+    So a line that begins with the frames belongs to those before. Whether one does could only be
+    known by unpacking the frame before to its end; the start of the next one is unpacked sooner.
+    """
+    place, has_begun = 0, start == 0
+    with file.open_text(start, stop) as text:
+        while block := text.read(block_bytes):
+            first = 0 if has_begun else block.find(b"\n") + 1
+            has_begun = has_begun or first > 0
+            if has_begun and first < len(block):
+                yield place + first, block[first:]
+            place += len(block)
+    if not has_begun or stop >= file.size_bytes:
+        return
+    with file.open_text(stop) as text:
+        while block := text.read(block_bytes):
+            newline = block.find(b"\n")
+            if newline >= 0:
+                yield place, block[: newline + 1]
+                return
+            yield place, block
+            place += len(block)
 
 
 def _next_line(text: Any, start: int, stop: int, block_bytes: int) -> int:

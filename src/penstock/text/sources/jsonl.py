@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penstock.text.batch import TextBatch
+from penstock.text.batch import TextBatch, line_at
 from penstock.text.sources.files import TextFile, blocks
 from penstock.text.sources.rows import (
     BadRow,
@@ -41,7 +41,8 @@ def read_jsonl(file: TextFile, start: int, stop: int, reading: Reading) -> Itera
                 raise BadValueError(too_long(reading.max_document_bytes))  # noqa: TRY301
             _add(collector, row, line, encoding)
         except BadValueError as error:
-            where = f"line at byte {place:,}" if start else f"line {number + 1:,}"
+            unpacked_from = start if file.codec else 0
+            where = line_at(place, unpacked_from) if start else f"line {number + 1:,}"
             reading.report(BadRow(file=file.path, row=row, place=where, reason=str(error)))
         if collector.is_full and (batch := collector.take()):
             yield batch

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.text.batch import TextBatch
+from penstock.text.batch import TextBatch, line_at
 from penstock.text.sources.files import TextFile, blocks
 from penstock.text.sources.rows import (
     BadRow,
@@ -73,7 +73,8 @@ def read_plain(
         return _chunks(blocks(file, reading.batch_bytes, start, stop), layout, reading.batch_bytes)
 
     def report(number: int, place: int, reason: str) -> None:
-        where = f"{layout.unit} at byte {place:,}" if start else f"{layout.unit} {number + 1:,}"
+        unpacked_from = start if file.codec else 0
+        where = line_at(place, unpacked_from) if start else f"{layout.unit} {number + 1:,}"
         reading.report(BadRow(file=file.path, row=number, place=where, reason=reason))
 
     bad_long: dict[int, tuple[int, str]] | None = None

@@ -229,10 +229,11 @@ class Source:
             file = self._files.get(path)
             if file is None:
                 raise UsageError(f"{path}: is not of this source; make its slices anew")
-            is_range = len(piece.files) == 1 and not file.codec
+            is_range = len(piece.files) == 1 and file.codec != ".gz"
             start, stop = (piece.start, piece.stop) if is_range else (0, MOST)
+            unpacked_from = start if file.codec else 0
             for batch in self._read_file(file, start, stop, reading):
-                yield replace(batch, file=path)
+                yield replace(batch, file=path, unpacked_from=unpacked_from)
 
     def _read_file(
         self, file: TextFile, start: int, stop: int, reading: Reading
