@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -168,17 +169,49 @@ def test_a_fingerprint_stays_when_data_moves_and_changes_when_documents_may(tmp_
 
 
 @st.composite
+def handmade(draw, text):
+    """A frame of plain blocks with any header that says the truth."""
+    stated = draw(st.sampled_from([0, 1, 2, 3]))
+    has_window, has_checksum = draw(st.booleans()), draw(st.booleans())
+    if stated == 0 and len(text) > 255:
+        has_window = True
+    if stated == 1 and not 256 <= len(text) < 256 + 65_536:
+        stated = 2
+    num_dictionary_bytes = draw(st.sampled_from([0, 1, 2, 4]))  # dictionary 0 is none
+    flags = stated << 6 | (not has_window) << 5 | has_checksum << 2
+    content = struct.pack("<IB", 0xFD2FB528, flags | (0, 1, 2, 4).index(num_dictionary_bytes))
+    content += b"\x58" * has_window + bytes(num_dictionary_bytes)
+    if stated or not has_window:
+        size = len(text) - 256 * (stated == 1)
+        content += size.to_bytes(1 << stated, "little")
+    step = draw(st.integers(1, 50))
+    blocks = [text[k : k + step] for k in range(0, len(text), step)]
+    for each in blocks:
+        if len(set(each)) == 1:
+            content += (len(each) << 3 | 1 << 1).to_bytes(3, "little") + each[:1]
+        else:
+            content += (len(each) << 3).to_bytes(3, "little") + each
+    content += (1).to_bytes(3, "little")
+    checksum = struct.pack("<I", xxhash.xxh64_intdigest(text) & 0xFFFFFFFF)
+    return content + checksum * has_checksum
+
+
+@st.composite
 def frames_of(draw, text):
     """A text in any frames, and what may lie between them."""
     cuts = draw(st.lists(st.integers(0, len(text)), max_size=8))
     content = b""
     for a, b in itertools.pairwise(sorted([0, *cuts, len(text)])):
         content += draw(st.sampled_from([b"", b"", EMPTY_FRAME, skippable(b"(\xb5/\xfd", 7)]))
-        content += frame(text[a:b], is_streamed=draw(st.booleans()))
+        writer = draw(st.sampled_from(["whole", "streamed", "handmade"]))
+        if writer == "handmade":
+            content += draw(handmade(text[a:b]))
+        else:
+            content += frame(text[a:b], is_streamed=writer == "streamed")
     return content + draw(st.sampled_from([b"", EMPTY_FRAME, skippable(b"")]))
 
 
-words = st.text("ab é\U0001d11e\r\ufeff", max_size=12)
+words = st.text("ab é\U0001d11e\r\ufeff", max_size=12) | st.just("long" * 70)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -260,3 +293,16 @@ def test_a_bad_line_inside_a_run_of_frames_can_be_found(tmp_path, monkeypatch):
         place = re.fullmatch(where, row.place)
         assert int(place[2]) == len(first)
         assert found[int(place[1]) :] in (b'{"text": \n', b"\xff\n")
+
+
+def test_files_that_are_read_by_threads_are_in_order_all_the_same(tmp_path, monkeypatch):
+    for number in range(40):
+        (tmp_path / f"{number:02}.txt.zst").write_bytes(frame(b"%02d" % number) * (number % 3 + 1))
+    source = Source(tmp_path)
+    alone = source.blocks()
+    monkeypatch.setattr(blocks_module, "_SLOW_SECONDS", 0)
+    assert source.blocks() == alone
+    assert documents_of(source) == [b"%02d" % n * (n % 3 + 1) for n in range(40)]
+    (tmp_path / "33.txt.zst").write_bytes(b"garbage")
+    with pytest.raises(FormatError, match=r"33\.txt\.zst: is damaged"):
+        Source(tmp_path).blocks()

@@ -90,7 +90,7 @@ class _Range:
         self._descriptor, self._at, self._stop = file.fileno(), start, stop
 
     def read(self, size: int) -> bytes:
-        part = os.pread(self._descriptor, min(size, self._stop - self._at), self._at)
+        part = os.pread(self._descriptor, max(0, min(size, self._stop - self._at)), self._at)
         self._at += len(part)
         return part
 

@@ -34,14 +34,14 @@ _BUFFER_BYTES = 1 << 18
 _MAX_BATCH_ROWS = 1 << 14  # the next ones of a row group may be longer than those before
 
 
-class RowGroup(NamedTuple):
-    """What the footer says of a row group."""
+class RowGroups(NamedTuple):
+    """What a footer says of row groups; an object for each would take as long as reading it."""
 
-    num_rows: int
-    text_bytes: int
+    num_rows: list[int]
+    text_bytes: list[int]
 
 
-def row_groups(file: TextFile, columns: Columns) -> list[RowGroup]:
+def row_groups(file: TextFile, columns: Columns) -> RowGroups:
     """All row groups of a file."""
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
@@ -77,12 +77,12 @@ def _batches(file: TextFile, start: int, stop: int, reading: Reading) -> Iterato
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
         names = _check_columns(file.path, table.schema_arrow, reading.columns)
-        groups = _row_groups(file.path, table, names[0])
-        row = sum(group.num_rows for group in groups[:start])
-        for number, group in enumerate(groups[start:stop], start):
-            end = row + group.num_rows
-            num_batches = max(1, round(group.text_bytes / reading.batch_bytes))
-            batch_rows = min(max(1, -(-group.num_rows // num_batches)), _MAX_BATCH_ROWS)
+        num_rows, text_bytes = _row_groups(file.path, table, names[0])
+        row = sum(num_rows[:start])
+        for number in range(start, min(stop, len(num_rows))):
+            end = row + num_rows[number]
+            num_batches = max(1, round(text_bytes[number] / reading.batch_bytes))
+            batch_rows = min(max(1, -(-num_rows[number] // num_batches)), _MAX_BATCH_ROWS)
             for rows in table.iter_batches(
                 batch_rows, row_groups=[number], columns=names, use_threads=False
             ):
@@ -108,20 +108,17 @@ def _readable(path: str) -> Iterator[None]:
         raise FormatError(f"{path}: pyarrow cannot read it ({error!s:.300})") from None
 
 
-def _row_groups(path: str, table: Any, name: str) -> list[RowGroup]:
+def _row_groups(path: str, table: Any, name: str) -> RowGroups:
     schema, metadata = table.schema, table.metadata
     column = [schema.column(k).path for k in range(len(schema))].index(name)
-    groups = list[RowGroup]()
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        text_bytes = group.column(column).total_uncompressed_size
-        groups.append(RowGroup(group.num_rows, text_bytes))
-    num_rows = sum(group.num_rows for group in groups)
-    if num_rows != metadata.num_rows:
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    num_rows = [group.num_rows for group in groups]
+    if sum(num_rows) != metadata.num_rows:
         raise FormatError(
-            f"{path}: has {metadata.num_rows:,} rows, but {num_rows:,} in row groups; it is damaged"
+            f"{path}: has {metadata.num_rows:,} rows, but {sum(num_rows):,} in row groups; it is "
+            "damaged"
         )
-    return groups
+    return RowGroups(num_rows, [group.column(column).total_uncompressed_size for group in groups])
 
 
 def _check_columns(path: str, schema: Any, columns: Columns) -> list[str]:

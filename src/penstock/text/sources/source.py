@@ -15,7 +15,7 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
 from penstock.text.batch import TextBatch
 from penstock.text.sources import iterables, jsonl, parquet, plain
-from penstock.text.sources.blocks import BLOCKS_VERSION, file_blocks
+from penstock.text.sources.blocks import BLOCKS_VERSION, list_blocks
 from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
 from penstock.text.sources.listing import Kind, Paths, list_files
 from penstock.text.sources.rows import BadRow, BadRows, Columns, Reading
@@ -175,11 +175,7 @@ class Source:
         """
         self._need_files("live loading")
         by_line = self.documents == "line"
-        return [
-            block
-            for file in self._files.values()
-            for block in file_blocks(file, self.kind, self.columns, by_line=by_line)
-        ]
+        return list_blocks(self._files.values(), self.kind, self.columns, by_line=by_line)
 
     def slices(self, target_bytes: int) -> list[Slice]:
         """Cut the source into parts with about `target_bytes` of text, in order.
@@ -194,7 +190,7 @@ class Source:
 
     def _cut(self, file: TextFile, target_bytes: int) -> list[Slice]:
         if self.kind == "parquet":
-            sizes = [group.text_bytes for group in parquet.row_groups(file, self.columns)]
+            sizes = parquet.row_groups(file, self.columns).text_bytes
             return cut_groups(file.path, sizes, target_bytes)
         if not file.codec and self.documents == "line":
             return cut_bytes(file.path, file.size_bytes, target_bytes)
