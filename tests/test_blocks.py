@@ -89,10 +89,11 @@ def test_small_files_stay_apart_and_empty_ones_are_no_blocks(tmp_path):
     for name, text in [("a", b"one\ntwo\n"), ("b", b""), ("c", b"three")]:
         (tmp_path / f"{name}.txt").write_bytes(text)
     (tmp_path / "d.txt.gz").write_bytes(pack(b"four\nfive", ".gz"))
+    (tmp_path / "e.txt.zst").write_bytes(pack(b"six\n\nseven", ".zst", cuts=[2, 4]))
     for documents, expected in [
-        ("line", [[b"one", b"two"], [b"three"], [b"four", b"five"]]),
-        ("file", [[b"one\ntwo\n"], [b"three"], [b"four\nfive"]]),
-        ("block", [[b"one\ntwo"], [b"three"], [b"four\nfive"]]),
+        ("line", [[b"one", b"two"], [b"three"], [b"four", b"five"], [b"six", b"seven"]]),
+        ("file", [[b"one\ntwo\n"], [b"three"], [b"four\nfive"], [b"six\n\nseven"]]),
+        ("block", [[b"one\ntwo"], [b"three"], [b"four\nfive"], [b"six", b"seven"]]),
     ]:
         source = Source(tmp_path, documents=documents)
         assert [texts_of(source, block) for block in source.blocks()] == expected
@@ -211,7 +212,7 @@ def frames_of(draw, text):
     return content + draw(st.sampled_from([b"", EMPTY_FRAME, skippable(b"")]))
 
 
-words = st.text("ab é\U0001d11e\r\ufeff", max_size=12) | st.just("long" * 70)
+words = st.text("ab é\U0001d11e\r\ufeff", max_size=12) | st.just("x" * 280)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -264,6 +265,25 @@ def test_small_frames_are_joined_to_about_4_mib_and_large_ones_stay(tmp_path):
                 assert [block.size_bytes for block in blocks] == expected
                 starts = [0, *itertools.accumulate(map(len, frames))]
                 assert {block.start for block in blocks} <= set(starts)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 300, 65_791, 65_792, 5 << 20])
+def test_a_block_has_as_many_bytes_as_its_frame_says(tmp_path, size):
+    (tmp_path / "a.txt.zst").write_bytes(frame(b"x" * size))
+    (block,) = Source(tmp_path).blocks()
+    assert block.size_bytes == size
+
+
+@pytest.mark.parametrize("num_frames", [255, 256, 257, 600])
+def test_many_frames_are_as_many_blocks(tmp_path, monkeypatch, num_frames):
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 1)
+    frames = [frame(b"%d\n" % number * (number % 5 + 1)) for number in range(num_frames)]
+    (tmp_path / "a.txt.zst").write_bytes(b"".join(frames))
+    blocks = Source(tmp_path).blocks()
+    ends = list(itertools.accumulate(map(len, frames), initial=0))
+    assert [(block.start, block.stop) for block in blocks] == list(itertools.pairwise(ends))
+    sizes = [len(str(number)) + 1 for number in range(num_frames)]
+    assert [b.size_bytes for b in blocks] == [s * (k % 5 + 1) for k, s in enumerate(sizes)]
 
 
 def test_what_repack_writes_is_a_block_for_every_frame(tmp_path):

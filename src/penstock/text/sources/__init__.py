@@ -3,6 +3,7 @@
     source      files of one kind (Parquet, JSONL, plain text), or a Python iterable
     slice       a part of a source that is read on its own: row groups or bytes of a file, or
                 several small files
+    block       a slice as live loading deals them out: a row group, about 4 MiB of lines, or a file
     text batch  some documents of one file, as UTF-8 in one array
     bad row     what is no document: a null, broken JSON, invalid UTF-8. It is refused, or skipped
                 and reported; no text is ever altered

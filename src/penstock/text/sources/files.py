@@ -160,7 +160,7 @@ def _of_frames(
         while block := text.read(block_bytes):
             first = 0 if has_begun else block.find(b"\n") + 1
             has_begun = has_begun or first > 0
-            if has_begun and first < len(block):
+            if has_begun:
                 yield place + first, block[first:]
             place += len(block)
     if not has_begun or stop >= file.size_bytes:

@@ -12,7 +12,8 @@ class Slice:
     files: tuple[str, ...]
     """one file, or several small ones, each read whole; none for a Python iterable"""
     start: int
-    """the first row group, or the first byte: lines that begin from there on are in it"""
+    """the first row group, or the first byte: lines that begin from there on are in it; of a file
+    under zstd the first byte of a frame: lines after its first newline are in it"""
     stop: int
     """one past the last row group or byte; 0 for several files"""
     size_bytes: int
