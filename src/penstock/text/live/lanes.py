@@ -3,9 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.errors import UsageError
 from penstock.order import Order, make_order
-from penstock.text.sources import Slice
+from penstock.text.sources.blocks import Blocks
 
 Dealing = Literal["stride", "within_files", "files"]
 
@@ -19,30 +22,37 @@ class Lanes:
         within_files  as nanochat does: every `count`-th row group of each file, from the k-th on
         files         all blocks of every `count`-th file
 
-    >>> lanes = Lanes(blocks=[Slice(files=("a",), start=k, stop=k + 1, size_bytes=1)
-    ...                       for k in range(5)], count=2)
+    >>> (tmp / "five").mkdir()
+    >>> for name in "abcde":
+    ...     _ = (tmp / "five" / f"{name}.txt").write_text("a document")
+    >>> blocks = penstock.Source(tmp / "five").blocks()
+    >>> lanes = Lanes(blocks=blocks, count=2)
     >>> [lanes.block_at(1, ordinal) for ordinal in range(5)]
     [(0, 1), (0, 3), (1, 0), (1, 2), (1, 4)]
     """
 
-    blocks: list[Slice]
+    blocks: Blocks
     count: int
     shuffle: bool = False
     """whether blocks have another order in every epoch"""
     seed: int = 0
     dealing: Dealing = "stride"
     _order: Order = field(init=False)
-    _tables: list[list[int]] = field(init=False)
+    _tables: list[NDArray[np.int64]] = field(init=False)
     """the blocks of each lane, where they are not dealt out by stride"""
 
     def __post_init__(self) -> None:
-        if not self.blocks:
+        if not len(self.blocks):
             raise UsageError("there is no text: the source has no block with a document")
         if self.dealing != "stride" and self.shuffle:
             raise UsageError("blocks can be shuffled only where they are dealt out by stride")
         object.__setattr__(self, "_order", make_order(self.shuffle, len(self.blocks), self.seed))
         object.__setattr__(self, "_tables", self._deal())
-        num_shares = len(self.blocks) if self.dealing == "stride" else sum(map(bool, self._tables))
+        num_shares = (
+            len(self.blocks)
+            if self.dealing == "stride"
+            else sum(table.size > 0 for table in self._tables)
+        )
         if num_shares < self.count:
             what = "files" if self.dealing == "files" else "blocks of text (row groups, or files)"
             raise UsageError(
@@ -50,23 +60,19 @@ class Lanes:
                 "read: use fewer ranks (and lanes), or cut the text finer with penstock repack"
             )
 
-    def _deal(self) -> list[list[int]]:
+    def _deal(self) -> list[NDArray[np.int64]]:
         if self.dealing == "stride":
             return []
-        tables: list[list[int]] = [[] for _ in range(self.count)]
-        files = list(dict.fromkeys(block.files for block in self.blocks))
-        within = dict.fromkeys(files, 0)
-        for number, block in enumerate(self.blocks):
-            share = files.index(block.files) if self.dealing == "files" else within[block.files]
-            tables[share % self.count].append(number)
-            within[block.files] += 1
-        return tables
+        files = self.blocks.file_numbers
+        within = np.arange(len(files)) - np.searchsorted(files, files)
+        share = (files if self.dealing == "files" else within) % self.count
+        return [np.flatnonzero(share == lane) for lane in range(self.count)]
 
     def block_at(self, lane: int, ordinal: int) -> tuple[int, int]:
         """The epoch and the number of a block of a lane."""
         if self._tables:
             epoch, index = divmod(ordinal, len(self._tables[lane]))
-            return epoch, self._tables[lane][index]
+            return epoch, int(self._tables[lane][index])
         position = lane + ordinal * self.count
         block = int(self._order.samples_at([position])[0]) if self.shuffle else None
         epoch, index = divmod(position, len(self.blocks))

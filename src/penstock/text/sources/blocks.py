@@ -10,8 +10,12 @@ the latter they help, and even more where a file system answers late.
 import functools
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.text.sources import parquet
 from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
@@ -26,9 +30,41 @@ _NUM_TIMED, _SLOW_SECONDS = 8, 0.008  # some files, and what makes threads worth
 _NUM_THREADS = 8
 
 
+class Blocks(Sequence[Slice]):
+    """Slices of one file each, 32 bytes for every one: large corpora have half a million."""
+
+    def __init__(self, files: Iterable[Sequence[Slice]]) -> None:
+        self._paths = list[str]()
+        tables = [np.empty((0, 4), np.int64)]
+        for slices in files:
+            rows = [(len(self._paths), each.start, each.stop, each.size_bytes) for each in slices]
+            if rows:
+                self._paths.append(slices[0].files[0])
+                tables.append(np.array(rows, np.int64))
+        self._table = np.concatenate(tables)
+
+    @property
+    def file_numbers(self) -> NDArray[np.int64]:
+        """The file of every block, numbered from 0; files without blocks have no number."""
+        return self._table[:, 0]
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @overload
+    def __getitem__(self, index: int) -> Slice: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Slice]: ...
+    def __getitem__(self, index: int | slice) -> Slice | list[Slice]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(len(self)))]
+        file, start, stop, size_bytes = self._table[index].tolist()
+        return Slice(files=(self._paths[file],), start=start, stop=stop, size_bytes=size_bytes)
+
+
 def list_blocks(
     files: Iterable[TextFile], kind: Kind, columns: Columns, *, by_line: bool
-) -> list[Slice]:
+) -> Blocks:
     """All blocks, in order; none of a file that has no text."""
     remaining = iter(files)
     list_one = functools.partial(_file_blocks, kind=kind, columns=columns, by_line=by_line)
@@ -36,11 +72,9 @@ def list_blocks(
     started = time.perf_counter()
     found += [list_one(file) for file in itertools.islice(remaining, _NUM_TIMED)]
     if time.perf_counter() - started < _SLOW_SECONDS:
-        found += map(list_one, remaining)
-    else:
-        with ThreadPoolExecutor(_NUM_THREADS) as threads:
-            found += threads.map(list_one, remaining)
-    return list(itertools.chain.from_iterable(found))
+        return Blocks(itertools.chain(found, map(list_one, remaining)))
+    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+        return Blocks(itertools.chain(found, threads.map(list_one, remaining)))
 
 
 def _file_blocks(file: TextFile, kind: Kind, columns: Columns, *, by_line: bool) -> list[Slice]:

@@ -15,7 +15,7 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
 from penstock.text.batch import TextBatch
 from penstock.text.sources import iterables, jsonl, parquet, plain
-from penstock.text.sources.blocks import BLOCKS_VERSION, list_blocks
+from penstock.text.sources.blocks import BLOCKS_VERSION, Blocks, list_blocks
 from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
 from penstock.text.sources.listing import Kind, Paths, list_files
 from penstock.text.sources.rows import BadRow, BadRows, Columns, Reading
@@ -166,7 +166,7 @@ class Source:
                 "(penstock.repack)"
             )
 
-    def blocks(self) -> list[Slice]:
+    def blocks(self) -> Blocks:
         """Cut the source into what a live loader deals out to ranks, in order.
 
         A block is a row group with rows, about 4 MiB of lines, or a file that cannot be cut. Blocks
