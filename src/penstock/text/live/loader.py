@@ -288,8 +288,8 @@ class TextLoader:
         ]
         if differences:
             raise StateError("this state continues other rows; " + "; ".join(differences))
-        for key in ("position", "epoch", "lanes"):
-            if type(state[key]) is not int or not 0 <= state[key] < _MAX_POSITION:
+        for key, least in (("position", 0), ("epoch", 0), ("lanes", 1)):
+            if type(state[key]) is not int or not least <= state[key] < _MAX_POSITION:
                 raise StateError(f"{key} is {state[key]!r}, not a count")
         lanes = self._lanes_of(state)
         position, saved = state["position"], state["lane_states"]
