@@ -1,0 +1,199 @@
+"""Train a small GPT from text on the CPU; killed at any moment, it ends with the same weights.
+
+    python examples/train_from_text.py --out run                  # from Python's own sources
+    python examples/train_from_text.py 'corpus/*.parquet' --out run
+    torchrun --nproc-per-node 2 examples/train_from_text.py --out run
+
+`penstock.TextLoader` tokenizes and packs while the model trains. Kill it and give the same command
+again: it goes on from the newest checkpoint, and the weights whose digest it prints at the end are,
+bit for bit, those of a run that was left alone. (The first run compiles Penstock's kernels first.)
+"""
+
+import argparse
+import hashlib
+import os
+import sysconfig
+import time
+import zlib
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import penstock
+
+WIDTH, NUM_HEADS, NUM_LAYERS, DROPOUT = 96, 4, 3, 0.1  # 446,000 parameters
+VOCAB_SIZE, SEED = 1024, 0
+
+
+class Block(nn.Module):
+    """Attention to the tokens before, then a small network for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(DROPOUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What is passed on, of the same shape."""
+        heads = self.qkv(self.norm(x)).unflatten(-1, (3, NUM_HEADS, -1)).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+        x = x + self.dropout(self.out(seen.transpose(1, 2).flatten(2)))
+        hidden: Tensor = self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
+        return x + hidden
+
+
+class GPT(nn.Module):
+    """Predicts the next token."""
+
+    def __init__(self, vocab_size: int, seq_len: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocab_size, WIDTH), nn.Embedding(seq_len, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(NUM_LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss."""
+        x = self.blocks(self.tokens(input_ids) + self.places.weight)
+        logits = self.norm(x) @ self.tokens.weight.T
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def make_loader(options: argparse.Namespace) -> penstock.TextLoader:
+    """Text in, batches out; which rows they are depends on this process's rank."""
+    if options.text:
+        source = penstock.Source(options.text)
+    else:
+        sources = Path(sysconfig.get_path("stdlib")) / "*.py"
+        source = penstock.Source(sources, kind="text", documents="file")
+    tokenizer = options.tokenizer or options.out / "tokenizer"
+    if not options.tokenizer and dist.get_rank() == 0 and not tokenizer.exists():
+        penstock.train_tokenizer(source, VOCAB_SIZE, specials=["<|bos|>"], out=tokenizer)
+    dist.barrier()  # the others wait for it
+    return penstock.TextLoader(
+        source,
+        tokenizer,
+        options.batch_size,
+        options.seq_len,
+        shuffle=True,
+        lanes=options.lanes,
+        threads=options.threads,
+        prefetch=options.prefetch,
+    )
+
+
+def save(out: Path, checkpoint: dict[str, Any], loader: penstock.TextLoader) -> None:
+    """One file for all ranks, which is there whole or not at all.
+
+    A loader's state describes the lanes of its own rank, so those of all are joined. A file for
+    each rank would do as well, but a kill can leave some of them a checkpoint behind the others.
+    """
+    shares: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(shares, (loader.state_dict(), torch.get_rng_state()))
+    states, rngs = zip(*shares, strict=True)
+    checkpoint |= {"loader": penstock.TextLoader.join_states(states), "rngs": rngs}
+    if dist.get_rank() == 0:
+        temporary = out / "checkpoint.tmp"
+        with temporary.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(out / f"step-{checkpoint['step']:07d}.pt")
+        for old in checkpoints(out)[:-2]:
+            old.unlink()
+
+
+def checkpoints(out: Path) -> list[Path]:
+    """All that are whole, the newest last."""
+    return sorted(out.glob("step-*.pt"))
+
+
+def train(options: argparse.Namespace) -> None:
+    """From the newest checkpoint, or from the beginning, to the last step."""
+    out, rank, ranks = options.out, dist.get_rank(), dist.get_world_size()
+    out.mkdir(parents=True, exist_ok=True)
+    loader = make_loader(options)
+    torch.manual_seed(SEED)  # all ranks begin with the same weights
+    model = GPT(loader.tokenizer.vocab_size, options.seq_len)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.manual_seed(SEED + 1 + rank)  # and drop out different ones
+    step = rows_seen = 0
+    for path in checkpoints(out)[-1:]:
+        saved = torch.load(path, weights_only=True)
+        step, rows_seen = saved["step"], saved["rows_seen"]
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        loader.load_state_dict(saved["loader"])
+        if rank < len(saved["rngs"]):
+            torch.set_rng_state(saved["rngs"][rank])
+    print(f"rank {rank} of {ranks}, process {os.getpid()}, begins at step {step}", flush=True)
+    then, tokens = time.perf_counter(), 0
+    for batch in islice(loader, max(0, options.steps - step)):
+        loss = model(batch["input_ids"], batch["labels"])
+        optimizer.zero_grad()
+        loss.backward()
+        # Not DistributedDataParallel, which sums in another order after its first step: of three
+        # ranks or more, it changes the last bits of a run that is resumed.
+        for gradient in (weight.grad for weight in model.parameters() if weight.grad is not None):
+            dist.all_reduce(gradient)
+            gradient /= ranks
+        optimizer.step()
+        step += 1
+        # A sum does not tell which rank had which row: runs that print the same `rows` at the end
+        # have read the same rows in every step, on any number of ranks.
+        row_sum = sum(zlib.crc32(row.numpy()) for row in batch["input_ids"])
+        sums = torch.tensor([loss.item(), row_sum], dtype=torch.float64)
+        dist.all_reduce(sums)
+        rows_seen = zlib.crc32(b"%d" % int(sums[1]), rows_seen)
+        if rank == 0 and step % 10 == 0:
+            now, stats = time.perf_counter(), loader.stats
+            rate = (stats.tokens - tokens) * ranks / (now - then)
+            print(
+                f"step {step}: loss {sums[0] / ranks:.3f}, {rate:,.0f} tokens/s; "
+                f"{stats.waited_seconds:.2f} s waited for text so far, {stats.ready} batches ready",
+                flush=True,
+            )
+            then, tokens = now, stats.tokens
+        if step % options.checkpoint_every == 0 or step == options.steps:
+            checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            save(out, {"step": step, "rows_seen": rows_seen} | checkpoint, loader)
+    loader.close()
+    if rank == 0:
+        weights = b"".join(weight.numpy().tobytes() for weight in model.state_dict().values())
+        print(f"rows {rows_seen:08x}\nweights {hashlib.sha256(weights).hexdigest()}", flush=True)
+
+
+def main() -> None:
+    """Train as the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("text", nargs="*", help="files, directories or patterns of text")
+    parser.add_argument("--out", type=Path, required=True, help="a directory for checkpoints")
+    parser.add_argument("--tokenizer", help="a file, or 'bytes'; else one is trained, into --out")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--checkpoint-every", type=int, default=20, help="steps (20)")
+    parser.add_argument("--batch-size", type=int, default=8, help="rows on each rank (8)")
+    parser.add_argument("--seq-len", type=int, default=128)
+    parser.add_argument("--lanes", type=int, help="divisible by every number of ranks to resume on")
+    parser.add_argument("--threads", type=int, help="that tokenize")
+    parser.add_argument("--prefetch", type=int, default=4, help="batches packed ahead (4)")
+    options = parser.parse_args()
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)  # or another fixed number: it decides how sums are rounded
+    if "RANK" in os.environ:  # torchrun
+        dist.init_process_group("gloo")
+    else:  # a group of one, so that the rest of this file is the same
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    train(options)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
