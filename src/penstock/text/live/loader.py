@@ -122,7 +122,12 @@ class TextLoader:
         self._blocks = self.source.blocks()
         self._lanes_asked = lanes
         count = self.ranks if lanes is None else integer("lanes", lanes, 1, 1 << 31)
-        self._shuffle, self._seed = bool(shuffle), integer("seed", seed, 0, (1 << 64) - 1)
+        if not isinstance(shuffle, bool):
+            raise UsageError(
+                f"shuffle is {shuffle!r}; here it is True or False, as whole blocks are shuffled "
+                "(penstock repack --shuffle shuffles documents, once)"
+            )
+        self._shuffle, self._seed = shuffle, integer("seed", seed, 0, (1 << 64) - 1)
         self.lanes = self._new_lanes(count, UsageError)
         self.packing.marks(self.tokenizer)
         self._layout = self.packing.layout(
@@ -255,13 +260,20 @@ class TextLoader:
         """One state of those of all ranks, which every rank can load, of any number that works."""
         if not states:
             raise StateError("no states to join; give those of all ranks")
+        common = ("version", "position", "epoch", "lanes", *_IDENTITY)
+        for state in states:
+            if not isinstance(state, dict) or not {*common, "lane_states"} <= set(state):
+                raise StateError(
+                    f"not a state of a TextLoader: {state!r:.100}; give a list of what state_dict "
+                    "returned on all ranks"
+                )
         first, lane_states = dict(states[0]), dict[str, Any]()
         for state in states:
-            for key in ("version", "position", "epoch", "lanes", *_IDENTITY):
-                if state.get(key) != first.get(key):
+            for key in common:
+                if state[key] != first[key]:
                     raise StateError(
-                        f"these states are not of one step: {key} is {first.get(key)!r} in one "
-                        f"and {state.get(key)!r} in another"
+                        f"these states are not of one step: {key} is {first[key]!r} in one "
+                        f"and {state[key]!r} in another"
                     )
             lane_states |= state["lane_states"]
         missing = [lane for lane in range(first["lanes"]) if str(lane) not in lane_states]
@@ -351,10 +363,11 @@ class TextLoader:
         """The epoch that this rank reads its next document in."""
         if not self.endless:
             return self._epoch
-        return min(
+        epochs = (
             self.lanes.block_at(lane, state.place.ordinal)[0]
             for lane, state in self._states().items()
         )
+        return min(epochs, default=0)  # there are no states before the first batch
 
     @property
     def stats(self) -> TextLoaderStats:
