@@ -19,7 +19,8 @@ class Lanes:
 
         stride        lane k takes every `count`-th block of the endless order of blocks, from the
                       k-th on. Where blocks do not divide by lanes, no lane has more for ever.
-        within_files  as nanochat does: every `count`-th row group of each file, from the k-th on
+        within_files  as nanochat does: every `count`-th row group of each Parquet file, from the
+                      k-th on
         files         all blocks of every `count`-th file
 
     >>> (tmp / "five").mkdir()
@@ -63,10 +64,11 @@ class Lanes:
     def _deal(self) -> list[NDArray[np.int64]]:
         if self.dealing == "stride":
             return []
-        files = self.blocks.file_numbers
-        within = np.arange(len(files)) - np.searchsorted(files, files)
-        share = (files if self.dealing == "files" else within) % self.count
-        return [np.flatnonzero(share == lane) for lane in range(self.count)]
+        # Row groups without rows are no blocks, and still count.
+        places = self.blocks.file_numbers if self.dealing == "files" else self.blocks.starts
+        share = places % self.count
+        in_turn = np.argsort(share, kind="stable")
+        return np.split(in_turn, np.searchsorted(share[in_turn], np.arange(1, self.count)))
 
     def block_at(self, lane: int, ordinal: int) -> tuple[int, int]:
         """The epoch and the number of a block of a lane."""

@@ -48,6 +48,11 @@ class Blocks(Sequence[Slice]):
         """The file of every block, numbered from 0; files without blocks have no number."""
         return self._table[:, 0]
 
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where every block starts in its file: its first row group, or byte."""
+        return self._table[:, 1]
+
     def __len__(self) -> int:
         return len(self._table)
 

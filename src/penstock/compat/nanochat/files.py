@@ -1,0 +1,40 @@
+"""Where nanochat keeps its text: Parquet files in a directory, the last of them for validation."""
+
+import os
+from pathlib import Path
+
+from penstock.errors import MissingDataError, UsageError
+
+_NAMES = ("base_data_climbmix", "base_data")
+"""the directory's name since 2026-03-04, and before"""
+
+
+def split_files(split: str) -> list[Path]:
+    """The files of "train" or "val", in the order in which they are read."""
+    if split not in ("train", "val"):
+        raise UsageError(f"split is {split!r}; it must be 'train' or 'val'")
+    directory = data_directory()
+    files = sorted(path for path in directory.iterdir() if path.suffix == ".parquet")
+    if not files:
+        raise MissingDataError(f"{directory}: has no .parquet file; download some first")
+    if split == "val":
+        return files[-1:]
+    if len(files) == 1:
+        raise UsageError(
+            f"{files[0]}: is the only file of {directory}, and the last one is for validation, so "
+            "there is nothing to train on; download more, or cut it with penstock repack"
+        )
+    return files[:-1]
+
+
+def data_directory() -> Path:
+    """Below $NANOCHAT_BASE_DIR, or below ~/.cache/nanochat."""
+    base = os.environ.get("NANOCHAT_BASE_DIR")
+    root = Path(base) if base else Path.home() / ".cache" / "nanochat"
+    for name in _NAMES:
+        if (root / name).is_dir():
+            return root / name
+    raise MissingDataError(
+        f"{root}: has neither {' nor '.join(_NAMES)}; set NANOCHAT_BASE_DIR to the directory that "
+        "has one, or download the files there"
+    )

@@ -1,0 +1,120 @@
+"""`TextLoader` with the two ways in which nanochat's loaders share out text, and their states."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.text.batch import TextBatch
+from penstock.text.live.loader import TextLoader
+from penstock.text.live.reading import Place
+from penstock.text.live.state import LaneState
+from penstock.text.sources import BadRow, Slice, Source
+
+
+class RowGroupLoader(TextLoader):
+    """Row groups rank, rank + world, … of every file, as the real nanochat shares them out."""
+
+    _dealing = "within_files"
+
+    def last_read(self) -> dict[str, int]:
+        """Where the last document came from that is packed or waits: nanochat's own state."""
+        lane, place = self._lanes_at(self._position, self.lanes.count)[0], self._snapshots[0].place
+        # At the start of a block nothing of it has been taken.
+        is_behind = place.ordinal > 0 and not place.number and not place.first_token
+        epoch, _ = self.lanes.block_at(lane, place.ordinal - is_behind)
+        file, group = self._file_and_group(lane, place.ordinal - is_behind)
+        return {"pq_idx": file, "rg_idx": group, "epoch": epoch + 1}
+
+    def start_after(self, pq_idx: int, rg_idx: int, epoch: int) -> None:
+        """Begin as nanochat resumes: with this rank's row group in the next round of that file."""
+        lane, next_group = self.rank, (rg_idx // self.ranks + 1) * self.ranks + self.rank
+        ordinal = self.lanes.first_ordinal(lane, epoch - 1)
+        end = self.lanes.first_ordinal(lane, epoch)
+        while ordinal < end and self._file_and_group(lane, ordinal) < (pq_idx, next_group):
+            ordinal += 1
+        self._go_to(0, 0, {lane: LaneState(place=Place(ordinal=ordinal))})
+
+    def _file_and_group(self, lane: int, ordinal: int) -> tuple[int, int]:
+        block = self._blocks[self.lanes.block_at(lane, ordinal)[1]]
+        return self._file_numbers[block.files[0]], block.start
+
+    @cached_property
+    def _file_numbers(self) -> dict[str, int]:
+        return {path: number for number, path in enumerate(self.source.files)}
+
+
+class CountingSource(Source):
+    """Remembers how much text there was in blocks that were read to their end."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._bytes: dict[Slice, int] = {}
+
+    def read(
+        self,
+        piece: Slice,
+        bad: Callable[[BadRow], None] | None = None,
+        *,
+        batch_bytes: int = 1 << 20,
+    ) -> Iterator[TextBatch]:
+        """See `Source`."""
+        num_bytes = 0
+        for batch in super().read(piece, bad, batch_bytes=batch_bytes):
+            yield batch
+            num_bytes += int(batch.offsets[-1] - batch.offsets[0])
+        self._bytes[piece] = num_bytes
+
+    def text_bytes(self, piece: Slice) -> int:
+        """Of all documents of a block, which is read if it has not been."""
+        if piece not in self._bytes:
+            for _ in self.read(piece):
+                pass
+        return self._bytes[piece]
+
+    def forget(self, file: str) -> None:
+        """Let go of what is known of a file's blocks: there may be any number of files."""
+        for piece in [each for each in list(self._bytes) if each.files == (file,)]:
+            del self._bytes[piece]
+
+
+class FileLoader(TextLoader):
+    """Whole files rank, rank + world, …, as nanochat's documentation shares them out."""
+
+    _dealing = "files"
+    source: CountingSource
+
+    def __init__(self, source: CountingSource, *args: Any, **options: Any) -> None:
+        super().__init__(source, *args, **options)
+        with_text = {block.files[0] for block in self._blocks}
+        for file in source.files:
+            if file not in with_text:
+                raise UsageError(
+                    f"{file}: has no text, so that no rank can be given it; leave it out"
+                )
+        self._counted_to = -1, 0
+        """a block, and the bytes of the blocks before it in its file"""
+
+    def next_text(self) -> tuple[int, int]:
+        """The number of the file that the next document comes from, and the bytes before it.
+
+        Bytes are those of the documents themselves, in UTF-8, without line ends.
+        """
+        snapshot = self._snapshots[0]
+        block, before = self._counted_to
+        if block != snapshot.block:
+            block, before = self._counted_to = snapshot.block, self._bytes_before(snapshot.block)
+        return self.source.files.index(self._blocks[block].files[0]), before + snapshot.block_bytes
+
+    def _bytes_before(self, number: int) -> int:
+        """Of the blocks before this one in its file."""
+        last, counted = self._counted_to
+        file = self._blocks[number].files
+        if last >= 0 and self._blocks[last].files != file:
+            self.source.forget(self._blocks[last].files[0])
+        elif 0 <= last < number:
+            return counted + sum(map(self.source.text_bytes, self._blocks[last:number]))
+        first = number
+        while first and self._blocks[first - 1].files == file:
+            first -= 1
+        return sum(map(self.source.text_bytes, self._blocks[first:number]))

@@ -1,0 +1,162 @@
+"""The loaders of the real nanochat: Parquet files, by row group; inputs, targets and a state."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.arguments import integer
+from penstock.compat.nanochat.files import split_files
+from penstock.compat.nanochat.loaders import RowGroupLoader
+from penstock.compat.nanochat.states import STATE_KEY, State, resume
+from penstock.errors import UsageError
+from penstock.load.ranks import find_rank
+from penstock.load.tensors import check_output
+from penstock.text.live.packing import Packing
+from penstock.text.sources import Source
+from penstock.text.tokenizers.adapting import adapt
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+Form = Callable[[dict[str, Any]], tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What nanochat's loaders take, under its names and in its order."""
+
+    tokenizer: Any
+    B: int
+    T: int
+    split: str
+    tokenizer_threads: int = 4
+    tokenizer_batch_size: int = 128
+    device: Any = "cuda"
+    resume_state_dict: State | None = None
+    state_before: bool = field(default=False, kw_only=True)
+    """whether the state that comes with a batch gives this batch again, not the one after it"""
+
+    def __post_init__(self) -> None:
+        for name in ("B", "T", "tokenizer_threads"):
+            integer(name, getattr(self, name), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BestFitOptions(Options):
+    """What those take that pack by best fit."""
+
+    buffer_size: int = 1000
+
+
+def best_fit(options: BestFitOptions, *, with_state: bool) -> Iterator[Any]:
+    """Rows that begin with a document, packed by best fit."""
+    packing = Packing(
+        policy="bos_best_fit",
+        buffer_size=options.buffer_size,
+        refill=options.tokenizer_batch_size,
+        add="bos",
+    )
+    return _start(options, packing, (options.B, options.T), _as_they_are, with_state=with_state)
+
+
+def flat(options: Options, *, advances_by_inputs: bool, with_state: bool) -> Iterator[Any]:
+    """Documents end to end, cut anywhere.
+
+    A batch begins with the last target of the one before it; or else, as in nanochat before
+    2026-01-13, with the token after that, which makes one of B * T + 1 tokens never an input.
+    """
+    packing = Packing(policy="flat", add="bos")
+    shape = options.B, options.T
+    if advances_by_inputs:
+        return _start(options, packing, shape, _as_they_are, with_state=with_state)
+
+    def cut(batch: dict[str, Any]) -> tuple[Any, Any]:
+        tokens = batch["input_ids"][0]
+        return tokens[:-1].view(shape), tokens[1:].view(shape)
+
+    return _start(options, packing, (1, options.B * options.T + 1), cut, with_state=with_state)
+
+
+def _as_they_are(batch: dict[str, Any]) -> tuple[Any, Any]:
+    return batch["input_ids"], batch["labels"]
+
+
+def _start(
+    options: Options, packing: Packing, shape: tuple[int, int], form: Form, *, with_state: bool
+) -> Iterator[Any]:
+    check_output("torch", pin_memory=False)
+    pins, move = _way_to(options.device)
+    rank, ranks = find_rank(None, None)
+    loader = RowGroupLoader(
+        Source(split_files(options.split), kind="parquet"),
+        tokenizer_of(options.tokenizer, options.tokenizer_threads),
+        *shape,
+        packing,
+        rank=rank,
+        ranks=ranks,
+        pin_memory=pins,
+        threads=num_threads(options.tokenizer_threads),
+    )
+    resume(loader, options.resume_state_dict)
+
+    def moved(batch: dict[str, Any]) -> tuple[Any, Any]:
+        inputs, targets = form(batch)
+        return move(inputs), move(targets)
+
+    if not with_state:
+        return _without_state(loader, moved)
+    return _with_state(loader, moved, options)
+
+
+def _without_state(loader: RowGroupLoader, form: Form) -> Iterator[tuple[Any, Any]]:
+    with loader:
+        for batch in loader:
+            yield form(batch)
+
+
+def _with_state(
+    loader: RowGroupLoader, form: Form, options: Options
+) -> Iterator[tuple[Any, Any, State]]:
+    resumed = options.resume_state_dict or {}
+    with loader:
+        batches = iter(loader)
+        while True:
+            saved: State | None = None
+            if options.state_before:
+                # Where it began near a place, as nanochat resumes, only that place leads there.
+                is_near = not loader.position and resumed and STATE_KEY not in resumed
+                saved = {"epoch": 1, **resumed} if is_near else {STATE_KEY: loader.state_dict()}
+            inputs, targets = form(next(batches))
+            saved = saved or {STATE_KEY: loader.state_dict()}
+            yield inputs, targets, {**loader.last_read(), **saved}
+
+
+def tokenizer_of(tokenizer: Any, num_threads: int) -> Tokenizer:
+    """A tokenizer with a token that starts documents."""
+    adapted = adapt(tokenizer, num_threads)
+    if adapted.bos_id is None:
+        raise UsageError(
+            f"the tokenizer {adapted.name} does not say which token starts documents: give it a "
+            "method get_bos_token_id(), or an attribute bos_token_id"
+        )
+    return adapted
+
+
+def num_threads(wanted: int) -> int:
+    """Threads that tokenize: no more than there are processors."""
+    return min(wanted, len(os.sched_getaffinity(0)))
+
+
+def _way_to(device: Any) -> tuple[bool, Callable[[Any], Any]]:
+    """Whether batches are page-locked, and how they come to a device.
+
+    A page-locked block is torch's own, which uses it again only after the copies that it was told
+    to make of it; so a copy may still be queued when the next batch is made.
+    """
+    import torch
+
+    target = torch.device(device)
+    if target.type != "cuda":
+        return False, lambda tensor: tensor.to(target)
+    if not torch.cuda.is_available():
+        raise UsageError(f"device is {str(device)!r}, and torch finds no GPU; use device='cpu'")
+    return True, lambda tensor: tensor.to(target, non_blocking=True)
