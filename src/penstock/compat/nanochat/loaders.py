@@ -92,6 +92,7 @@ class FileLoader(TextLoader):
                 raise UsageError(
                     f"{file}: has no text, so that no rank can be given it; leave it out"
                 )
+        self._restored: tuple[Place, tuple[int, int]] | None = None
         self._counted_to = -1, 0
         """a block, and the bytes of the blocks before it in its file"""
 
@@ -101,10 +102,23 @@ class FileLoader(TextLoader):
         Bytes are those of the documents themselves, in UTF-8, without line ends.
         """
         snapshot = self._snapshots[0]
-        block, before = self._counted_to
-        if block != snapshot.block:
-            block, before = self._counted_to = snapshot.block, self._bytes_before(snapshot.block)
-        return self.source.files.index(self._blocks[block].files[0]), before + snapshot.block_bytes
+        block, block_bytes = snapshot.block, snapshot.block_bytes
+        if block < 0:  # nothing was read since a state was loaded
+            block, block_bytes = self._find(snapshot.place)
+        if block != self._counted_to[0]:
+            self._counted_to = block, self._bytes_before(block)
+        file = self.source.files.index(self._blocks[block].files[0])
+        return file, self._counted_to[1] + block_bytes
+
+    def _find(self, place: Place) -> tuple[int, int]:
+        """The block of a place, and the bytes before it there, by reading so far."""
+        if self._restored is None or self._restored[0] != place:
+            lane = self._lanes_at(self._position, self.lanes.count)[0]
+            _, block = self.lanes.block_at(lane, place.ordinal)
+            text = next(self._text().read_block(block, place.number), None)
+            block_bytes = text.block_bytes if text else self.source.text_bytes(self._blocks[block])
+            self._restored = place, (block, block_bytes)
+        return self._restored[1]
 
     def _bytes_before(self, number: int) -> int:
         """Of the blocks before this one in its file."""

@@ -1,0 +1,163 @@
+"""Tokenizers of others: the fast engine where that gives the same ids, else they are asked."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiktoken
+import tokenizers
+
+import penstock
+from penstock.errors import FormatError, UsageError
+from penstock.text.splitting.patterns import PATTERNS
+from penstock.text.tokenizers.adapting import adapt
+from tests.vocabularies import gpt2_json, some_text, trained_ranks
+
+TEXTS = [
+    "",
+    "a",
+    "Hello, it's 12345!\n\n  naïve 日本語 😀 <|bos|>",
+    *some_text().split("\n\n")[:200],
+]
+
+
+def encoding(pattern=PATTERNS["nanochat"].regex):
+    ranks = trained_ranks(PATTERNS["nanochat"].regex)
+    return tiktoken.Encoding(
+        "made", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|bos|>": len(ranks)}
+    )
+
+
+def ids_of(tokenizer, texts=TEXTS):
+    """What an adapted tokenizer makes of texts, as lists."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    ids, ends = tokenizer.encode(np.frombuffer(b"".join(encoded), np.uint8), offsets)
+    assert ids.dtype == np.uint32
+    assert ends.dtype == np.int64
+    return [part.tolist() for part in np.split(ids, ends[1:-1])]
+
+
+class Holder:
+    """As nanochat's own tokenizer, which is an encoding and a little more."""
+
+    def __init__(self, enc, prepare=str):
+        self.enc, self._prepare, self.num_calls = enc, prepare, 0
+
+    def get_bos_token_id(self):
+        return self.enc.encode_single_token("<|bos|>")
+
+    def encode(self, texts, prepend, num_threads):
+        self.num_calls += 1
+        texts = [self._prepare(text) for text in texts]
+        found = self.enc.encode_ordinary_batch(texts, num_threads=num_threads)
+        return [[prepend, *ids] for ids in found]
+
+
+def test_a_tokenizer_that_holds_an_encoding_is_computed_by_the_fast_engine():
+    holder = Holder(encoding())
+    adapted = adapt(holder)
+    num_calls = holder.num_calls
+    assert adapted.engine == "fast"
+    assert adapted.bos_id == holder.get_bos_token_id()
+    assert ids_of(adapted) == holder.enc.encode_ordinary_batch(TEXTS)
+    assert holder.num_calls == num_calls
+
+
+def test_an_encoding_of_tiktoken_is_computed_by_the_fast_engine():
+    adapted = adapt(encoding())
+    assert (adapted.engine, adapted.bos_id) == ("fast", 1200)
+    assert ids_of(adapted) == encoding().encode_ordinary_batch(TEXTS)
+
+
+def test_an_unknown_pattern_is_left_to_tiktoken():
+    other = encoding(r"\p{L}+|[^\p{L}]")
+    adapted = adapt(Holder(other))
+    assert adapted.engine == "tiktoken"
+    assert ids_of(adapted) == other.encode_ordinary_batch(TEXTS)
+
+
+def test_a_pattern_that_leaves_characters_out_is_asked():
+    other = encoding(r"\p{L}+")
+    assert ids_of(adapt(Holder(other))) == other.encode_ordinary_batch(TEXTS)
+
+
+def test_a_tokenizer_that_does_more_than_its_encoding_is_asked():
+    holder = Holder(encoding(), str.upper)
+    adapted = adapt(holder)
+    assert adapted.engine == "its own"
+    upper = [text.upper() for text in TEXTS]
+    assert ids_of(adapted) == holder.enc.encode_ordinary_batch(upper)
+
+
+def utf8(text):
+    return list(text.encode())
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: utf8(text),
+        lambda text: np.array(utf8(text)),
+        lambda text: SimpleNamespace(ids=utf8(text)),
+        lambda text, add_special_tokens=True: [0] * add_special_tokens + utf8(text),
+        lambda texts: [utf8(text) for text in texts],
+        lambda texts, prepend, num_threads: [[prepend, *utf8(text)] for text in texts],
+        lambda texts, prepend=None, num_threads=1: (
+            utf8(texts) if isinstance(texts, str) else [[prepend, *utf8(each)] for each in texts]
+        ),
+    ],
+    ids=["text", "array", "object", "specials", "list", "nanochat", "either"],
+)
+def test_any_way_to_encode_is_found_out(encode):
+    adapted = adapt(SimpleNamespace(encode=encode, bos_token_id=256))
+    assert adapted.bos_id == 256
+    assert ids_of(adapted) == [utf8(text) for text in TEXTS]
+
+
+def test_a_tokenizer_of_hugging_face_is_asked_without_its_special_tokens():
+    tokenizer = tokenizers.Tokenizer.from_str(gpt2_json())
+    template = tokenizers.processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 50256)]
+    )
+    tokenizer.post_processor = template
+    expected = [each.ids for each in tokenizer.encode_batch(TEXTS[:3], add_special_tokens=False)]
+    assert ids_of(adapt(tokenizer), TEXTS[:3]) == expected
+
+
+def test_penstocks_own_tokenizer_stays_as_it_is():
+    own = penstock.load_tokenizer("bytes")
+    assert adapt(own) is own
+
+
+def test_what_cannot_encode_is_refused():
+    with pytest.raises(UsageError, match="object, which has no encode"):
+        adapt(object())
+    with pytest.raises(UsageError, match="gives no token ids"):
+        adapt(SimpleNamespace(encode=lambda text: text))
+    with pytest.raises(UsageError, match="another beginning"):
+        adapt(
+            SimpleNamespace(bos_id=1, encode=lambda texts, prepend, num_threads: [[2]] * len(texts))
+        )
+
+
+def test_wrong_answers_are_errors_that_say_so():
+    answers = {"big": [1 << 32], "low": [-1]}
+    many = SimpleNamespace(encode=lambda texts: [answers.get(text, []) for text in texts])
+    tokenizer = adapt(many)
+    for text in ("big", "low"):
+        with pytest.raises(FormatError, match="no token id"):
+            ids_of(tokenizer, [text])
+    short = adapt(SimpleNamespace(encode=lambda texts: [[1]] * min(len(texts), 4)))
+    with pytest.raises(FormatError, match="gave 4 lists of ids for 5 texts"):
+        ids_of(short, list("abcde"))
+
+
+def test_fingerprints_tell_tokenizers_apart():
+    by_shift = [
+        adapt(SimpleNamespace(encode=lambda text, k=k: [b + k for b in text.encode()], bos_id=bos))
+        for k, bos in [(0, 256), (0, 256), (1, 256), (0, 257)]
+    ]
+    first, same, other_ids, other_start = (each.fingerprint for each in by_shift)
+    assert first == same
+    assert len({first, other_ids, other_start}) == 3
