@@ -62,6 +62,7 @@ CASES = [
     case(HEAD, BEST_FIT, 30, 2, 256, resume=at(0, 1), **SMALL),
     *ranks(2, HEAD, BEST_FIT, 30, 2, 256, resume=at(0, 3, 2), **SMALL),
     *ranks(3, HEAD, BEST_FIT, 30, 2, 256, resume=at(1, 1), **SMALL),
+    *ranks(2, HEAD, BEST_FIT, 20, 2, 256, resume=at(0, 0), **SMALL),
     case(HEAD, BEST_FIT, 30, 2, 256, resume=at(2, 1, 3), **SMALL),
     case(HEAD, BEST_FIT, 10, 2, 256, resume={"pq_idx": 1, "rg_idx": 0}, **SMALL),
     # flat, advancing by B*T; by B*T + 1; and the very first
