@@ -120,6 +120,7 @@ class TextLoader:
             threads = min(4, len(os.sched_getaffinity(0)))
         self._threads = integer("threads", threads, 1, 64)
         self._blocks = self.source.blocks()
+        self._text_fingerprint = self.source.fingerprint  # takes 70 ms for 6,500 files
         self._lanes_asked = lanes
         count = self.ranks if lanes is None else integer("lanes", lanes, 1, 1 << 31)
         if not isinstance(shuffle, bool):
@@ -249,7 +250,7 @@ class TextLoader:
         bos_id, eos_id = self.packing.marks(self.tokenizer)
         order = "shuffled" if self._shuffle else "sequential"
         return {
-            "text": f"{self.source.fingerprint} {self._dealing} {order}-{self._seed}",
+            "text": f"{self._text_fingerprint} {self._dealing} {order}-{self._seed}",
             "tokenizer": f"{self.tokenizer.fingerprint} bos {bos_id} eos {eos_id}",
             "packing": self.packing.fingerprint(self.seq_len),
             "endless": self.endless,

@@ -31,14 +31,17 @@ class Waiting:
         """A short text: neighbours differ by little, and most of the bytes of that are equal."""
         both = np.stack([np.diff(self.documents, prepend=0), self.first_tokens]).astype("<i8")
         planes = np.ascontiguousarray(both.view(np.uint8).reshape(-1, 8).T)
-        return base64.b85encode(zlib.compress(planes.tobytes(), 9)).decode()
+        # Level 3 takes 0.05 ms and level 9 a whole one, for a tenth less: some save every step.
+        return base64.b64encode(zlib.compress(planes.tobytes(), 3)).decode()
 
     @classmethod
     def from_text(cls, text: Any, num_tokens: int, max_documents: int) -> Self:
         """What `to_text` gave, if it can be."""
         most = 16 * max_documents
         try:
-            planes = zlib.decompressobj().decompress(base64.b85decode(text), most + 1)
+            planes = zlib.decompressobj().decompress(
+                base64.b64decode(text, validate=True), most + 1
+            )
             both = np.frombuffer(planes, np.uint8).reshape(8, -1).T.copy().view("<i8")
             differences, first_tokens = both.reshape(2, -1).astype(np.int64)
         except (ValueError, TypeError, zlib.error):
