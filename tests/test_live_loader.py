@@ -70,7 +70,7 @@ FIRST_RELEASE = {
             "number": 8,
             "first_token": 16,
             "in_refill": 0,
-            "waiting": "c-muNWMgDt5MUq|000Hh02u",
+            "waiting": "eF5jYGRjZGAQYCAXAAAF0AAZ",
             "tokens": 36,
         }
     },
@@ -186,6 +186,7 @@ DAMAGE = [
     (["position"], -1, "position"),
     (["position"], "6", "position"),
     (["lanes"], 0, "lanes is 0"),
+    (["lanes"], 1 << 60, "1,152,921,504,606,846,976 lanes"),
     (["lane_states"], [], "needs lanes"),
     (["lane_states", "0"], None, "a lane of the state"),
     (["lane_states", "0", "ordinal"], -1, "ordinal"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.text.batch import TextBatch
-from penstock.text.live.loader import TextLoader
+from penstock.text.live.loader import Reached, TextLoader
 from penstock.text.live.reading import Place
 from penstock.text.live.state import LaneState
 from penstock.text.sources import BadRow, Slice, Source
@@ -19,7 +19,10 @@ class RowGroupLoader(TextLoader):
 
     def last_read(self) -> dict[str, int]:
         """Where the last document came from that is packed or waits: nanochat's own state."""
-        lane, place = self._lanes_at(self._position, self.lanes.count)[0], self._snapshots[0].place
+        lane, place = (
+            self._lanes_at(self._reached.position, self.lanes.count)[0],
+            self._reached.snapshots[0].place,
+        )
         # At the start of a block nothing of it has been taken.
         is_behind = place.ordinal > 0 and not place.number and not place.first_token
         epoch, _ = self.lanes.block_at(lane, place.ordinal - is_behind)
@@ -33,7 +36,7 @@ class RowGroupLoader(TextLoader):
         end = self.lanes.first_ordinal(lane, epoch)
         while ordinal < end and self._file_and_group(lane, ordinal) < (pq_idx, next_group):
             ordinal += 1
-        self._go_to(0, 0, {lane: LaneState(place=Place(ordinal=ordinal))})
+        self._reached = Reached(0, 0, {lane: LaneState(place=Place(ordinal=ordinal))})
 
     def _file_and_group(self, lane: int, ordinal: int) -> tuple[int, int]:
         block = self._blocks[self.lanes.block_at(lane, ordinal)[1]]
@@ -101,7 +104,7 @@ class FileLoader(TextLoader):
 
         Bytes are those of the documents themselves, in UTF-8, without line ends.
         """
-        snapshot = self._snapshots[0]
+        snapshot = self._reached.snapshots[0]
         block, block_bytes = snapshot.block, snapshot.block_bytes
         if block < 0:  # nothing was read since a state was loaded
             block, block_bytes = self._find(snapshot.place)
@@ -113,7 +116,7 @@ class FileLoader(TextLoader):
     def _find(self, place: Place) -> tuple[int, int]:
         """The block of a place, and the bytes before it there, by reading so far."""
         if self._restored is None or self._restored[0] != place:
-            lane = self._lanes_at(self._position, self.lanes.count)[0]
+            lane = self._lanes_at(self._reached.position, self.lanes.count)[0]
             _, block = self.lanes.block_at(lane, place.ordinal)
             text = next(self._text().read_block(block, place.number), None)
             block_bytes = text.block_bytes if text else self.source.text_bytes(self._blocks[block])

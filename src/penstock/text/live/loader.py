@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from penstock.load.tensors import (
 from penstock.read.layout import MAX_SEQLEN, NUM_TOKENS
 from penstock.text.live.lanes import Dealing, Lanes
 from penstock.text.live.packing import LivePolicy, Packing
+from penstock.text.live.saving import STATE_VERSION, State, check_state, join_states
 from penstock.text.live.stats import Counts, Seconds, TextLoaderStats
 from penstock.text.sources import Source
 from penstock.text.sources.listing import Paths
@@ -35,13 +36,21 @@ if TYPE_CHECKING:
     from penstock.text.live.reading import LaneText
     from penstock.text.live.state import LaneState, Snapshot
 
-STATE_VERSION = 1
 _READ_BYTES, _LEAST_READ_BYTES = 1 << 18, 1 << 16
-_MAX_POSITION = 1 << 62
-_IDENTITY = ("text", "tokenizer", "packing", "endless")
 
 Batch = dict[str, Any]
 Tail = Literal["drop", "keep"]
+
+
+class Reached(NamedTuple):
+    """What was handed out: replaced as a whole, so that an interrupt leaves no half of it."""
+
+    epoch: int
+    position: int
+    states: "dict[int, LaneState]"
+    """of this rank's lanes"""
+    snapshots: "tuple[Snapshot, ...]" = ()
+    """or these, in the order of the lanes, if a batch was handed out since"""
 
 
 class TextLoader:
@@ -134,8 +143,7 @@ class TextLoader:
         self._layout = self.packing.layout(
             self.tokenizer, self.seq_len, self.batch_size, plain_dtype(dtype)
         )
-        self._position = self._epoch = 0
-        self._lane_states: dict[int, LaneState] = {}
+        self._reached = Reached(0, 0, {})
         self._counted: tuple[tuple[int, int], tuple[int, int]] | None = None
         self._reset()
 
@@ -159,7 +167,7 @@ class TextLoader:
         self._engine: Engine | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        # Two beside those packed ahead: the batch in the user's hand, and the one in the making.
+        # Beside those packed ahead: the one in the making, and some in the user's hands.
         make_pool = PinnedPool if self._pin_memory else Pool
         self._pool = make_pool(self._layout.num_bytes, self._prefetch + 4)
         self._show = {
@@ -167,7 +175,6 @@ class TextLoader:
             for name, place in self._layout.places().items()
         }
         register_as_dataset(TextLoader)
-        self._snapshots: tuple[Snapshot, ...] = ()
         self._counts, self._seconds, self._started = Counts(), Seconds(), 0.0
         self._cropped_before = 0
 
@@ -196,11 +203,12 @@ class TextLoader:
         """Where the epoch has no more steps, go on to the next."""
         if self.endless or self._steps_left():
             return
-        if self._position:
-            self._go_to(self._epoch + 1, 0, {})
+        if self._reached.position:
+            self._stop_engine()
+            self._reached = Reached(self._reached.epoch + 1, 0, {})
         if not self._steps_left():
             raise UsageError(
-                f"epoch {self._epoch} is less than one step of {self.batch_size} rows on "
+                f"epoch {self._reached.epoch} is less than one step of {self.batch_size} rows on "
                 f"{self.ranks} ranks; use tail='keep', smaller batches, or endless=True"
             )
 
@@ -209,24 +217,29 @@ class TextLoader:
         first_hole, end = self._rows_of_epoch()
         step = self.batch_size * self.ranks
         if self._tail == "drop":
-            return max(0, first_hole - self._position) // step
-        return -(-max(0, end - self._position) // step)
+            return max(0, first_hole - self._reached.position) // step
+        return -(-max(0, end - self._reached.position) // step)
 
     def _rows_of_epoch(self) -> tuple[int, int]:
         """The first position where a lane has no more row, and the one after the last row."""
-        if self._counted is None or self._counted[0] != (self._epoch, self.lanes.count):
+        if self._counted is None or self._counted[0] != (self._reached.epoch, self.lanes.count):
             from penstock.text.live.survey import count_rows
 
             rows = count_rows(
-                self._text(), self.tokenizer, self.packing, self.seq_len, self._epoch, self._threads
+                self._text(),
+                self.tokenizer,
+                self.packing,
+                self.seq_len,
+                self._reached.epoch,
+                self._threads,
             )
             count = self.lanes.count
             holes = [count * num_rows + lane for lane, num_rows in enumerate(rows)]
             end = max((hole - count + 1 for hole in holes if hole >= count), default=0)
-            self._counted = (self._epoch, count), (min(holes), end)
+            self._counted = (self._reached.epoch, count), (min(holes), end)
         return self._counted[1]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """What to save: the position, and the lanes of this rank.
 
         On other ranks lanes are others: save one state for each rank, or one for all that
@@ -236,8 +249,8 @@ class TextLoader:
         with self._lock:
             return {
                 "version": STATE_VERSION,
-                "position": self._position,
-                "epoch": self._epoch,
+                "position": self._reached.position,
+                "epoch": self._reached.epoch,
                 "lanes": self.lanes.count,
                 **self._identity(),
                 "lane_states": {
@@ -245,7 +258,7 @@ class TextLoader:
                 },
             }
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> State:
         """What a position is a position in."""
         bos_id, eos_id = self.packing.marks(self.tokenizer)
         order = "shuffled" if self._shuffle else "sequential"
@@ -257,53 +270,13 @@ class TextLoader:
         }
 
     @staticmethod
-    def join_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def join_states(states: Sequence[State]) -> State:
         """One state of those of all ranks, which every rank can load, of any number that works."""
-        if not states:
-            raise StateError("no states to join; give those of all ranks")
-        common = ("version", "position", "epoch", "lanes", *_IDENTITY)
-        for state in states:
-            if not isinstance(state, dict) or not {*common, "lane_states"} <= set(state):
-                raise StateError(
-                    f"not a state of a TextLoader: {state!r:.100}; give a list of what state_dict "
-                    "returned on all ranks"
-                )
-        first, lane_states = dict(states[0]), dict[str, Any]()
-        for state in states:
-            for key in common:
-                if state[key] != first[key]:
-                    raise StateError(
-                        f"these states are not of one step: {key} is {first[key]!r} in one "
-                        f"and {state[key]!r} in another"
-                    )
-            lane_states |= state["lane_states"]
-        missing = [lane for lane in range(first["lanes"]) if str(lane) not in lane_states]
-        if missing and first["position"]:
-            raise StateError(f"lanes {missing!s:.100} are in none of the states; join all ranks'")
-        return {**first, "lane_states": lane_states}
+        return join_states(states)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on where `state` was taken, or say why that cannot be."""
-        expected = self.state_dict()
-        if isinstance(state, dict) and state.get("version", STATE_VERSION) != STATE_VERSION:
-            raise StateError(
-                f"the state has version {state['version']!r}; this Penstock reads {STATE_VERSION}"
-            )
-        if not isinstance(state, dict) or set(state) != set(expected):
-            raise StateError(
-                f"not a state of a TextLoader: expected the keys {sorted(expected)}, found "
-                f"{sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__}"
-            )
-        differences = [
-            f"{key}: saved {state[key]!r}, here {expected[key]!r}"
-            for key in _IDENTITY
-            if state[key] != expected[key]
-        ]
-        if differences:
-            raise StateError("this state continues other rows; " + "; ".join(differences))
-        for key, least in (("position", 0), ("epoch", 0), ("lanes", 1)):
-            if type(state[key]) is not int or not least <= state[key] < _MAX_POSITION:
-                raise StateError(f"{key} is {state[key]!r}, not a count")
+        check_state(state, self._identity())
         lanes = self._lanes_of(state)
         position, saved = state["position"], state["lane_states"]
         wanted = self._lanes_at(position, lanes.count)
@@ -323,13 +296,18 @@ class TextLoader:
         }
         self._notice_fork()
         with self._lock:
+            self._stop_engine()
             self.lanes = lanes
-            self._go_to(state["epoch"], position, states)
+            self._reached = Reached(state["epoch"], position, states)
 
-    def _lanes_of(self, state: dict[str, Any]) -> Lanes:
+    def _lanes_of(self, state: State) -> Lanes:
         count = state["lanes"]
         if count == self.lanes.count:
             return self.lanes
+        if count > len(self._blocks):
+            raise StateError(
+                f"the state has {count:,} lanes, and the text {len(self._blocks):,} blocks to share"
+            )
         if self._lanes_asked is not None:
             raise StateError(
                 f"the state has {count} lanes, and this loader was made with "
@@ -357,13 +335,13 @@ class TextLoader:
     @property
     def position(self) -> int:
         """How many rows (of this epoch, if it is not endless) all ranks have been handed."""
-        return self._position
+        return self._reached.position
 
     @property
     def epoch(self) -> int:
         """The epoch that this rank reads its next document in."""
         if not self.endless:
-            return self._epoch
+            return self._reached.epoch
         epochs = (
             self.lanes.block_at(lane, state.place.ordinal)[0]
             for lane, state in self._states().items()
@@ -399,16 +377,14 @@ class TextLoader:
             self._counts.rows += rows
             self._counts.tokens += int(counts[NUM_TOKENS])
             self._counts.cropped = self._cropped_before + ready.num_cropped
-            # Last, and together, so that an interrupt before it loses nothing.
-            self._snapshots, self._position = (
-                ready.snapshots,
-                self._position + self.batch_size * self.ranks,
-            )
+            # Last, and at once, so that an interrupt before it loses nothing.
+            position = self._reached.position + self.batch_size * self.ranks
+            self._reached = Reached(self._reached.epoch, position, {}, ready.snapshots)
             return batch
 
     def _get_ready(self) -> "Ready":
         try:
-            if self._engine is None or self._engine.position != self._position:
+            if self._engine is None or self._engine.position != self._reached.position:
                 # Where they differ, an interrupt fell between taking a batch and counting it.
                 self._stop_engine()
                 self._engine = self._new_engine()
@@ -424,17 +400,13 @@ class TextLoader:
         return list(range(residue, count, self.ranks))
 
     def _states(self) -> "dict[int, LaneState]":
-        """This rank's lanes after what was handed out."""
-        if self._snapshots:
-            lanes = self._lanes_at(self._position, self.lanes.count)
-            states = (snapshot.state() for snapshot in self._snapshots)
-            return dict(zip(lanes, states, strict=True))
-        return self._lane_states
-
-    def _go_to(self, epoch: int, position: int, states: "dict[int, LaneState]") -> None:
-        self._stop_engine()
-        self._epoch, self._position = epoch, position
-        self._lane_states, self._snapshots = states, ()
+        """This rank's lanes after what was handed out; none at the start of an epoch."""
+        reached = self._reached
+        if not reached.snapshots:
+            return reached.states
+        lanes = self._lanes_at(reached.position, self.lanes.count)
+        states = (snapshot.state() for snapshot in reached.snapshots)
+        return dict(zip(lanes, states, strict=True))
 
     def _text(self) -> "LaneText":
         from penstock.text.live.reading import LaneText
@@ -447,9 +419,11 @@ class TextLoader:
         from penstock.text.live.reading import Place
         from penstock.text.live.state import LaneState
 
-        lanes = self._lanes_at(self._position, self.lanes.count)
+        lanes = self._lanes_at(self._reached.position, self.lanes.count)
         begin = {
-            lane: LaneState(place=Place(ordinal=self.lanes.first_ordinal(lane, self._epoch)))
+            lane: LaneState(
+                place=Place(ordinal=self.lanes.first_ordinal(lane, self._reached.epoch))
+            )
             for lane in lanes
         }
         states = begin | self._states()
@@ -460,10 +434,10 @@ class TextLoader:
             layout=self._layout,
             lanes=tuple(lanes),
             states=tuple(states[lane] for lane in lanes),
-            position=self._position,
+            position=self._reached.position,
             step_size=self.batch_size * self.ranks,
-            first=(self._position + self.rank) // self.ranks % len(lanes),
-            epoch=None if self.endless else self._epoch,
+            first=(self._reached.position + self.rank) // self.ranks % len(lanes),
+            epoch=None if self.endless else self._reached.epoch,
             num_threads=self._threads,
         )
         engine = Engine(work, self._pool, self._prefetch)
@@ -483,15 +457,15 @@ class TextLoader:
     def _notice_fork(self) -> None:
         """Start anew in a forked child: it has no threads, and perhaps a lock one of them held."""
         if self._pid != os.getpid():
-            self._lane_states = self._states()
             self._stop_engine()
             self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no memory."""
-        left_out = ("_engine", "_finalizer", "_lock", "_pool", "_show", "_snapshots")
+        left_out = ("_engine", "_finalizer", "_lock", "_pool", "_show")
         state = {key: value for key, value in self.__dict__.items() if key not in left_out}
-        return state | {"_lane_states": self._states()}
+        epoch, position, *_ = self._reached
+        return state | {"_reached": Reached(epoch, position, self._states())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
