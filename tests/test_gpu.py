@@ -1,6 +1,6 @@
 """What only an accelerator can show; skipped where there is none."""
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -70,3 +70,23 @@ def test_page_locked_batches_of_all_views_are_those_of_ordinary_memory(documents
         ):
             assert pinned["input_ids"].is_pinned()
             penstock.testing.assert_same(pinned, plain)
+
+
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda"), torch.device("cuda:0")], ids=str)
+def test_nanochats_batches_arrive_whole_while_the_gpu_is_busy(device, tmp_path, monkeypatch):
+    """Copies wait in the stream behind other work, while the batches after them are made."""
+    pytest.importorskip("pyarrow")
+    from penstock.compat.nanochat import tokenizing_distributed_data_loader_bos_bestfit as make
+    from tests.nanochat_corpus import ByteTokenizer, write_corpus
+
+    write_corpus(tmp_path / "base_data")
+    monkeypatch.setenv("NANOCHAT_BASE_DIR", str(tmp_path))
+    options = {"buffer_size": 50, "tokenizer_batch_size": 16}
+    expected = list(islice(make(ByteTokenizer(), 8, 256, "train", device="cpu", **options), 60))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1_000_000_000)
+    found = list(islice(make(ByteTokenizer(), 8, 256, "train", device=device, **options), 60))
+    for (inputs, targets), (first, second) in zip(found, expected, strict=True):
+        assert inputs.device.type == targets.device.type == "cuda"
+        assert torch.equal(inputs.cpu(), first)
+        assert torch.equal(targets.cpu(), second)
