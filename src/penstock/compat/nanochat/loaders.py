@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import UsageError
 from penstock.text.batch import TextBatch
 from penstock.text.live.loader import Reached, TextLoader
@@ -89,12 +91,11 @@ class FileLoader(TextLoader):
 
     def __init__(self, source: CountingSource, *args: Any, **options: Any) -> None:
         super().__init__(source, *args, **options)
-        with_text = {block.files[0] for block in self._blocks}
-        for file in source.files:
-            if file not in with_text:
-                raise UsageError(
-                    f"{file}: has no text, so that no rank can be given it; leave it out"
-                )
+        _, firsts = np.unique(self._blocks.file_numbers, return_index=True)
+        if len(firsts) < len(source.files):
+            with_text = {self._blocks[int(first)].files[0] for first in firsts}
+            empty = next(file for file in source.files if file not in with_text)
+            raise UsageError(f"{empty}: has no text, so no rank can be given it; leave it out")
         self._restored: tuple[Place, tuple[int, int]] | None = None
         self._counted_to = -1, 0
         """a block, and the bytes of the blocks before it in its file"""
@@ -110,8 +111,7 @@ class FileLoader(TextLoader):
             block, block_bytes = self._find(snapshot.place)
         if block != self._counted_to[0]:
             self._counted_to = block, self._bytes_before(block)
-        file = self.source.files.index(self._blocks[block].files[0])
-        return file, self._counted_to[1] + block_bytes
+        return int(self._blocks.file_numbers[block]), self._counted_to[1] + block_bytes
 
     def _find(self, place: Place) -> tuple[int, int]:
         """The block of a place, and the bytes before it there, by reading so far."""
@@ -126,12 +126,10 @@ class FileLoader(TextLoader):
     def _bytes_before(self, number: int) -> int:
         """Of the blocks before this one in its file."""
         last, counted = self._counted_to
-        file = self._blocks[number].files
-        if last >= 0 and self._blocks[last].files != file:
+        files = self._blocks.file_numbers
+        if last >= 0 and files[last] != files[number]:
             self.source.forget(self._blocks[last].files[0])
         elif 0 <= last < number:
             return counted + sum(map(self.source.text_bytes, self._blocks[last:number]))
-        first = number
-        while first and self._blocks[first - 1].files == file:
-            first -= 1
+        first = int(np.searchsorted(files, files[number]))
         return sum(map(self.source.text_bytes, self._blocks[first:number]))
