@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import penstock
 
@@ -54,14 +55,15 @@ class GPT(nn.Module):
 
     def __init__(self, vocab_size: int, seq_len: int) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(vocab_size, WIDTH), nn.Embedding(seq_len, WIDTH)
+        self.tokens = nn.Embedding(vocab_size, WIDTH)
+        self.places = nn.Parameter(torch.zeros(seq_len, WIDTH))
         self.blocks = nn.Sequential(*(Block() for _ in range(NUM_LAYERS)))
         self.norm = nn.LayerNorm(WIDTH)
         nn.init.normal_(self.tokens.weight, std=0.02)
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         """The mean loss."""
-        x = self.blocks(self.tokens(input_ids) + self.places.weight)
+        x = self.blocks(self.tokens(input_ids) + self.places)
         logits = self.norm(x) @ self.tokens.weight.T
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
@@ -83,7 +85,7 @@ def make_loader(options: argparse.Namespace) -> penstock.TextLoader:
         options.batch_size,
         options.seq_len,
         shuffle=True,
-        lanes=options.lanes,
+        lanes=options.lanes,  # they mix documents, and can be resumed on ranks that divide them
         threads=options.threads,
         prefetch=options.prefetch,
     )
@@ -139,11 +141,12 @@ def train(options: argparse.Namespace) -> None:
         loss = model(batch["input_ids"], batch["labels"])
         optimizer.zero_grad()
         loss.backward()
-        # Not DistributedDataParallel, which sums in another order after its first step: of three
-        # ranks or more, it changes the last bits of a run that is resumed.
-        for gradient in (weight.grad for weight in model.parameters() if weight.grad is not None):
-            dist.all_reduce(gradient)
-            gradient /= ranks
+        # Not DistributedDataParallel, which sums in another order after its first step: on three
+        # ranks or more, a run that is resumed would differ in the last bits.
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        total = parameters_to_vector(gradients)
+        dist.all_reduce(total)
+        vector_to_parameters(total / ranks, gradients)
         optimizer.step()
         step += 1
         # A sum does not tell which rank had which row: runs that print the same `rows` at the end
@@ -155,19 +158,16 @@ def train(options: argparse.Namespace) -> None:
         if rank == 0 and step % 10 == 0:
             now, stats = time.perf_counter(), loader.stats
             rate = (stats.tokens - tokens) * ranks / (now - then)
-            print(
-                f"step {step}: loss {sums[0] / ranks:.3f}, {rate:,.0f} tokens/s; "
-                f"{stats.waited_seconds:.2f} s waited for text so far, {stats.ready} batches ready",
-                flush=True,
-            )
+            print(f"step {step}: loss {sums[0] / ranks:.3f}, {rate:,.0f} tokens/s;", end=" ")
+            print(f"waited {stats.waited_seconds:.2f} s for text, {stats.ready} batches are ready")
             then, tokens = now, stats.tokens
         if step % options.checkpoint_every == 0 or step == options.steps:
             checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save(out, {"step": step, "rows_seen": rows_seen} | checkpoint, loader)
     loader.close()
     if rank == 0:
-        weights = b"".join(weight.numpy().tobytes() for weight in model.state_dict().values())
-        print(f"rows {rows_seen:08x}\nweights {hashlib.sha256(weights).hexdigest()}", flush=True)
+        weights = parameters_to_vector(model.parameters()).detach().numpy().tobytes()
+        print(f"rows {rows_seen:08x}\nweights {hashlib.sha256(weights).hexdigest()}")
 
 
 def main() -> None:
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps (20)")
     parser.add_argument("--batch-size", type=int, default=8, help="rows on each rank (8)")
     parser.add_argument("--seq-len", type=int, default=128)
-    parser.add_argument("--lanes", type=int, help="divisible by every number of ranks to resume on")
+    parser.add_argument("--lanes", type=int, default=8, help="streams of text, shared by ranks (8)")
     parser.add_argument("--threads", type=int, help="that tokenize")
     parser.add_argument("--prefetch", type=int, default=4, help="batches packed ahead (4)")
     options = parser.parse_args()
