@@ -74,6 +74,29 @@ def test_states_that_are_not_of_all_ranks_at_one_step_are_not_joined(path):
             TextLoader.join_states(wrong)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("lanes", 0), ("lanes", "2"), ("position", None), ("lane_states", 5), ("lane_states", [])],
+)
+def test_damaged_states_are_neither_loaded_nor_joined(path, key, value):
+    (loader,) = make_loaders(path, 1, 2)
+    steps([loader], 1)
+    damaged = loader.state_dict() | {key: value}
+    with pytest.raises(StateError, match=f"{key} is "):
+        loader.load_state_dict(damaged)
+    with pytest.raises(StateError, match=f"{key} is "):
+        TextLoader.join_states([damaged])
+
+
+def test_a_state_that_claims_to_have_ever_so_many_lanes_is_refused_at_once(path):
+    (loader,) = make_loaders(path, 1, 2)
+    steps([loader], 1)
+    with pytest.raises(StateError, match="are in none"):
+        TextLoader.join_states([loader.state_dict() | {"lanes": 1 << 60}])
+    with pytest.raises(StateError, match="blocks to share"):
+        loader.load_state_dict(loader.state_dict() | {"lanes": 1 << 60})
+
+
 def test_blocks_are_shuffled_or_not_and_nothing_else(path):
     with pytest.raises(UsageError, match="True or False"):
         make_loaders(path, 1, 2, shuffle=penstock.BlockShuffle(3))

@@ -280,7 +280,7 @@ class TextLoader:
         lanes = self._lanes_of(state)
         position, saved = state["position"], state["lane_states"]
         wanted = self._lanes_at(position, lanes.count)
-        if not isinstance(saved, dict) or (position and not set(map(str, wanted)) <= set(saved)):
+        if position and not set(map(str, wanted)) <= set(saved):
             raise StateError(
                 f"rank {self.rank} of {self.ranks} needs lanes {list(wanted)}, and this state has "
                 f"lanes {list(saved)!s:.100}: load the state that this rank saved, or one that "

@@ -6,6 +6,7 @@ lane_states                        by lane, those of the rank that saved it, or 
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from penstock.errors import StateError
@@ -28,6 +29,7 @@ def join_states(states: Sequence[State]) -> State:
                 f"not a state of a TextLoader: {state!r:.100}; give a list of what state_dict "
                 "returned on all ranks"
             )
+        _check_types(state)
     first, lane_states = dict(states[0]), dict[str, Any]()
     for state in states:
         for key in _COMMON:
@@ -37,9 +39,10 @@ def join_states(states: Sequence[State]) -> State:
                     f"{state[key]!r} in another"
                 )
         lane_states |= state["lane_states"]
-    missing = [lane for lane in range(first["lanes"]) if str(lane) not in lane_states]
-    if missing and first["position"]:
-        raise StateError(f"lanes {missing!s:.100} are in none of the states; join all ranks'")
+    missing = (lane for lane in range(first["lanes"]) if str(lane) not in lane_states)
+    named = list(islice(missing, 20))  # a damaged state may claim to have any number of lanes
+    if named and first["position"]:
+        raise StateError(f"lanes {named!s:.100} are in none of the states; join all ranks'")
     return {**first, "lane_states": lane_states}
 
 
@@ -62,6 +65,12 @@ def check_state(state: Any, identity: State) -> None:
     ]
     if differences:
         raise StateError("this state continues other rows; " + "; ".join(differences))
+    _check_types(state)
+
+
+def _check_types(state: State) -> None:
     for key, least in (("position", 0), ("epoch", 0), ("lanes", 1)):
         if type(state[key]) is not int or not least <= state[key] < _MAX_COUNT:
             raise StateError(f"{key} is {state[key]!r}, not a count")
+    if not isinstance(state["lane_states"], dict):
+        raise StateError(f"lane_states is {state['lane_states']!r:.40}, and has to be a dict")
