@@ -282,7 +282,7 @@ def test_a_single_file_is_an_error_for_training_and_serves_validation(
 @pytest.mark.parametrize("rank", range(4))
 def test_more_ranks_than_row_groups_are_an_error_on_every_rank(rank, place):
     place(rank, 4)
-    with pytest.raises(UsageError, match=r"4 lanes share 3 .*use fewer ranks"):
+    with pytest.raises(UsageError, match=r"4 ranks or lanes share 3 .*use fewer"):
         best_fit(2, 64, "val")
 
 

@@ -193,7 +193,7 @@ def test_shards_that_cannot_be_shared_out_by_number_are_refused(
     with pytest.raises(MissingDataError, match="data_shards is empty"):
         make([], world_size=1, rank=0)
     for rank in range(4):
-        with pytest.raises(UsageError, match="4 lanes share 3 files"):
+        with pytest.raises(UsageError, match="4 ranks or lanes share 3 files"):
             make(zst_shards, world_size=4, rank=rank)
     empty = write_file(tmp_path / "a.parquet", [[]])
     full = write_file(tmp_path / "b.parquet", [["text"]])

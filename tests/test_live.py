@@ -32,6 +32,9 @@ class Bytes:
     def encode(self, data, offsets):
         return self._bytes.encode(data, offsets)
 
+    def encode_with_ends(self, data, offsets):
+        return self._bytes.encode_with_ends(data, offsets)
+
 
 def write(directory: Path, files: list[list[list[str]]]) -> Path:
     """Parquet files, of row groups, of documents."""

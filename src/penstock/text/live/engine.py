@@ -95,12 +95,7 @@ class Engine:
 
     def get(self) -> Ready:
         """The next batch; waits for it, and raises what failed."""
-        try:
-            ready = self._ready.get_nowait()
-        except queue.Empty:
-            started = time.perf_counter()
-            ready = self._ready.get()
-            self._seconds.consumer_waiting += time.perf_counter() - started
+        ready = self._ready.get()
         if isinstance(ready, BaseException):
             raise ready
         self.position += self._work.step_size

@@ -57,8 +57,8 @@ class Lanes:
         if num_shares < self.count:
             what = "files" if self.dealing == "files" else "blocks of text (row groups, or files)"
             raise UsageError(
-                f"{self.count} lanes share {num_shares:,} {what}, so some would have nothing to "
-                "read: use fewer ranks (and lanes), or cut the text finer with penstock repack"
+                f"{self.count} ranks or lanes share {num_shares:,} {what}, so some would have "
+                "nothing to read: use fewer, or cut the text finer with penstock repack"
             )
 
     def _deal(self) -> list[NDArray[np.int64]]:

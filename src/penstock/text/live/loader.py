@@ -28,6 +28,7 @@ from penstock.text.live.saving import STATE_VERSION, State, check_state, join_st
 from penstock.text.live.stats import Counts, Seconds, TextLoaderStats
 from penstock.text.sources import Source
 from penstock.text.sources.listing import Paths
+from penstock.text.tokenizers.adapting import adapt
 from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
@@ -58,7 +59,8 @@ class TextLoader:
 
     Arguments:
         source: a `Source`, or what one is made of: a file, a directory, a pattern, a list.
-        tokenizer: a tokenizer, or what `load_tokenizer` takes.
+        tokenizer: what `load_tokenizer` takes or gives, or any object that has `encode`, such as
+            one of tiktoken, tokenizers or transformers.
         batch_size: rows per rank.
         seq_len: inputs in a row.
         packing: how documents become rows: "flat", "best_fit", "bos_best_fit" (as nanochat),
@@ -67,7 +69,8 @@ class TextLoader:
         shuffle: whether blocks have another order in every epoch.
         rank, ranks: this process's share; found in torch.distributed or the environment.
         lanes: a multiple of ranks, fixed for a run: it can be resumed on any number of ranks that
-            divides it. As many as ranks by default, or as the state has that is loaded.
+            divides it. As many as ranks by default, or as the state has that is loaded. More lanes
+            also mix more: neighbouring rows of one lane may be of one long document.
         endless: go on for ever; else `iter` gives one epoch, with equally many steps on all ranks.
         tail: of an epoch: 'drop' ends it before the first batch that is short on any rank, 'keep'
             goes on until every row was handed out.
@@ -90,7 +93,7 @@ class TextLoader:
     def __init__(
         self,
         source: Source | Paths,
-        tokenizer: Tokenizer | str | os.PathLike[str],
+        tokenizer: Any,
         batch_size: int,
         seq_len: int,
         packing: LivePolicy | Packing = "bos_best_fit_keep",
@@ -113,7 +116,9 @@ class TextLoader:
         self.rank = integer("rank", rank, 0, self.ranks - 1)
         self.source = source if isinstance(source, Source) else Source(source)
         self.tokenizer: Tokenizer = (
-            load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+            load_tokenizer(tokenizer)
+            if isinstance(tokenizer, str | os.PathLike)
+            else adapt(tokenizer)
         )
         self.packing = packing if isinstance(packing, Packing) else Packing(policy=packing)
         self.batch_size = integer("batch_size", batch_size, 1, 1 << 31)
@@ -152,7 +157,7 @@ class TextLoader:
             works = [str(ranks) for ranks in range(1, count + 1) if count % ranks == 0]
             raise refusal(
                 f"{count} lanes cannot be shared by {self.ranks} ranks; numbers of ranks that work "
-                f"are {', '.join(works)}"
+                f"are {', '.join(works)} (a new run may have other lanes: lanes=…)"
             )
         return Lanes(
             blocks=self._blocks,
@@ -175,7 +180,9 @@ class TextLoader:
             for name, place in self._layout.places().items()
         }
         register_as_dataset(TextLoader)
-        self._counts, self._seconds, self._started = Counts(), Seconds(), 0.0
+        self._counts, self._seconds = Counts(), Seconds()
+        self._first: tuple[float, int] | None = None
+        """when the first batch came, and its tokens"""
         self._cropped_before = 0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -261,9 +268,9 @@ class TextLoader:
     def _identity(self) -> State:
         """What a position is a position in."""
         bos_id, eos_id = self.packing.marks(self.tokenizer)
-        order = "shuffled" if self._shuffle else "sequential"
+        order = f"shuffle-{self._seed}" if self._shuffle else "sequential"
         return {
-            "text": f"{self._text_fingerprint} {self._dealing} {order}-{self._seed}",
+            "text": f"{self._text_fingerprint} {self._dealing} {order}",
             "tokenizer": f"{self.tokenizer.fingerprint} bos {bos_id} eos {eos_id}",
             "packing": self.packing.fingerprint(self.seq_len),
             "endless": self.endless,
@@ -356,18 +363,30 @@ class TextLoader:
         seconds.add(self._seconds)
         if engine is not None:
             seconds.add(engine.seconds)
+        began, tokens = self._first or (time.perf_counter(), 0)
+        rate = (self._counts.tokens - tokens) / max(time.perf_counter() - began, 1e-9)
         return self._counts.to_stats(
             seconds,
             row_tokens=self.seq_len,
-            elapsed=time.perf_counter() - self._started if self._started else 0.0,
+            tokens_per_second=rate,
             ready=engine.num_ready if engine else 0,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<TextLoader of {len(self.source.files):,} files, {self.packing.policy}, "
+            f"{self.batch_size} x {self.seq_len}, rank {self.rank} of {self.ranks}, "
+            f"{self.lanes.count} lanes, position {self._reached.position:,}>"
         )
 
     def _next(self) -> Batch:
         self._notice_fork()
         with self._lock:
-            self._started = self._started or time.perf_counter()
+            started = time.perf_counter()
             ready = self._get_ready()
+            now = time.perf_counter()
+            self._seconds.consumer_waiting += now - started
+            self._first = self._first or (now, int(ready.memory.counts[NUM_TOKENS]))
             counts, rows = ready.memory.counts, ready.rows
             lent = self._pool.lend(ready.memory)
             batch = {name: show(lent, rows, counts) for name, show in self._show.items()}

@@ -12,9 +12,9 @@ class TextLoaderStats:
     tokens: int
     """that were handed out as inputs; padding does not count"""
     tokens_per_second: float
-    """since the first batch was asked for"""
+    """since the first batch came"""
     waited_seconds: float
-    """how long the consumer stood waiting for batches"""
+    """how long the training loop was in the loader: nearly all of it waiting for batches"""
     ready: int
     """batches that are packed and wait to be taken"""
     cropped_share: float
@@ -59,7 +59,7 @@ class Counts:
     cropped: int = 0
 
     def to_stats(
-        self, seconds: Seconds, *, row_tokens: int, elapsed: float, ready: int
+        self, seconds: Seconds, *, row_tokens: int, tokens_per_second: float, ready: int
     ) -> TextLoaderStats:
         """The public form."""
         threads = seconds.waiting_for_text + seconds.tokenizing + seconds.idle
@@ -69,7 +69,7 @@ class Counts:
             batches=self.batches,
             rows=self.rows,
             tokens=self.tokens,
-            tokens_per_second=self.tokens / elapsed if elapsed else 0.0,
+            tokens_per_second=tokens_per_second,
             waited_seconds=seconds.consumer_waiting,
             ready=ready,
             cropped_share=self.cropped / max(1, self.cropped + self.tokens),
