@@ -26,7 +26,7 @@ DATA = Path("bench-data")
 _VOCAB_SIZE = 50_257
 _DOCUMENT = 1 << 20
 _NO_CHECKSUM = "0" * 16
-_SIGMA = 1.1
+SIGMA = 1.1
 _CHUNK = 1 << 20
 _RECORD = np.dtype([("token", "<u2")])
 
@@ -62,7 +62,7 @@ def web(num_tokens: int, mean_length: int) -> Path:
         return directory
     generator = np.random.default_rng(0)
     # The mean of a lognormal is exp(mu + sigma^2 / 2).
-    mu = math.log(mean_length) - _SIGMA**2 / 2
+    mu = math.log(mean_length) - SIGMA**2 / 2
     with penstock.Writer(directory, vocab_size=_VOCAB_SIZE, shard_bytes=2 * num_tokens) as writer:
         while writer.num_records < num_tokens:
             lengths = lognormal_lengths(generator, mu, 1024)
@@ -133,7 +133,7 @@ def as_datatrove(directory: Path) -> Path:
 
 def lognormal_lengths(generator: np.random.Generator, mu: float, count: int) -> NDArray[np.int64]:
     """Lengths of documents, of at least one token."""
-    drawn = np.rint(generator.lognormal(mu, _SIGMA, count))
+    drawn = np.rint(generator.lognormal(mu, SIGMA, count))
     return np.maximum(1, drawn).astype(np.int64)
 
 

@@ -1,5 +1,7 @@
 """The machine that a result comes from, and how much of it this process holds."""
 
+import ctypes
+import gc
 import os
 import platform
 import re
@@ -60,6 +62,20 @@ def resident_bytes(process: int | str = "self") -> int:
 def peak_bytes(process: int | str = "self") -> int:
     """The most of it that ever did."""
     return _status_bytes("VmHWM", process)
+
+
+def forget_peak() -> None:
+    """Let this process's peak begin anew at what it holds now."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def give_back_memory() -> None:
+    """Hand freed memory back to the kernel, so that nobody later gets it for nothing."""
+    import pyarrow as pa
+
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def anonymous_bytes() -> int:

@@ -9,7 +9,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from typing import Self, TypeVar
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,26 @@ class Contender:
 
 def rates(contenders: Mapping[str, Contender], num_rounds: int) -> dict[str, list[float]]:
     """Time all contenders in turn; answers amount per second, round by round."""
-    measured: dict[str, list[float]] = {name: [] for name in contenders}
+    return in_turn({name: partial(_rate, one) for name, one in contenders.items()}, num_rounds)
+
+
+def in_turn(jobs: Mapping[str, Callable[[], _T]], num_rounds: int) -> dict[str, list[_T]]:
+    """Do all jobs in turn; answers what they answered, round by round."""
+    answers: dict[str, list[_T]] = {name: [] for name in jobs}
     shuffler = random.Random(0)
     for _ in range(num_rounds):
-        for name in shuffler.sample(list(contenders), len(contenders)):
-            contender = contenders[name]
-            contender.prepare()
-            start = time.perf_counter()
-            contender.run()
-            measured[name].append(contender.amount / (time.perf_counter() - start))
-    return measured
+        for name in shuffler.sample(list(jobs), len(jobs)):
+            answers[name].append(jobs[name]())
+    return answers
 
 
 def ratio(ours: list[float], theirs: list[float]) -> Spread:
     """Divide round by round: neighbours in time share the machine's mood."""
     return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def _rate(contender: Contender) -> float:
+    contender.prepare()
+    start = time.perf_counter()
+    contender.run()
+    return contender.amount / (time.perf_counter() - start)

