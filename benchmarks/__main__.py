@@ -15,6 +15,11 @@ from benchmarks import (
     datatrove,
     gil,
     grid,
+    live_memory,
+    live_packing,
+    live_restore,
+    live_speed,
+    live_step,
     llmbatch,
     machine,
     memory,
@@ -48,6 +53,11 @@ TOPICS: dict[str, Callable[[bool], Section]] = {
     "tokenize": text_tokenize.measure,
     "training": text_training.measure,
     "text-memory": text_memory.measure,
+    "live": live_speed.measure,
+    "live-packing": live_packing.measure,
+    "live-step": live_step.measure,
+    "live-restore": live_restore.measure,
+    "live-memory": live_memory.measure,
 }
 _RESULTS = Path(__file__).parent / "results"
 

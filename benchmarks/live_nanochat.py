@@ -59,7 +59,8 @@ def load(base: Path) -> tuple[Any, Any]:
     tokenizer = import_module("nanochat.tokenizer").RustBPETokenizer(
         text_corpus.tiktoken_encoding(), text_corpus.END_OF_TEXT
     )
-    tokenizer.encode(_BATCH_DOCUMENTS * ["a text"], num_threads=4)
+    # Loads what is loaded on first use, pyarrow's reader among it.
+    tokenizer.encode(text_corpus.texts_of(text_corpus.tiny_file()), num_threads=4)
     return loaders, tokenizer
 
 

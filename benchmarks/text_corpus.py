@@ -52,6 +52,23 @@ def many_page_files(num_copies: int) -> list[Path]:
     return _again_and_again(page_files(), num_copies)
 
 
+def tiny_file() -> Path:
+    """A few lines of text."""
+    path = corpora.DATA / "text-tiny" / "00000.parquet"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_parquet(path, [f"This is line {number} of a few." for number in range(100)])
+    return path
+
+
+def by_length(num_copies: int = 1, *, quick: bool = False) -> dict[str, list[Path]]:
+    """Files with documents of both kinds of length, or only the first: pages, and whole files."""
+    if num_copies == 1:
+        return {"pages": page_files()} | ({} if quick else {"files": parquet_files()})
+    pages = {"pages": many_page_files(num_copies)}
+    return pages | ({} if quick else {"files": many_parquet_files(num_copies)})
+
+
 def texts_of(path: Path) -> list[str]:
     """All documents of a file."""
     import pyarrow.parquet
