@@ -17,19 +17,20 @@ from benchmarks.live_walk import BATCH_SIZE, SEQ_LEN, Pair
 from penstock.text.live.packing import LivePolicy, Packing
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
+_NUM_PIECES = 100
 POLICIES = ("bos_best_fit", "bos_best_fit_keep", "best_fit", "flat")
 
 
 def load_tokenizer(num_threads: int = 1) -> Tokenizer:
     """GPT-2's vocabulary, where the end of text starts documents, warmed for so many threads."""
     tokenizer = penstock.load_tokenizer(text_corpus.tokenizer_with_bos())
-    data = _words()
-    offsets = np.array([0, len(data)])
+    pieces = np.array_split(_words(), _NUM_PIECES)
     is_ready = threading.Barrier(num_threads)
 
     def warm(_: int) -> None:
-        is_ready.wait()
-        tokenizer.encode(data, offsets)
+        for piece in pieces:
+            is_ready.wait()
+            tokenizer.encode(piece, np.array([0, len(piece)]))
 
     with ThreadPoolExecutor(num_threads) as pool:
         for _ in pool.map(warm, range(num_threads)):
@@ -64,8 +65,8 @@ def pairs(
 def _words() -> NDArray[np.uint8]:
     """Random words, so many of each length that they touch every page of a thread's caches.
 
-    Then the caches are as large as they ever become; a real text would leave freed memory behind,
-    which the loader would get for nothing.
+    Then the caches are as large as they ever become. A real text, or all words at once, would leave
+    memory behind that the loader would get for nothing.
     """
     generator = np.random.default_rng(0)
     words = []
