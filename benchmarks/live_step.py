@@ -5,6 +5,8 @@ second. A step is asleep, as one that waits for its accelerator; or busy in torc
 on one of the two cores; or busy in pure Python, which holds the GIL whenever it can. Turns without
 batches in between tell how much longer the step itself takes beside the loader's threads.
 
+nanochat does all its work in `next`, so it is only asked for steps that are asleep.
+
 Target: at most 2 % of the loop's time is spent in `next`.
 """
 
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 
 import penstock
-from benchmarks import live_penstock, text_corpus
+from benchmarks import live_nanochat, live_penstock, text_corpus
 from benchmarks.fresh import in_fresh_process
 from benchmarks.live_walk import BATCH_SIZE, SEQ_LEN
 from benchmarks.report import Section, Table, Target, with_range
@@ -49,17 +51,22 @@ def measure(quick: bool) -> Section:
         for policy in ("bos_best_fit_keep", "bos_best_fit")[: 1 if quick else 2]
         for kind in _KINDS
     }
+    problem = live_nanochat.missing()
+    if not problem:
+        base = live_nanochat.prepare(paths)
+        turns[f"nanochat, {_KINDS[0]}"] = in_fresh_process(turns_of_nanochat, base, num_turns)
     spreads = {name: _spreads(each) for name, each in turns.items()}
     return Section(
         topic="live-step",
         text=(
             f"{num_turns} turns of {_STEPS_IN_A_TURN} steps of {1e3 * _STEP_SECONDS:.0f} ms, each "
-            "once with batches and once without; medians (least to most)."
+            "once with batches and once without; medians (least to most). "
+            f"{problem or live_nanochat.version()}"
         ),
         tables=[
             Table(
                 "A training loop on live text",
-                ["", "% of its time in the loader", "of that at work", "% its step is slower"],
+                ["", "% of its time in the loader", "% at work there", "% its step is slower"],
                 [
                     [name, *(with_range(spread) for spread in each)]
                     for name, each in spreads.items()
@@ -75,6 +82,7 @@ def measure(quick: bool) -> Section:
                 unit="%",
             )
             for name, (share, _, _) in spreads.items()
+            if not name.startswith("nanochat")
         ],
         raw={name: [asdict(turn) for turn in each] for name, each in turns.items()},
     )
@@ -90,6 +98,14 @@ def turns_of(paths: list[Path], policy: str, kind: str, num_turns: int) -> list[
         batches = iter(loader)
         _loop(batches, step, _NUM_FIRST)
         return [_turn(batches, step) for _ in range(num_turns)]
+
+
+def turns_of_nanochat(base: Path, num_turns: int) -> list[Turn]:
+    """The same of nanochat's loader, with steps that are asleep."""
+    batches = live_nanochat.batches(*live_nanochat.load(base))
+    step = _step(_KINDS[0])
+    _loop(batches, step, _NUM_FIRST)
+    return [_turn(batches, step) for _ in range(num_turns)]
 
 
 def _turn(batches: Iterator[Any], step: Callable[[], None]) -> Turn:
