@@ -89,6 +89,8 @@ def through_buffer(blocks, seq_len, buffer_size, *, cuts):
             buffer.append(piece)
         space = seq_len - len(row)
         chosen = fullest(buffer, space) if space else None
+        if not row and buffer:
+            chosen = 0  # what has waited longest
         if chosen is None and (not space or not cuts or not buffer):
             if not row:
                 return

@@ -53,7 +53,6 @@ def test_a_state_holds_no_more_than_names_whatever_waits(tmp_path):
         next(iter(loader))
         state = loader.state_dict()
     assert len(json.dumps(state)) < 4096
-    assert state["lane_states"]["0"]["tokens"] > 1000 * 3000
 
 
 FIRST_RELEASE = {
@@ -67,11 +66,10 @@ FIRST_RELEASE = {
     "lane_states": {
         "0": {
             "ordinal": 0,
-            "number": 8,
-            "first_token": 16,
+            "number": 9,
+            "first_token": 0,
             "in_refill": 0,
-            "waiting": "eF5jYGRjZGAQYCAXAAAF0AAZ",
-            "tokens": 36,
+            "waiting": "eF5jZmFkYBJgEBATUpRgoAEAADAOAIw=",
         }
     },
 }
@@ -253,7 +251,7 @@ def test_documents_without_a_token_are_passed_over(tmp_path):
     path = write(tmp_path / "text", [[["", "a", "", "bc"], [""]]])
     packing = Packing(policy="best_fit", add="none")
     with TextLoader(path, Bytes(), 1, 3, packing, output="numpy") as loader:
-        assert next(iter(loader))["input_ids"].tolist() == [[98, 99, 97]]
+        assert next(iter(loader))["input_ids"].tolist() == [[97, 98, 99]]
 
 
 def test_a_long_document_of_plain_text_is_whole(tmp_path):

@@ -19,7 +19,7 @@ from penstock.read.layout import BatchLayout
 from penstock.text.live.packer import Packer
 from penstock.text.live.packing import Packing
 from penstock.text.live.reading import LaneText
-from penstock.text.live.restoring import put_back_all
+from penstock.text.live.restoring import WaitingReader
 from penstock.text.live.state import LaneState, Snapshot
 from penstock.text.live.stats import Seconds
 from penstock.text.live.tokenizing import TokenizingThreads, Tokens
@@ -130,9 +130,10 @@ class Engine:
 
     def _pack(self) -> None:
         work = self._work
-        packer = Packer(work.packing, work.tokenizer, work.layout, len(work.lanes))
-        put_back_all(packer, list(work.states), work.text, work.tokenizer, work.num_threads)
+        reader = WaitingReader(work.text, work.tokenizer)
+        packer = Packer(work.packing, work.tokenizer, work.layout, len(work.lanes), reader.read)
         for lane, state in enumerate(work.states):
+            packer.put_back(lane, state.waiting)
             packer.begin_at(lane, state.place, in_refill=state.in_refill)
         places = [state.place for state in work.states]
         self._tokenizing = TokenizingThreads(

@@ -4,9 +4,13 @@ Every lane has a buffer of documents that wait, as `pack` has it for stored ones
 wait with them, in an arena. A token is appended to its lane's arena when it comes and copied from
 there into the batch, and whoever calls makes room again by moving together what still waits.
 
-Documents longer than a row are cut into pieces of a full row when they come, so that none can wait
-for ever; only where ends are dropped, as nanochat does it, they wait whole, and then no more than
-the first row of their tokens is kept.
+Documents longer than a row are cut into pieces of a full row when they come; and a row begins with
+what has waited longest, so that nothing waits for more rows than the buffer has documents. Only
+where ends are dropped, as nanochat does it, documents wait whole, and then no more than the first
+row of their tokens is kept.
+
+Documents that waited when a state was saved come back without their tokens, which are brought when
+the documents are chosen: nanochat's buffer has the longest of all, and most of them never are.
 """
 
 from typing import NamedTuple
@@ -35,6 +39,7 @@ from penstock.pack.kernels import (
     put,
     release,
     shortest_of,
+    take,
 )
 from penstock.read.kernels import (
     COLUMN,
@@ -59,10 +64,11 @@ from penstock.views.kernels import DOCUMENT, INPUT_IDS, VIEW_TYPE, finish_row
 FLAT, BEST_FIT, BOS_BEST_FIT, BOS_BEST_FIT_KEEP = range(4)
 
 # More `numbers` of a lane: tokens in its arena, and how many fit; whether documents must come in
-# before the next choice; whether the row in the making only lacks its last label; and records of
-# rows that an epoch's end left incomplete.
-ARENA_USED, ARENA_SIZE, IN_REFILL, LACKS_LABEL, LOST = range(NUM_NUMBERS, NUM_NUMBERS + 5)
-NUM_LANE_NUMBERS = NUM_NUMBERS + 5
+# before the next choice; whether the row in the making only lacks its last label; records of rows
+# that an epoch's end left incomplete; and one more than the slot that was chosen, and waits for its
+# tokens to be brought.
+ARENA_USED, ARENA_SIZE, IN_REFILL, LACKS_LABEL, LOST, CHOSEN = range(NUM_NUMBERS, NUM_NUMBERS + 6)
+NUM_LANE_NUMBERS = NUM_NUMBERS + 6
 
 # What a lane is fed with: where token ids (uint32) and the documents' offsets in them lie, how many
 # documents these are; the first one's id and its number in its block; how many tokens of the next
@@ -70,11 +76,14 @@ NUM_LANE_NUMBERS = NUM_NUMBERS + 5
 IDS, OFFSETS, NUM_DOCUMENTS, FIRST_ID, FIRST_NUMBER, FIRST_TOKEN, IS_END = range(7)
 FEED_WORDS = 7
 
-# A piece that is put back: its document and how many of its tokens came before; where its ids lie,
-# how many ids of the document were left out before them, and how many there are in all.
-PUT_DOCUMENT, PUT_FIRST, PUT_START, PUT_SKIPPED, PUT_NUM_IDS = range(5)
+# A piece that is put back: its document and how many of its tokens came before, how many it has,
+# and whether the document goes on after it. Its tokens are brought when they are wanted.
+PUT_DOCUMENT, PUT_FIRST, PUT_LENGTH, PUT_GOES_ON = range(4)
+ABSENT = -1
+BROUGHT, WRONG = 10, 11
 
-NEEDS_DOCUMENTS, NEEDS_ROOM, ROW_DONE, LANE_DONE = range(4)
+NEEDS_DOCUMENTS, NEEDS_ROOM, NEEDS_TOKENS, ROW_DONE, LANE_DONE = range(5)
+AT_ROW, AT_SLOT = range(2)
 
 _INTS, _TABLE = types.int64[::1], types.int64[:, ::1]
 
@@ -267,6 +276,33 @@ def _place(rules, layout, segments, buffer, arena, size, slot, row, width, batch
     numbers[LACKS_LABEL] = rules.policy == FLAT and shown == space and not more
 
 
+@helper
+def _oldest(buffer):
+    """The slot of the document that has waited longest."""
+    oldest = np.int64(-1)
+    for slot in range(buffer.arrival.size):
+        arrival = buffer.arrival[slot]
+        if arrival >= 0 and (oldest < 0 or arrival < buffer.arrival[oldest]):
+            oldest = np.int64(slot)
+    return oldest
+
+
+@inlined
+def _choose(buffer, rules, space):
+    """Take out the document that goes next into the row; -1 if the row is to be padded.
+
+    Where a row only lacks its label, look at the next document and leave it there.
+    """
+    if space == 0:
+        return _oldest(buffer)
+    if space == rules.columns and rules.policy in (BEST_FIT, BOS_BEST_FIT_KEEP):
+        return take(buffer, buffer.slots[_oldest(buffer), PIECE_LENGTH])
+    slot = best_of(buffer, space)
+    if slot < 0 and rules.policy != BEST_FIT:
+        slot = shortest_of(buffer, space)
+    return slot
+
+
 @inlined
 def _pack_row(lanes, lane, rules, layout, segments, size, row, width, batch):
     """Fill one row; ROW_DONE, or why that is not possible yet."""
@@ -288,28 +324,24 @@ def _pack_row(lanes, lane, rules, layout, segments, size, row, width, batch):
                 numbers[ROW_COLUMNS] = numbers[ROW_PIECES] = 0
                 return LANE_DONE
             return ROW_DONE
-        if space == 0:  # the label is the first token of the document that begins the next row
-            slot = _only_one(buffer)
-            start, document = buffer.slots[slot, PIECE_START], buffer.slots[slot, PIECE_DOCUMENT]
-            one = np.int64(1)
-            _show(layout, segments, buffer, arena, size, start, one, document, row, width, batch)
-            numbers[LACKS_LABEL] = 0
-            return ROW_DONE
-        slot = best_of(buffer, space)
-        if slot < 0:
-            if rules.policy == BEST_FIT:
+        if numbers[CHOSEN] == 0:
+            slot = _choose(buffer, rules, space)
+            if slot < 0:
                 return ROW_DONE
-            slot = shortest_of(buffer, space)
-        _place(rules, layout, segments, buffer, arena, size, slot, row, width, batch)
-
-
-@helper
-def _only_one(buffer):
-    """The slot of the only document that waits."""
-    for slot in range(buffer.arrival.size):
-        if buffer.arrival[slot] >= 0:
-            return slot
-    return np.int64(-1)
+            numbers[CHOSEN] = slot + 1
+        slot = numbers[CHOSEN] - 1
+        if buffer.slots[slot, PIECE_START] == ABSENT:
+            return NEEDS_TOKENS
+        numbers[CHOSEN] = 0
+        if space > 0:
+            _place(rules, layout, segments, buffer, arena, size, slot, row, width, batch)
+            continue
+        # The label is the first token of the document that begins the next row.
+        start, document = buffer.slots[slot, PIECE_START], buffer.slots[slot, PIECE_DOCUMENT]
+        one = np.int64(1)
+        _show(layout, segments, buffer, arena, size, start, one, document, row, width, batch)
+        numbers[LACKS_LABEL] = 0
+        return ROW_DONE
 
 
 @kernel(
@@ -326,21 +358,21 @@ def _only_one(buffer):
 def pack_rows(lanes, rules, view, layout, segments, lane_of_row, batch, counts, at):
     """Fill the rows of a batch in turn, each from its lane.
 
-    Goes on at row `at[0]`, and leaves there which row could not be filled, and answers what that
-    needs. Without a batch, which is 0 then, rows are only counted.
+    Goes on at a row, and leaves there which one could not be filled, and answers what that needs;
+    for tokens, of which slot. Without a batch, which is 0 then, rows are only counted.
     """
     size, width = layout.outputs[INPUT_IDS, SIZE_IN], view.width
     boundaries = layout.derived[CU_SEQLENS, 0]
-    if at[0] == 0:
+    if at[AT_ROW] == 0:
         counts[NUM_TOKENS], counts[WIDTH] = 0, width
         counts[NUM_BOUNDARIES], counts[MAX_SEQLEN] = 1, 0
         if batch and boundaries >= 0:
             store(batch + boundaries, 0, np.int32(0))
-    for row in range(at[0], lane_of_row.size):
+    for row in range(at[AT_ROW], lane_of_row.size):
         lane = lane_of_row[row]
         outcome = _pack_row(lanes, lane, rules, layout, segments, size, row, width, batch)
         if outcome != ROW_DONE:
-            at[0] = row
+            at[AT_ROW], at[AT_SLOT] = row, lanes.numbers[lane, CHOSEN] - 1
             return outcome
         numbers = lanes.numbers[lane]
         num_tokens = min(numbers[ROW_COLUMNS], width)
@@ -350,7 +382,7 @@ def pack_rows(lanes, rules, view, layout, segments, lane_of_row, batch, counts, 
             store(batch, NUM_COUNTS + row, num_tokens)
         counts[NUM_TOKENS] += num_tokens
         numbers[ROW_COLUMNS] = numbers[ROW_PIECES] = 0
-    at[0] = lane_of_row.size
+    at[AT_ROW] = lane_of_row.size
     if batch:
         for word in range(NUM_COUNTS):
             store(batch, word, counts[word])
@@ -375,19 +407,36 @@ def move_together(lanes, rules, lane, slots, target, size):
     numbers[ARENA_USED] = end
 
 
-@kernel(LANES_TYPE, RULES_TYPE, types.int64, types.int64, types.int64, _TABLE, _INTS)
-def put_back(lanes, rules, lane, size, ids, pieces, at):
-    """Append pieces of documents to a lane's buffer, as they once were; False: no room yet.
-
-    Of each document only the ids of its piece need be there.
-    """
+@kernel(LANES_TYPE, types.int64, _TABLE)
+def put_back(lanes, lane, pieces):
+    """Append pieces of documents to a lane's buffer, as they once were, without their tokens."""
     buffer = _buffer_of(lanes, lane)
-    for k in range(at[0], pieces.shape[0]):
-        at[0] = k
+    for k in range(pieces.shape[0]):
         piece = pieces[k]
-        first_id = ids + 4 * (piece[PUT_START] - piece[PUT_SKIPPED])
-        num_ids, first, document = piece[PUT_NUM_IDS], piece[PUT_FIRST], piece[PUT_DOCUMENT]
-        arena = lanes.arenas[lane]
-        if _put_piece(buffer, rules, arena, size, first_id, num_ids, first, document) < 0:
-            return False
-    return True
+        put(
+            buffer,
+            ABSENT,
+            piece[PUT_LENGTH],
+            piece[PUT_DOCUMENT],
+            piece[PUT_FIRST],
+            piece[PUT_GOES_ON],
+        )
+
+
+@kernel(LANES_TYPE, RULES_TYPE, types.int64, types.int64, types.int64, types.int64, types.int64)
+def bring(lanes, rules, lane, slot, size, ids, num_ids):
+    """Give a piece that was put back its tokens, of all ids of its document."""
+    numbers, piece = lanes.numbers[lane], lanes.slots[lane, slot]
+    length = num_ids + (rules.bos_id >= 0) + (rules.eos_id >= 0)
+    first = piece[FIRST_RECORD]
+    last = _end_of_piece(rules, length, first)
+    if last - first != piece[PIECE_LENGTH] or (last < length) != (piece[GOES_ON] != 0):
+        return WRONG
+    start, num_kept = numbers[ARENA_USED], min(last - first, rules.columns) + piece[GOES_ON]
+    if start + num_kept > numbers[ARENA_SIZE]:
+        return NEEDS_ROOM
+    target = lanes.arenas[lane] + start * size
+    _copy_tokens(ids, num_ids, rules, first, first + num_kept, target, size)
+    numbers[ARENA_USED] += num_kept
+    piece[PIECE_START] = start
+    return BROUGHT

@@ -1,6 +1,6 @@
 """`Packer`: lanes of tokens to the memory of batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from penstock.pack.kernels import (
     CROPPED,
     NEXT_DOCUMENT,
     NEXT_SLOT,
+    PIECE_DOCUMENT,
     PIECE_LENGTH,
     PIECE_START,
     SLOT_WORDS,
@@ -21,18 +22,27 @@ from penstock.read.layout import NUM_COUNTS, BatchLayout
 from penstock.text.live import kernels
 from penstock.text.live.packing import POLICIES, Packing
 from penstock.text.live.reading import START, Place
-from penstock.text.live.state import BLOCK_BITS, Snapshot
+from penstock.text.live.state import BLOCK_BITS, Snapshot, Waiting
 from penstock.text.live.tokenizing import Tokens
-from penstock.text.tokenizers.tokenizer import Tokenizer
+from penstock.text.tokenizers.tokenizer import Ids, Tokenizer
 from penstock.views.kernels import ROWS, SEGMENT_WORDS, ViewState
 
 _FIRST_ARENA_TOKENS = 1 << 16
 
 
+ReadAgain = Callable[[int, NDArray[np.int64]], Mapping[int, Ids]]
+"""the ids of documents, by block and numbers; those that there are"""
+
+
+def _nothing(block: int, numbers: NDArray[np.int64]) -> Mapping[int, Ids]:
+    return {}
+
+
 class Packer:
     """The buffers of `num_lanes` lanes.
 
-    `pack` asks `next_tokens(lane)` for what comes next of a lane, None where it ends.
+    `pack` asks `next_tokens(lane)` for what comes next of a lane, None where it ends, and
+    `read_again` for documents of a state.
     """
 
     def __init__(
@@ -41,7 +51,9 @@ class Packer:
         tokenizer: Tokenizer,
         layout: BatchLayout,
         num_lanes: int,
+        read_again: ReadAgain = _nothing,
     ) -> None:
+        self._read_again = read_again
         self.layout = layout
         self._token_bytes = layout.record.itemsize
         seq_len = layout.width
@@ -57,7 +69,7 @@ class Packer:
         self._view = _view_state(packing, seq_len)
         self._table = self.layout.for_kernels()
         self._segments = np.empty((seq_len + 2, SEGMENT_WORDS), np.int64)
-        self._counts, self._at = np.zeros(NUM_COUNTS, np.int64), np.zeros(1, np.int64)
+        self._counts, self._at = np.zeros(NUM_COUNTS, np.int64), np.zeros(2, np.int64)
         self._lanes = _new_lanes(num_lanes, self.max_waiting + 1, columns)
         self._arenas = [np.empty(0, self._token_type) for _ in range(num_lanes)]
         for lane in range(num_lanes):
@@ -89,7 +101,7 @@ class Packer:
 
         There are fewer where lanes have ended. With address 0 rows are only counted.
         """
-        self._at[0] = 0
+        self._at[kernels.AT_ROW] = 0
         while True:
             outcome = kernels.pack_rows(
                 self._lanes,
@@ -104,12 +116,14 @@ class Packer:
             )
             if outcome == kernels.ROW_DONE:
                 return lane_of_row
-            row = int(self._at[0])
+            row = int(self._at[kernels.AT_ROW])
             lane = int(lane_of_row[row])
             if outcome == kernels.NEEDS_DOCUMENTS:
                 self._feed(lane, next_tokens(lane))
             elif outcome == kernels.NEEDS_ROOM:
                 self._make_room(lane)
+            elif outcome == kernels.NEEDS_TOKENS:
+                self._bring(lane, int(self._at[kernels.AT_SLOT]))
             else:
                 is_left = (lane_of_row != lane) | (np.arange(len(lane_of_row)) < row)
                 lane_of_row = np.ascontiguousarray(lane_of_row[is_left])
@@ -140,19 +154,44 @@ class Packer:
             arrival=self._lanes.arrival[lane].copy(),
         )
 
-    def put_back(self, lane: int, pieces: NDArray[np.int64], ids: NDArray[np.uint32]) -> None:
+    def put_back(self, lane: int, waiting: Waiting) -> None:
         """Fill a lane's buffer with documents that waited when its state was saved."""
-        num_marks = int(self._rules.bos_id >= 0) + int(self._rules.eos_id >= 0)
-        lengths = pieces[:, kernels.PUT_NUM_IDS] + num_marks
-        if (pieces[:, kernels.PUT_FIRST] >= lengths).any() or len(pieces) > self.max_waiting:
-            raise StateError(
-                "a document that waits in the state is shorter than it was when that was saved; "
-                "this is not the text, or not the tokenizer, that it was saved with"
-            )
-        at = np.zeros(1, np.int64)
-        while not kernels.put_back(
-            self._lanes, self._rules, lane, self._token_bytes, ids.ctypes.data, pieces, at
-        ):
+        columns = int(self._rules.columns)
+        if self._rules.policy == kernels.BOS_BEST_FIT:
+            is_possible = waiting.first_tokens == 0
+        else:
+            is_possible = waiting.first_tokens % columns + waiting.lengths <= columns
+        if not is_possible.all():
+            raise StateError("a document that waits in a lane of the state is none of its rows'")
+        pieces = np.zeros((len(waiting.documents), 4), np.int64)
+        pieces[:, kernels.PUT_DOCUMENT] = waiting.documents
+        pieces[:, kernels.PUT_FIRST] = waiting.first_tokens
+        pieces[:, kernels.PUT_LENGTH] = waiting.lengths
+        pieces[:, kernels.PUT_GOES_ON] = waiting.goes_on
+        kernels.put_back(self._lanes, lane, pieces)
+
+    def _bring(self, lane: int, slot: int) -> None:
+        """Read a document again that waited in a state, and all others of its block."""
+        documents = self._lanes.slots[lane, :, PIECE_DOCUMENT]
+        is_absent = self._lanes.slots[lane, :, PIECE_START] == kernels.ABSENT
+        block = int(documents[slot]) >> BLOCK_BITS
+        is_here = (self._lanes.arrival[lane] >= 0) & (documents >> BLOCK_BITS == block)
+        slots = np.flatnonzero(is_here & is_absent)
+        numbers = documents[slots] & ((1 << BLOCK_BITS) - 1)
+        found = self._read_again(block, numbers)
+        for each, number in zip(slots.tolist(), numbers.tolist(), strict=True):
+            if number not in found or not self._bring_one(lane, each, found[number]):
+                raise StateError(
+                    f"document {number:,} of block {block:,} is not as long as it was when the "
+                    "state was saved: the text or the tokenizer is another one"
+                )
+
+    def _bring_one(self, lane: int, slot: int, ids: Ids) -> bool:
+        while True:
+            size, address = self._token_bytes, ids.ctypes.data
+            outcome = kernels.bring(self._lanes, self._rules, lane, slot, size, address, len(ids))
+            if outcome != kernels.NEEDS_ROOM:
+                return bool(outcome == kernels.BROUGHT)
             self._make_room(lane)
 
     def _feed(self, lane: int, tokens: Tokens | None) -> None:
@@ -178,7 +217,8 @@ class Packer:
     def _make_room(self, lane: int) -> None:
         """Move tokens that wait together; into a larger arena, if they fill most of this one."""
         slots, arena = self._lanes.slots[lane], self._arenas[lane]
-        used = np.flatnonzero(self._lanes.arrival[lane] >= 0)
+        is_here = slots[:, PIECE_START] != kernels.ABSENT
+        used = np.flatnonzero((self._lanes.arrival[lane] >= 0) & is_here)
         used = used[np.argsort(slots[used, PIECE_START])]
         num_kept = int(np.minimum(slots[used, PIECE_LENGTH], self._rules.columns).sum()) + len(used)
         num_wanted = num_kept + num_kept // 2 + int(self._rules.columns) + 1

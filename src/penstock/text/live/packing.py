@@ -38,10 +38,10 @@ class Packing:
         bos_best_fit_keep  the same, but the rest waits as a document of its own: rows are full, and
                            every token is an input once.
 
-    From `buffer_size` documents that wait, the longest that fits goes next into the row, of equals
-    the first to come. A document longer than a row is cut into pieces of a full row when it comes,
-    and its last piece waits like a document, so none can wait for ever; only of bos_best_fit, where
-    the rest would be dropped, it waits whole.
+    A row begins with the document that has waited longest, and goes on with the longest that fits
+    of the `buffer_size` that wait, of equals the first to come. A document longer than a row is cut
+    into pieces of a full row when it comes, and its last piece waits like a document. Only of
+    bos_best_fit a row begins with the longest that fits, too, and long documents wait whole.
 
     >>> Packing(policy="flat").policy
     'flat'
