@@ -1,5 +1,6 @@
 """Tokenizers of others: the fast engine where that gives the same ids, else they are asked."""
 
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -115,14 +116,59 @@ def test_any_way_to_encode_is_found_out(encode):
     assert ids_of(adapted) == [utf8(text) for text in TEXTS]
 
 
-def test_a_tokenizer_of_hugging_face_is_asked_without_its_special_tokens():
+def test_a_tokenizer_of_hugging_face_is_that_of_its_file(tmp_path):
     tokenizer = tokenizers.Tokenizer.from_str(gpt2_json())
     template = tokenizers.processors.TemplateProcessing(
         single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 50256)]
     )
     tokenizer.post_processor = template
-    expected = [each.ids for each in tokenizer.encode_batch(TEXTS[:3], add_special_tokens=False)]
-    assert ids_of(adapt(tokenizer), TEXTS[:3]) == expected
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    adapted, loaded = adapt(tokenizer), penstock.load_tokenizer(tmp_path)
+    assert (adapted.engine, adapted.bos_id, adapted.eos_id) == ("fast", None, 50256)
+    assert adapted.fingerprint == loaded.fingerprint
+    texts = [*TEXTS[:3], "long " * 5000]
+    expected = [each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    assert ids_of(adapted, texts) == expected
+    tokenizer.enable_truncation(512)
+    assert ids_of(adapt(tokenizer), texts) == expected
+    # Special tokens come only from options.
+    assert ids_of(adapted, ["a<|endoftext|>"]) == ids_of(loaded, ["a<|endoftext|>"])
+    assert 50256 not in ids_of(adapted, ["a<|endoftext|>"])[0]
+
+
+class OfTransformers:
+    """What its tokenizers show: a backend, names of marks, and `encode` with special tokens."""
+
+    bos_token, bos_token_id, eos_token, eos_token_id = None, None, "<|endoftext|>", 50256
+
+    def __init__(self, change=str):
+        self.backend_tokenizer = tokenizers.Tokenizer.from_str(gpt2_json())
+        self._change = change
+
+    def encode(self, text, add_special_tokens=True):
+        ids = self.backend_tokenizer.encode(self._change(text), add_special_tokens=False).ids
+        return ids + [50256] * add_special_tokens
+
+
+def test_a_tokenizer_of_transformers_is_that_of_its_backend_with_its_own_marks():
+    adapted = adapt(OfTransformers())
+    assert (adapted.engine, adapted.bos_id, adapted.eos_id) == ("fast", None, 50256)
+    named = OfTransformers()
+    named.bos_token = "<|endoftext|>"
+    assert adapt(named).bos_id == 50256
+
+
+def test_a_tokenizer_of_transformers_that_does_more_than_its_backend_is_asked():
+    changed = OfTransformers(str.upper)
+    adapted = adapt(changed)
+    assert (adapted.engine, adapted.bos_id, adapted.eos_id) == ("its own", None, 50256)
+    assert ids_of(adapted, ["abc"]) == [changed.encode("ABC", add_special_tokens=False)]
+
+
+def test_a_tokenizer_that_is_asked_can_be_sent_to_another_process():
+    copy = pickle.loads(pickle.dumps(adapt(OfTransformers(str.upper))))
+    assert copy.engine == "its own"
+    assert ids_of(copy, ["abc"]) == ids_of(adapt(OfTransformers(str.upper)), ["abc"])
 
 
 def test_penstocks_own_tokenizer_stays_as_it_is():
@@ -148,9 +194,9 @@ def test_wrong_answers_are_errors_that_say_so():
     for text in ("big", "low"):
         with pytest.raises(FormatError, match="no token id"):
             ids_of(tokenizer, [text])
-    short = adapt(SimpleNamespace(encode=lambda texts: [[1]] * min(len(texts), 4)))
-    with pytest.raises(FormatError, match="gave 4 lists of ids for 5 texts"):
-        ids_of(short, list("abcde"))
+    short = adapt(SimpleNamespace(encode=lambda texts: [[1]] * min(len(texts), 5)))
+    with pytest.raises(FormatError, match="gave 5 lists of ids for 6 texts"):
+        ids_of(short, list("abcdef"))
 
 
 def test_fingerprints_tell_tokenizers_apart():

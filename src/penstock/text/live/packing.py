@@ -55,7 +55,7 @@ class Packing:
     tokenizer_batch_size"""
     add: Add | None = None
     """marks of every document: 'bos', 'eos', 'both' or 'none'; by default bos if the tokenizer has
-    one, else eos"""
+    one, else eos, and an error if it has neither"""
     extras: tuple[Extra, ...] = ()
     """what arrives beside inputs and labels, as of stored views; `document_ids` are
     block * 2^32 + number"""
@@ -78,7 +78,13 @@ class Packing:
         """The ids before and after every document, -1 for none."""
         found = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
         has = [name for name, mark in found.items() if mark is not None]
-        add = self.add or (has or ["none"])[0]
+        if self.add is None and not has:
+            raise UsageError(
+                f"the tokenizer {tokenizer.name} has no token that starts or ends documents; say "
+                "packing=Packing(add='none') to pack them without, or let it tell its own as "
+                "bos_token_id or eos_token_id"
+            )
+        add = self.add or has[0]
         for name in ("bos", "eos"):
             if add in (name, "both") and name not in has:
                 raise UsageError(

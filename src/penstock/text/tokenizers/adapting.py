@@ -1,9 +1,10 @@
 """Tokenizers that another program made: any object with `encode` as a `Tokenizer`.
 
 A tiktoken `Encoding`, or an object that keeps one under `enc` as nanochat's tokenizer does, says
-what its vocabulary is, and the fast engine computes it where the split pattern is known. It is
-believed only if it gives some texts the same ids as the object itself. Everything else is asked,
-as nanochat's loaders ask: lists of texts, one call at a time.
+what its vocabulary is; so does a `Tokenizer` of Hugging Face, or one of transformers, which has one
+as its backend. They are computed as if they came from a file, by the fast engine where it knows the
+split pattern. It is believed only if it gives some texts the same ids as the object itself.
+Everything else is asked, as nanochat's loaders ask: lists of texts, one call at a time.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import xxhash
 
 from penstock.errors import FormatError, PenstockError, UsageError
 from penstock.text.splitting.patterns import find_pattern
+from penstock.text.tokenizers.loading import from_json
 from penstock.text.tokenizers.reference import TiktokenTokenizer, texts
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 from penstock.text.tokenizers.vocabulary import Vocabulary, tokens_by_id
@@ -27,7 +29,8 @@ _PROBES = (
     "",
     "a",
     "It's 1,234.5678 o'clock; WE'LL see\tthe  naïve Straße.\r\n\n  x += f(a[0]) != b  # end\n\n",
-    "日本語のテキスト。한국어 Привет, мир! ١٢٣ ½ e\u0301 😀👍🏽 <|endoftext|><|bos|>   ",
+    "日本語のテキスト。한국어 Привет, мир! ١٢٣ ½ e\u0301 😀👍🏽   ",
+    "a <|endoftext|><|bos|> b",
 )
 _USUAL_STARTS = ("<|bos|>", "<|endoftext|>")
 
@@ -54,10 +57,16 @@ def adapt(tokenizer: Any, num_threads: int = 4) -> Tokenizer:
         raise UsageError(f"the tokenizer is a {type(tokenizer).__name__}, which has no encode()")
     asked = AskedTokenizer(tokenizer, num_threads)
     encoding = getattr(tokenizer, "enc", tokenizer)
-    if hasattr(encoding, "_mergeable_ranks") and hasattr(encoding, "encode_ordinary"):
-        with contextlib.suppress(FormatError):  # as of a pattern that leaves characters out
-            computed = _from_tiktoken(encoding, asked.name, asked.bos_id)
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    with contextlib.suppress(FormatError):  # as of a pattern that leaves characters out
+        if hasattr(encoding, "_mergeable_ranks") and hasattr(encoding, "encode_ordinary"):
+            computed = _from_tiktoken(encoding, asked)
             if _probed(computed) == asked.probed:
+                return computed
+        elif callable(getattr(backend, "to_str", None)):
+            computed = _from_hugging_face(tokenizer, backend, asked)
+            # It would find special tokens in texts, where ours are given by options alone.
+            if _probed(computed)[:-1] == asked.probed[:-1]:
                 return computed
     return asked
 
@@ -72,9 +81,13 @@ class AskedTokenizer:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()  # nobody promised that several threads may call it
         self.name = type(tokenizer).__name__
-        self.bos_id, self.eos_id = _bos_of(tokenizer), None
+        self._num_threads = num_threads
+        self.bos_id, self.eos_id = _bos_of(tokenizer), _eos_of(tokenizer)
         self._encode = _way_to_encode(tokenizer, self.bos_id, num_threads)
         self.probed = _probed(self)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self._tokenizer, self._num_threads)
 
     @property
     def specials(self) -> Mapping[str, int]:
@@ -118,9 +131,15 @@ def _bos_of(tokenizer: Any) -> int | None:
     for name in ("bos_token_id", "bos_id"):
         if isinstance(found := getattr(tokenizer, name, None), int):
             return found
-    if hasattr(tokenizer, "encode_single_token"):
-        specials = getattr(tokenizer, "_special_tokens", {})
-        return next((specials[name] for name in _USUAL_STARTS if name in specials), None)
+    specials = getattr(tokenizer, "_special_tokens", {})  # tiktoken's
+    return next((specials[name] for name in _USUAL_STARTS if name in specials), None)
+
+
+def _eos_of(tokenizer: Any) -> int | None:
+    """The token that ends documents, if the object tells."""
+    for name in ("eos_token_id", "eos_id"):
+        if isinstance(found := getattr(tokenizer, name, None), int):
+            return found
     return None
 
 
@@ -179,18 +198,26 @@ def _probed(tokenizer: Any) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids, ends[1:-1])]
 
 
-def _from_tiktoken(encoding: Any, name: str, bos_id: int | None) -> Tokenizer:
+def _from_hugging_face(tokenizer: Any, backend: Any, asked: AskedTokenizer) -> Tokenizer:
+    """The same, from the tokenizer.json that its backend would write."""
+    # tokenizers does not say what starts and ends documents: then it is what is usual, by its name.
+    is_told = hasattr(tokenizer, "bos_token")
+    config = {key: getattr(tokenizer, key, None) for key in ("bos_token", "eos_token") if is_told}
+    return from_json(backend.to_str().encode(), asked.name, config)
+
+
+def _from_tiktoken(encoding: Any, asked: AskedTokenizer) -> Tokenizer:
     """The same vocabulary, computed by the fast engine or by one of tiktoken's own."""
     by_id = {rank: token for token, rank in encoding._mergeable_ranks.items()}
     vocabulary = Vocabulary(
-        tokens=tokens_by_id(by_id, name),
+        tokens=tokens_by_id(by_id, asked.name),
         merges=None,
         pattern=encoding._pat_str,
         specials=dict(encoding._special_tokens),
         whole_pieces=True,
     )
     if not find_pattern(vocabulary.pattern):
-        return TiktokenTokenizer(vocabulary, name, bos_id)
+        return TiktokenTokenizer(vocabulary, asked.name, asked.bos_id, asked.eos_id)
     from penstock.text.tokenizers.fast import FastTokenizer
 
-    return FastTokenizer(vocabulary, name, bos_id)
+    return FastTokenizer(vocabulary, asked.name, asked.bos_id, asked.eos_id)

@@ -16,6 +16,7 @@ from penstock.text.tokenizers.byte_level import ByteTokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tokenizers.tokenizer_json import NotByteLevelError, read_tokenizer_json
 from penstock.text.tokenizers.vocabulary import (
+    Stored,
     Vocabulary,
     checked_id,
     content_of,
@@ -68,7 +69,7 @@ def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> T
         return ByteTokenizer()
     path = _file_of(Path(stored))
     if path.suffix == ".json":
-        return _from_json(path, engine)
+        return from_json(path, path.name, _config_beside(path), engine)
     if path.suffix in (".pkl", ".pickle", ".pt"):
         raise UsageError(
             f"{path}: a pickle can run any code when it is loaded, so none is; save the "
@@ -91,25 +92,27 @@ def _file_of(path: Path) -> Path:
     raise MissingDataError(f"{path}: neither {_JSON} nor {_RANKS} is there")
 
 
-def _from_json(path: Path, engine: Engine) -> Tokenizer:
+def from_json(
+    stored: Stored, name: str, config: dict[str, Any], engine: Engine = "auto"
+) -> Tokenizer:
+    """The tokenizer of a tokenizer.json; `config` is what tokenizer_config.json says of marks."""
     from penstock.text.tokenizers.reference import HuggingFaceTokenizer
 
-    content, _ = content_of(path)
-    config = _config_beside(path)
+    content, place = content_of(stored)
     if engine not in ("huggingface", "reference"):
         try:
-            vocabulary = read_tokenizer_json(path)
+            vocabulary = read_tokenizer_json(stored)
         except NotByteLevelError as reason:
             if engine != "auto":
                 raise UsageError(f"{reason}, which the {engine} engine does not do") from None
         else:
             if engine != "auto" or find_pattern(vocabulary.pattern):
-                return _engine_for(vocabulary, path.name, config, engine)
+                return _engine_for(vocabulary, name, config, engine)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: not a tokenizer.json ({error})") from None
-    tokenizer = HuggingFaceTokenizer(text, path.name)
+        raise FormatError(f"{place}: not a tokenizer.json ({error})") from None
+    tokenizer = HuggingFaceTokenizer(text, name)
     tokenizer.bos_id, tokenizer.eos_id = _marks(dict(tokenizer.specials), config)
     return tokenizer
 
