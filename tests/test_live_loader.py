@@ -68,7 +68,6 @@ FIRST_RELEASE = {
             "ordinal": 0,
             "number": 9,
             "first_token": 0,
-            "in_refill": 0,
             "waiting": "eF5jZmFkYBJgEBATUpRgoAEAADAOAIw=",
         }
     },

@@ -134,7 +134,7 @@ class Engine:
         packer = Packer(work.packing, work.tokenizer, work.layout, len(work.lanes), reader.read)
         for lane, state in enumerate(work.states):
             packer.put_back(lane, state.waiting)
-            packer.begin_at(lane, state.place, in_refill=state.in_refill)
+            packer.begin_at(lane, state.place)
         places = [state.place for state in work.states]
         self._tokenizing = TokenizingThreads(
             work.text,

@@ -32,7 +32,6 @@ from penstock.pack.kernels import (
     PIECE_START,
     ROW_COLUMNS,
     ROW_PIECES,
-    SPLIT,
     USED,
     Buffer,
     best_of,
@@ -64,11 +63,10 @@ from penstock.views.kernels import DOCUMENT, INPUT_IDS, VIEW_TYPE, finish_row
 FLAT, BEST_FIT, BOS_BEST_FIT, BOS_BEST_FIT_KEEP = range(4)
 
 # More `numbers` of a lane: tokens in its arena, and how many fit; whether documents must come in
-# before the next choice; whether the row in the making only lacks its last label; records of rows
-# that an epoch's end left incomplete; and one more than the slot that was chosen, and waits for its
-# tokens to be brought.
-ARENA_USED, ARENA_SIZE, IN_REFILL, LACKS_LABEL, LOST, CHOSEN = range(NUM_NUMBERS, NUM_NUMBERS + 6)
-NUM_LANE_NUMBERS = NUM_NUMBERS + 6
+# before the next choice; whether the row in the making only lacks its last label; and one more than
+# the slot that was chosen, and waits for its tokens to be brought.
+ARENA_USED, ARENA_SIZE, IN_REFILL, LACKS_LABEL, CHOSEN = range(NUM_NUMBERS, NUM_NUMBERS + 5)
+NUM_LANE_NUMBERS = NUM_NUMBERS + 5
 
 # What a lane is fed with: where token ids (uint32) and the documents' offsets in them lie, how many
 # documents these are; the first one's id and its number in its block; how many tokens of the next
@@ -261,14 +259,11 @@ def _place(rules, layout, segments, buffer, arena, size, slot, row, width, batch
     space = rules.columns - numbers[ROW_COLUMNS]
     shown = min(length, space)
     if length > space:
-        numbers[SPLIT] += first == 0
         if rules.policy == BOS_BEST_FIT:
             numbers[CROPPED] += length - space
         else:
             put(buffer, start + space, length - space, document, first + space, goes_on)
             goes_on = np.int64(1)
-    elif goes_on and first == 0:
-        numbers[SPLIT] += 1
     # A row's last label is the next token of its last document, even where that is in another row.
     more = goes_on if shown == space and rules.policy != BOS_BEST_FIT else np.int64(0)
     _show(layout, segments, buffer, arena, size, start, shown + more, document, row, width, batch)
@@ -320,7 +315,6 @@ def _pack_row(lanes, lane, rules, layout, segments, size, row, width, batch):
                 return LANE_DONE
             numbers[LACKS_LABEL] = 0
             if rules.policy == BOS_BEST_FIT:
-                numbers[LOST] += numbers[ROW_COLUMNS]
                 numbers[ROW_COLUMNS] = numbers[ROW_PIECES] = 0
                 return LANE_DONE
             return ROW_DONE

@@ -16,7 +16,6 @@ from penstock.pack.kernels import (
     PIECE_LENGTH,
     PIECE_START,
     SLOT_WORDS,
-    SPLIT,
 )
 from penstock.read.layout import NUM_COUNTS, BatchLayout
 from penstock.text.live import kernels
@@ -86,11 +85,6 @@ class Packer:
         """Tokens that were dropped with the ends of documents."""
         return int(self._lanes.numbers[:, CROPPED].sum())
 
-    @property
-    def num_split(self) -> int:
-        """Documents that are not whole in one row."""
-        return int(self._lanes.numbers[:, SPLIT].sum())
-
     def pack(
         self,
         lane_of_row: NDArray[np.int64],
@@ -128,10 +122,9 @@ class Packer:
                 is_left = (lane_of_row != lane) | (np.arange(len(lane_of_row)) < row)
                 lane_of_row = np.ascontiguousarray(lane_of_row[is_left])
 
-    def begin_at(self, lane: int, place: Place, *, in_refill: bool) -> None:
+    def begin_at(self, lane: int, place: Place) -> None:
         """Say which document will be fed next."""
         self._places[lane] = place
-        self._lanes.numbers[lane, kernels.IN_REFILL] = in_refill
 
     def snapshot(self, lane: int) -> Snapshot:
         """What the rows to come of a lane depend on."""
@@ -149,7 +142,6 @@ class Packer:
             place=place,
             block=block,
             block_bytes=block_bytes,
-            in_refill=bool(self._lanes.numbers[lane, kernels.IN_REFILL]),
             slots=self._lanes.slots[lane].copy(),
             arrival=self._lanes.arrival[lane].copy(),
         )

@@ -68,12 +68,10 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneState:
-    """A lane between two rows."""
+    """A lane between two rows, where no refill is under way: one ends before a choice is made."""
 
     place: Place = START
     """which document comes next"""
-    in_refill: bool = False
-    """whether that comes before the next choice is made, however many wait"""
     waiting: Waiting = field(default_factory=Waiting)
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +80,6 @@ class LaneState:
             "ordinal": self.place.ordinal,
             "number": self.place.number,
             "first_token": self.place.first_token,
-            "in_refill": int(self.in_refill),
             "waiting": self.waiting.to_text(),
         }
 
@@ -107,7 +104,6 @@ class LaneState:
             place=Place(
                 ordinal=saved["ordinal"], number=saved["number"], first_token=saved["first_token"]
             ),
-            in_refill=bool(saved["in_refill"]),
             waiting=waiting,
         )
 
@@ -121,7 +117,6 @@ class Snapshot:
     """that the next document is read from; -1 before the first"""
     block_bytes: int
     """of text of that block that came in"""
-    in_refill: bool
     slots: NDArray[np.int64]
     arrival: NDArray[np.int64]
 
@@ -135,4 +130,4 @@ class Snapshot:
             lengths=slots[:, PIECE_LENGTH],
             goes_on=slots[:, GOES_ON],
         )
-        return LaneState(place=self.place, in_refill=self.in_refill, waiting=waiting)
+        return LaneState(place=self.place, waiting=waiting)
