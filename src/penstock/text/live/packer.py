@@ -188,13 +188,14 @@ class Packer:
 
     def _feed(self, lane: int, tokens: Tokens | None) -> None:
         numbers, feed = self._lanes.numbers[lane], self._lanes.feeds[lane]
-        place = self._places[lane]
-        is_first, self._fed[lane] = self._fed[lane] is None, tokens or self._fed[lane]
+        is_first, place = self._fed[lane] is None, self._places[lane]
+        if tokens is None:  # a state of this lane has to say that there is no more
+            self._places[lane] = self.snapshot(lane).place
+        self._fed[lane] = tokens
         numbers[NEXT_DOCUMENT] = 0
         feed[:] = 0
         if tokens is None:
             feed[kernels.IS_END] = 1
-            self._fed[lane] = None
             return
         if tokens.number == 0:
             numbers[kernels.IN_REFILL] = 0

@@ -44,15 +44,15 @@ class Waiting:
     @classmethod
     def from_text(cls, text: Any, max_documents: int) -> Self:
         """What `to_text` gave, if it can be."""
-        most = 24 * max_documents
+        most = 24 * (max_documents + 1)
         try:
             packed = base64.b64decode(text, validate=True)
-            planes = zlib.decompressobj().decompress(packed, most + 1)
+            planes = zlib.decompressobj().decompress(packed, most)
             table = np.frombuffer(planes, np.uint8).reshape(8, -1).T.copy().view("<i8")
             differences, first_tokens, lengths = table.reshape(3, -1).astype(np.int64)
         except (ValueError, TypeError, zlib.error):
             raise StateError("the documents that wait in a lane of the state are damaged") from None
-        if len(planes) > most:
+        if len(differences) > max_documents:
             raise StateError(f"more than {max_documents:,} documents wait in a lane of the state")
         documents = np.cumsum(differences, dtype=np.int64)
         values = np.concatenate([documents, first_tokens, lengths - 2])
