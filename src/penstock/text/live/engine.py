@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import FormatError
 from penstock.load.buffers import Memory, Pool
 from penstock.read.layout import BatchLayout
 from penstock.text.live.packer import Packer
@@ -70,6 +71,9 @@ class Engine:
         self._is_stopped = False
         self._tokenizing: TokenizingThreads | None = None
         self._seconds = Seconds()
+        self._has_marks = max(work.packing.marks(work.tokenizer)) >= 0
+        self._bare_since = dict[int, int]()
+        """of lanes whose last documents had no tokens, the block of the first of those"""
         self.position = work.position
         """of the batch that `get` gives next"""
         self._thread = threading.Thread(target=self._run, name="penstock-packer", daemon=True)
@@ -171,7 +175,21 @@ class Engine:
         started = time.perf_counter()
         tokens = self._tokenizing.take(self._work.lanes[lane])
         self._seconds.waiting_for_tokens += time.perf_counter() - started
+        if tokens is not None and self._work.epoch is None:
+            self._check_progress(lane, tokens)
         return tokens
+
+    def _check_progress(self, lane: int, tokens: Tokens) -> None:
+        """Refuse a lane whose documents have no tokens: without an end, it would never give one."""
+        if tokens.offsets[-1] or self._has_marks:
+            self._bare_since.pop(lane, None)
+            return
+        since = self._bare_since.setdefault(lane, tokens.ordinal)
+        if tokens.ordinal - since > len(self._work.text.lanes.blocks):
+            raise FormatError(
+                f"lane {self._work.lanes[lane]}: its {tokens.ordinal - since:,} last blocks of "
+                "text have not one token; use fewer lanes or ranks, or mark documents (add=…)"
+            )
 
 
 def _turns(num_lanes: int, first: int, batch_size: int) -> Iterator[NDArray[np.int64]]:

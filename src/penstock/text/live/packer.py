@@ -85,6 +85,10 @@ class Packer:
         """Tokens that were dropped with the ends of documents."""
         return int(self._lanes.numbers[:, CROPPED].sum())
 
+    @property
+    def _num_marks(self) -> int:
+        return int(self._rules.bos_id >= 0) + int(self._rules.eos_id >= 0)
+
     def pack(
         self,
         lane_of_row: NDArray[np.int64],
@@ -204,8 +208,20 @@ class Packer:
         feed[kernels.NUM_DOCUMENTS] = tokens.num_documents
         feed[kernels.FIRST_ID] = (tokens.block << BLOCK_BITS) + tokens.number
         feed[kernels.FIRST_NUMBER] = tokens.number
-        if is_first and (place.ordinal, place.number) == (tokens.ordinal, tokens.number):
+        if is_first and place.first_token:
+            self._check_first(place, tokens)
             feed[kernels.FIRST_TOKEN] = place.first_token
+
+    def _check_first(self, place: Place, tokens: Tokens) -> None:
+        """Refuse to go on behind the end of a document: kernels would."""
+        is_there = (place.ordinal, place.number) == (tokens.ordinal, tokens.number)
+        length = int(tokens.offsets[1]) - int(tokens.offsets[0]) + self._num_marks
+        if not is_there or place.first_token >= length:
+            raise StateError(
+                f"{place.first_token:,} tokens of document {place.number:,} of a block came before "
+                "the state was saved, and it is shorter; this is not the text, or not the "
+                "tokenizer, that it was saved with"
+            )
 
     def _make_room(self, lane: int) -> None:
         """Move tokens that wait together; into a larger arena, if they fill most of this one."""

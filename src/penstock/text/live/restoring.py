@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.text.live.reading import LaneText
+from penstock.text.live.tokenizing import encode
 from penstock.text.tokenizers.tokenizer import Ids, Tokenizer
 
 
@@ -28,7 +29,7 @@ class WaitingReader:
                 begins, ends = (text.batch.offsets[here - text.number + k] for k in (0, 1))
                 parts = [text.batch.data[a:b] for a, b in zip(begins, ends, strict=True)]
                 offsets = np.concatenate([[0], np.cumsum(ends - begins)])
-                ids, id_offsets = self._tokenizer.encode(np.concatenate(parts), offsets)
+                ids, id_offsets = encode(self._tokenizer, np.concatenate(parts), offsets)
                 found |= {
                     int(number): ids[id_offsets[k] : id_offsets[k + 1]]
                     for k, number in enumerate(here)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError, PenstockError
 from penstock.text.live.reading import LaneText, Place, Text
 from penstock.text.live.stats import Seconds
-from penstock.text.tokenizers.tokenizer import Ids, Offsets, Tokenizer
+from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +41,36 @@ class Tokens:
         return len(self.offsets) - 1
 
 
+def encode(tokenizer: Tokenizer, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
+    """What a tokenizer makes of texts, if it can be believed: kernels check nothing of it."""
+    ids, id_offsets = map(np.asarray, tokenizer.encode(data, offsets))
+    is_sound = (
+        ids.ndim == 1
+        and id_offsets.shape == offsets.shape
+        and ids.dtype.kind in "iu"
+        and id_offsets.dtype.kind in "iu"
+        and (id_offsets[0], id_offsets[-1]) == (0, len(ids))
+        and bool((id_offsets[1:] >= id_offsets[:-1]).all())
+    )
+    if not is_sound:
+        raise FormatError(
+            f"the tokenizer {tokenizer.name} gave {len(ids) if ids.ndim else 1:,} ids of type "
+            f"{ids.dtype}, and {id_offsets.size:,} offsets that do not cut them into "
+            f"{len(offsets) - 1:,} documents"
+        )
+    if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        raise FormatError(
+            f"the tokenizer {tokenizer.name} gave ids from {ids.min():,} to {ids.max():,}, and has "
+            f"a vocab_size of {tokenizer.vocab_size:,}"
+        )
+    return np.ascontiguousarray(ids, np.uint32), np.ascontiguousarray(id_offsets, np.int64)
+
+
 def tokenize_text(text: Text, tokenizer: Tokenizer) -> Tokens:
     """The tokens of some documents."""
     batch = text.batch
     try:
-        ids, offsets = tokenizer.encode(batch.data, batch.offsets)
+        ids, offsets = encode(tokenizer, batch.data, batch.offsets)
     except PenstockError as error:
         raise FormatError(
             f"{batch.place(0)}, or one of {batch.num_documents - 1:,} documents after it: {error}"
