@@ -1,6 +1,10 @@
 """Tokenizers of others: the fast engine where that gives the same ids, else they are asked."""
 
+import os
 import pickle
+import signal
+import threading
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -207,3 +211,49 @@ def test_fingerprints_tell_tokenizers_apart():
     first, same, other_ids, other_start = (each.fingerprint for each in by_shift)
     assert first == same
     assert len({first, other_ids, other_start}) == 3
+
+
+class InThreads:
+    """Holds every thread but the main one in `encode`."""
+
+    def __init__(self):
+        self.started, self.may_end = threading.Event(), threading.Event()
+
+    def encode(self, text):
+        if threading.current_thread() is not threading.main_thread():
+            self.started.set()
+            self.may_end.wait()
+        return [len(text)]
+
+
+def test_a_forked_child_can_ask_even_if_a_thread_of_its_parent_was_asking():
+    asked = InThreads()
+    adapted = adapt(asked)
+    thread = threading.Thread(target=ids_of, args=(adapted, ["abc"]))
+    thread.start()
+    asked.started.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking a process with threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if ids_of(adapted, ["ab", "c"]) == [[2], [1]] else 1)
+    asked.may_end.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+class Words:
+    """A tokenizer that can be pickled."""
+
+    bos_token_id = 0
+
+    def encode(self, text):
+        return [len(word) for word in text.split()]
+
+
+def test_a_tokenizer_that_is_asked_can_be_pickled_if_the_object_can():
+    adapted = adapt(Words())
+    copy = pickle.loads(pickle.dumps(adapted))
+    assert ids_of(copy) == ids_of(adapted)
+    assert (copy.fingerprint, copy.bos_id) == (adapted.fingerprint, 0)
