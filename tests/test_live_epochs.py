@@ -1,6 +1,7 @@
 """How long an epoch of live text is: counted once for a text and its tokenizer, and never believed
 of others."""
 
+import itertools
 import json
 
 import numpy as np
@@ -112,28 +113,38 @@ def test_a_document_that_is_longer_than_its_source_allows_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("documents", "first_tokens", "message"),
+    ("documents", "first_tokens", "lengths", "message"),
     [
-        ([0, 1], [0, 1 << 40], "shorter than it was"),
-        ([0, 5 << 32], [0, 0], "a document of block 5 waits"),
-        ([0, -1], [0, 0], "a document of block 0 waits"),
-        ([0, 500], [0, 0], "the block has fewer"),
-        ([0, 1], [0, -1], "begins before itself"),
-        ([0] * 9, [0] * 9, "more than 5 documents wait"),
+        ([0, 1], [0, 1 << 40], [4, 7], "not as long as it was"),
+        ([0, 1], [0, 0], [4, 8], "not as long as it was"),
+        ([0, 500], [0, 0], [4, 7], "document 500 of block 0 is not"),
+        ([0, 5 << 32], [0, 0], [4, 7], "a document of block 5 waits"),
+        ([0, -1], [0, 0], [4, 7], "cannot be any"),
+        ([0, 1], [0, -1], [4, 7], "cannot be any"),
+        ([0, 1], [0, 0], [4, 0], "cannot be any"),
+        ([0, 1], [0, 0], [4, 17], "none of its rows"),
+        ([0, 1], [0, 15], [4, 2], "none of its rows"),
+        ([0] * 6, [0] * 6, [4] * 6, "more than 5 documents wait"),
+        ([0] * 99, [0] * 99, [4] * 99, "more than 5 documents wait"),
     ],
 )
-def test_documents_that_cannot_wait_are_refused(corpus, documents, first_tokens, message):
+def test_documents_that_cannot_wait_are_refused(corpus, documents, first_tokens, lengths, message):
     with make_loader(corpus, "bos_best_fit_keep", 16) as loader:
         next(iter(loader))
         state = json.loads(json.dumps(loader.state_dict()))
-    waiting = Waiting(documents=np.array(documents), first_tokens=np.array(first_tokens))
-    state["lane_states"]["0"] |= {"waiting": waiting.to_text(), "tokens": 8}
+    waiting = Waiting(
+        documents=np.array(documents),
+        first_tokens=np.array(first_tokens),
+        lengths=np.array(lengths),
+        goes_on=np.zeros(len(documents), np.int64),
+    )
+    state["lane_states"]["0"]["waiting"] = waiting.to_text()
     with (
         make_loader(corpus, "bos_best_fit_keep", 16) as loader,
         pytest.raises(StateError, match=message),
     ):
         loader.load_state_dict(state)
-        next(iter(loader))
+        list(itertools.islice(loader, 9))
 
 
 def test_a_state_of_epochs_or_of_other_marks_does_not_continue_an_endless_loader(corpus):

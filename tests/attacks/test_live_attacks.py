@@ -55,25 +55,9 @@ def test_text_that_was_cut_under_a_state_in_the_middle_of_a_document_is_noticed(
     assert state["lane_states"]["0"]["first_token"] > 20
     padding = " " * 490
     path.write_text(f'{{"text": "{"x" * 10}"{padding}}}\n' + json.dumps({"text": "y"}) + "\n")
-    state["lane_states"]["0"] |= {"waiting": "", "tokens": 0}
+    state["lane_states"]["0"]["waiting"] = Waiting().to_text()
     with pytest.raises(StateError, match="this is not the text"):
         load(path, "flat", state)
-
-
-@pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy != "bos_best_fit"])
-def test_a_refill_where_there_are_none_is_refused(corpus, policy):
-    state = damaged(corpus, policy, ordinal=2, number=2, first_token=0, in_refill=1)
-    with pytest.raises(StateError, match="middle of a refill"):
-        load(corpus, policy, state)
-
-
-def test_a_refill_of_more_documents_than_may_wait_is_refused(corpus):
-    waiting = Waiting(documents=np.arange(45), first_tokens=np.zeros(45, np.int64)).to_text()
-    num_tokens = sum(3 * k + 1 for k in range(1, 46))
-    changes = {"ordinal": 1, "in_refill": 1, "waiting": waiting, "tokens": num_tokens}
-    with pytest.raises(StateError, match="39 more documents, and 45 wait"):
-        load(corpus, "bos_best_fit", damaged(corpus, "bos_best_fit", number=1, **changes))
-    assert load(corpus, "bos_best_fit", damaged(corpus, "bos_best_fit", number=1, in_refill=0))
 
 
 class Lying(Bytes):
