@@ -66,7 +66,10 @@ class Engine:
     def __init__(self, work: Work, pool: Pool, prefetch: int) -> None:
         self._work, self._pool = work, pool
         self._pid = os.getpid()
-        self._places = threading.Semaphore(prefetch)
+        # Not a semaphore: the collector may call `abandon` while a thread is inside of one.
+        self._places: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(prefetch):
+            self._places.put(None)
         self._ready: queue.SimpleQueue[Ready | BaseException] = queue.SimpleQueue()
         self._is_stopped = False
         self._tokenizing: TokenizingThreads | None = None
@@ -103,7 +106,7 @@ class Engine:
         if isinstance(ready, BaseException):
             raise ready
         self.position += self._work.step_size
-        self._places.release()
+        self._places.put(None)
         return ready
 
     def abandon(self) -> None:
@@ -111,7 +114,7 @@ class Engine:
         if self._pid != os.getpid():
             return  # a forked child has none of the threads
         self._is_stopped = True
-        self._places.release()
+        self._places.put(None)
         if self._tokenizing is not None:
             self._tokenizing.stop()
 
@@ -149,7 +152,7 @@ class Engine:
         )
         for lane_of_row in _turns(len(work.lanes), work.first, work.layout.rows):
             started = time.perf_counter()
-            self._places.acquire()
+            self._places.get()
             self._seconds.waiting_for_consumer += time.perf_counter() - started
             if not self._is_stopped:
                 ready = self._pack_batch(packer, lane_of_row)

@@ -1,0 +1,54 @@
+"""Threads of live text, disturbed where it hurts most."""
+
+import gc
+import threading
+
+import pytest
+
+from tests.test_live import make_loader, write
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
+
+
+class CollectAt:
+    """Has the collector run in a loader's thread, at a line where it did not run before."""
+
+    def __init__(self):
+        self.is_armed, self._done = threading.Event(), set()
+
+    def __call__(self, frame, event, argument):
+        if not threading.current_thread().name.startswith("penstock-"):
+            return None
+        place = frame.f_code.co_filename, frame.f_lineno
+        is_wanted = place[0].endswith(("threading.py", "engine.py", "tokenizing.py"))
+        if self.is_armed.is_set() and is_wanted and place not in self._done:
+            self._done.add(place)
+            self.is_armed.clear()
+            gc.collect()
+        return self
+
+
+def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, request):
+    gc.collect()
+    gc.disable()
+    gc.freeze()  # so that it has little to look at
+    request.addfinalizer(gc.enable)
+    request.addfinalizer(gc.unfreeze)
+    collect = CollectAt()
+    request.addfinalizer(lambda: threading.settrace(None))
+    for _ in range(30):
+        threading.settrace(collect)
+        loader = make_loader(corpus, "flat", 8, prefetch=1, threads=1)
+        next(iter(loader))
+        engine = loader._engine
+        loader.itself = loader  # only the collector finds that nobody needs it
+        collect.is_armed.set()
+        del loader
+        while engine._thread.is_alive() and collect.is_armed.is_set():
+            if engine.num_ready:
+                engine.get()
+        engine._thread.join(30)
+        assert not engine._thread.is_alive()
