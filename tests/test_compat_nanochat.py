@@ -206,6 +206,9 @@ def test_the_state_of_another_rank_is_refused_and_joined_states_are_for_all(plac
     saved = [made[3][2] for made in ranks]
     with pytest.raises(StateError, match=r"rank 1 of 2 .*nanochat\.join_states.*without the key"):
         best_fit(2, 128, "train", resume_state_dict=saved[0])
+    for wrong in ([saved[0], None], [saved[0], {"pq_idx": 0, "rg_idx": 0}], saved[0]):
+        with pytest.raises(StateError, match="give a list of the states"):
+            nanochat.join_states(wrong)
     joined = json.loads(json.dumps(nanochat.join_states(saved)))
     for rank, made in enumerate(ranks):
         place(rank, 2)

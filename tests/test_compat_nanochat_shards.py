@@ -177,6 +177,8 @@ def test_a_state_that_says_too_little_is_refused(zst_shards):
         make(state=new_state() | {"shard_idx": 1})
     with pytest.raises(StateError, match="byte_offset in the state is -1"):
         make(state=new_state() | {"byte_offset": -1})
+    with pytest.raises(StateError, match="has to be a dict"):
+        make(state=[1])
     assert next(make(state={}))["input_ids"].shape == (2, 100)
 
 
@@ -190,6 +192,8 @@ def test_shards_that_cannot_be_shared_out_by_number_are_refused(
         make([*zst_shards, zst_shards[0]], world_size=1, rank=0)
     with pytest.raises(UsageError, match="several kinds"):
         make([*zst_shards, *parquet_shards], world_size=1, rank=0)
+    with pytest.raises(TypeError, match="data_shards"):
+        make(world_size=1, rank=0)
     with pytest.raises(MissingDataError, match="data_shards is empty"):
         make([], world_size=1, rank=0)
     for rank in range(4):

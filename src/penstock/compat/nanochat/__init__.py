@@ -93,4 +93,4 @@ def _flat(args: tuple[Any, ...], kwargs: dict[str, Any], *, with_state: bool) ->
 
 def _is_documented(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     is_paths = bool(args) and isinstance(args[0], str | os.PathLike | list | tuple)
-    return is_paths or "data_shards" in kwargs
+    return is_paths or not {"data_shards", "batch_size", "sequence_len"}.isdisjoint(kwargs)

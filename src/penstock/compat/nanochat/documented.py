@@ -92,6 +92,8 @@ def _kind(shards: Sequence[str | os.PathLike[str]]) -> Kind:
 
 
 def _resume(loader: FileLoader, state: dict[str, Any]) -> None:
+    if not isinstance(state, dict):
+        raise StateError(f"state is {state!r:.60}, and has to be a dict, which is kept up to date")
     for name in _COUNTS:
         if type(state.setdefault(name, 0)) is not int or state[name] < 0:
             raise StateError(f"{name} in the state is {state[name]!r:.60}, which is no count")

@@ -48,8 +48,15 @@ def _start_near(loader: RowGroupLoader, pq_idx: Any, rg_idx: Any, epoch: Any) ->
 
 def join_states(states: Sequence[State]) -> State:
     """One state of those of all ranks, which every rank can resume from."""
-    theirs = [rank for rank, state in enumerate(states) if STATE_KEY not in state]
+    theirs = [
+        rank
+        for rank, state in enumerate(states)
+        if not isinstance(state, dict) or STATE_KEY not in state
+    ]
     if theirs:
-        raise StateError(f"states {theirs} have no key {STATE_KEY!r}: they are nanochat's own")
+        raise StateError(
+            f"states {theirs} have no key {STATE_KEY!r}, as nanochat's own have none; give a list "
+            "of the states that came with the same batch on all ranks"
+        )
     joined = TextLoader.join_states([state[STATE_KEY] for state in states])
     return {**states[0], STATE_KEY: joined}
