@@ -4,7 +4,9 @@ import os
 import pickle
 import signal
 import threading
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -189,6 +191,36 @@ def test_what_cannot_encode_is_refused():
         adapt(
             SimpleNamespace(bos_id=1, encode=lambda texts, prepend, num_threads: [[2]] * len(texts))
         )
+
+
+def test_a_tokenizer_that_is_asked_is_asked_by_one_thread_at_a_time():
+    inside, most = 0, 0
+
+    def encode(text):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.001)
+        inside -= 1
+        return utf8(text)
+
+    adapted = adapt(SimpleNamespace(encode=encode))
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda text: ids_of(adapted, [text]), ["a", "b", "c", "d"] * 5))
+    assert found == [[utf8(text)] for text in ["a", "b", "c", "d"] * 5]
+    assert most == 1
+
+
+def test_ids_that_are_held_stay_as_they_are():
+    adapted = adapt(encoding())
+    data = [np.frombuffer(text.encode(), np.uint8) for text in TEXTS[2:]]
+    held = [adapted.encode(text, np.array([0, text.size]))[0] for text in data]
+    expected = encoding().encode_ordinary_batch(TEXTS[2:])
+    assert [ids.tolist() for ids in held] == expected
+    parts = [ids[:3] for ids in held]
+    del held
+    assert [ids_of(adapted, [text])[0] for text in TEXTS[2:]] == expected
+    assert [part.tolist() for part in parts] == [ids[:3] for ids in expected]
 
 
 def test_wrong_answers_are_errors_that_say_so():
