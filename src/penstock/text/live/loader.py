@@ -78,7 +78,7 @@ class TextLoader:
         dtype: of token ids, NumPy's or torch's; None for the smallest that holds the vocabulary.
         pin_memory: batches in page-locked memory, for copies to the accelerator.
         prefetch: how many batches are packed ahead.
-        threads: how many threads read and tokenize; up to 4, as there are processors.
+        threads: how many tokenize, beside one that reads; up to 4, as there are processors.
 
     >>> _ = (tmp / "text.txt").write_text("one\ntwo\nthree\n" * 9)
     >>> loader = TextLoader(tmp / "text.txt", "bytes", batch_size=2, seq_len=8, output="numpy")

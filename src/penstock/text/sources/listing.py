@@ -90,7 +90,7 @@ def _in_directory(directory: str, kind: Kind | None) -> Iterator[str]:
         also = "" if kind == "parquet" else f" (or with {' or '.join(CODECS)} after it)"
         raise MissingDataError(
             f"{directory}: no file in it ends in {', '.join(endings)}{also}; name others by a "
-            "pattern, and say what they are with kind=… (--kind)"
+            "pattern, and say what they are with kind=… of Source (--kind)"
         )
 
 
@@ -113,12 +113,14 @@ def _only_kind(files: Iterable[TextFile]) -> Kind:
         if kind is None:
             raise UsageError(
                 f"{file.path}: its name does not say what it is; say so with kind='parquet', "
-                "'jsonl' or 'text' (--kind)"
+                "'jsonl' or 'text' of Source (--kind)"
             )
         first.setdefault(kind, file.path)
     if len(first) > 1:
         found = ", ".join(f"{path} ({kind})" for kind, path in first.items())
-        raise UsageError(f"files of several kinds: {found}; choose one with kind=… (--kind)")
+        raise UsageError(
+            f"files of several kinds: {found}; choose one with kind=… of Source (--kind)"
+        )
     return next(iter(first))
 
 
