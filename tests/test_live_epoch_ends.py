@@ -1,13 +1,15 @@
 """Epochs of live text: their ends are resumed as exactly as their middles."""
 
 import json
+import threading
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock import TextLoader
-from tests.test_live import POLICIES, corpora, make_loader, rows_of, write
+from penstock import Packing, TextLoader
+from penstock.errors import FormatError
+from tests.test_live import POLICIES, Bytes, corpora, make_loader, rows_of, write
 
 FILES = [[["abc" * k for k in range(1, 12)], ["d" * 5] * 3, ["e", "", "f" * 40]]]
 
@@ -68,3 +70,52 @@ def test_an_epoch_on_changing_ranks_has_every_row_once(
     )
     found = [row for step in whole[:middle] + rest for share in step for row in share]
     assert sorted(found) == expected
+
+
+def test_threads_that_share_a_loader_share_an_epoch(tmp_path):
+    path = write(tmp_path / "text", FILES)
+    for _ in range(20):
+        with make_loader(path, "flat", 8, batch_size=1, endless=False, tail="keep") as loader:
+            num_steps, found = len(loader), []
+            iterators = [iter(loader) for _ in range(3)]
+            found += [next(iterator) for iterator in iterators]
+            threads = [threading.Thread(target=found.extend, args=(it,)) for it in iterators]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert [len(batch["labels"]) for batch in found] == [1] * num_steps
+
+
+class Ones:
+    """Its fingerprint is what it makes of some texts, which says little of others."""
+
+    bos_token_id = 0
+
+    def __init__(self, num_ids):
+        self._num_ids = num_ids
+
+    def encode(self, text):
+        return [1] * (self._num_ids if text.startswith("abc") else 1)
+
+
+def test_an_epoch_with_other_rows_than_were_counted_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write(tmp_path / "text", FILES)
+    options = {"endless": False, "output": "numpy"}
+    with TextLoader(path, Ones(9), 2, 8, "flat", **options) as loader:
+        num_steps = len(list(loader))
+    with TextLoader(path, Ones(2), 2, 8, "flat", **options) as loader:
+        assert len(loader) == num_steps  # wrong, and nobody can know
+        with pytest.raises(FormatError, match=r"rows at position .* 2 were counted"):
+            list(loader)
+
+
+def test_rows_of_half_a_million_tokens_are_counted_too(tmp_path):
+    path = write(tmp_path / "text", FILES)
+    packing = Packing(policy="flat", extras=("cu_seqlens",))
+    with TextLoader(
+        path, Bytes(), 1, 1 << 19, packing, endless=False, tail="keep", output="numpy"
+    ) as loader:
+        (batch,) = list(loader)
+    assert batch["cu_seqlens"][-1] == 1 << 19

@@ -20,11 +20,12 @@ class CollectAt:
         self.is_armed, self._done = threading.Event(), set()
 
     def __call__(self, frame, event, argument):
+        place = frame.f_code.co_filename, frame.f_lineno
+        if not place[0].endswith(("threading.py", "engine.py", "tokenizing.py")):
+            return None
         if not threading.current_thread().name.startswith("penstock-"):
             return None
-        place = frame.f_code.co_filename, frame.f_lineno
-        is_wanted = place[0].endswith(("threading.py", "engine.py", "tokenizing.py"))
-        if self.is_armed.is_set() and is_wanted and place not in self._done:
+        if self.is_armed.is_set() and place not in self._done:
             self._done.add(place)
             self.is_armed.clear()
             gc.collect()

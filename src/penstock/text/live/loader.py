@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from penstock.arguments import integer
-from penstock.errors import PenstockError, StateError, UsageError
+from penstock.cache import cache_directory
+from penstock.errors import FormatError, PenstockError, StateError, UsageError
 from penstock.load.buffers import PinnedPool, Pool
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.text.live.engine import Engine, Ready
     from penstock.text.live.reading import LaneText
     from penstock.text.live.state import LaneState, Snapshot
+    from penstock.text.live.survey import RowCounts
 
 _READ_BYTES, _LEAST_READ_BYTES = 1 << 18, 1 << 16
 
@@ -149,7 +151,7 @@ class TextLoader:
             self.tokenizer, self.seq_len, self.batch_size, plain_dtype(dtype)
         )
         self._reached = Reached(0, 0, {})
-        self._counted: tuple[tuple[int, int], tuple[int, int]] | None = None
+        self._counted: tuple[tuple[int, int], RowCounts] | None = None
         self._reset()
 
     def _new_lanes(self, count: int, refusal: type[PenstockError]) -> Lanes:
@@ -193,8 +195,8 @@ class TextLoader:
                 "over it directly, or with DataLoader(loader, batch_size=None, num_workers=0)"
             )
         self._start_epoch()
-        while self.endless or self._steps_left():
-            yield self._next()
+        while (batch := self._next()) is not None:
+            yield batch
 
     def __len__(self) -> int:
         """How many batches the next `iter` gives: on every rank the same."""
@@ -208,28 +210,31 @@ class TextLoader:
 
     def _start_epoch(self) -> None:
         """Where the epoch has no more steps, go on to the next."""
-        if self.endless or self._steps_left():
-            return
-        if self._reached.position:
-            self._stop_engine()
-            self._reached = Reached(self._reached.epoch + 1, 0, {})
-        if not self._steps_left():
-            raise UsageError(
-                f"epoch {self._reached.epoch} is less than one step of {self.batch_size} rows on "
-                f"{self.ranks} ranks; use tail='keep', smaller batches, or endless=True"
-            )
+        self._notice_fork()
+        with self._lock:
+            if self.endless or self._steps_left():
+                return
+            if self._reached.position:
+                self._stop_engine()
+                self._reached = Reached(self._reached.epoch + 1, 0, {})
+            if self._steps_left():
+                return
+        raise UsageError(
+            f"epoch {self._reached.epoch} is less than one step of {self.batch_size} rows on "
+            f"{self.ranks} ranks; use tail='keep', smaller batches, or endless=True"
+        )
 
     def _steps_left(self) -> int:
         """Steps from the current position to the end of the epoch."""
-        first_hole, end = self._rows_of_epoch()
+        rows = self._rows_of_epoch()
         step = self.batch_size * self.ranks
         if self._tail == "drop":
-            return max(0, first_hole - self._reached.position) // step
-        return -(-max(0, end - self._reached.position) // step)
+            return max(0, rows.first_hole - self._reached.position) // step
+        return -(-max(0, rows.end - self._reached.position) // step)
 
-    def _rows_of_epoch(self) -> tuple[int, int]:
-        """The first position where a lane has no more row, and the one after the last row."""
-        if self._counted is None or self._counted[0] != (self._reached.epoch, self.lanes.count):
+    def _rows_of_epoch(self) -> "RowCounts":
+        key = self._reached.epoch, self.lanes.count
+        if self._counted is None or self._counted[0] != key:
             from penstock.text.live.survey import count_rows
 
             rows = count_rows(
@@ -240,10 +245,7 @@ class TextLoader:
                 self._reached.epoch,
                 self._threads,
             )
-            count = self.lanes.count
-            holes = [count * num_rows + lane for lane, num_rows in enumerate(rows)]
-            end = max((hole - count + 1 for hole in holes if hole >= count), default=0)
-            self._counted = (self._reached.epoch, count), (min(holes), end)
+            self._counted = key, rows
         return self._counted[1]
 
     def state_dict(self) -> State:
@@ -379,9 +381,12 @@ class TextLoader:
             f"{self.lanes.count} lanes, position {self._reached.position:,}>"
         )
 
-    def _next(self) -> Batch:
+    def _next(self) -> Batch | None:
+        """The next batch; None where the epoch has no more."""
         self._notice_fork()
         with self._lock:
+            if not self.endless and not self._steps_left():
+                return None
             started = time.perf_counter()
             ready = self._get_ready()
             now = time.perf_counter()
@@ -408,10 +413,27 @@ class TextLoader:
                 self._stop_engine()
                 self._engine = self._new_engine()
                 self._engine.start()
-            return self._engine.get()
+            ready = self._engine.get()
+            if not self.endless:
+                self._check_rows(ready.rows)
         except BaseException:
             self._stop_engine()  # the position still is that of the batch that failed
             raise
+        else:
+            return ready
+
+    def _check_rows(self, found: int) -> None:
+        """Refuse a batch with more or fewer rows than were counted: ranks could end apart."""
+        first = self._reached.position + self.rank
+        positions = range(first, first + self.batch_size * self.ranks, self.ranks)
+        expected = self._rows_of_epoch().among(positions)
+        if found != expected:
+            raise FormatError(
+                f"epoch {self._reached.epoch} has {found:,} rows at position "
+                f"{self._reached.position:,}, and {expected:,} were counted; the text has changed "
+                "meanwhile, or the tokenizer does not give it the same tokens as another one that "
+                f"was taken for it (what was counted is in {cache_directory('lengths')})"
+            )
 
     def _lanes_at(self, position: int, count: int) -> list[int]:
         """The lanes of this rank, as its rows come from them; the first is not the next."""

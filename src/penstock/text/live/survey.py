@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,36 @@ Lengths = list[NDArray[np.int64]]
 """of the documents of each block"""
 
 
+@dataclass(frozen=True)
+class RowCounts:
+    """How many rows each lane has in an epoch.
+
+    >>> counts = RowCounts([2, 3])
+    >>> counts.first_hole, counts.end, counts.among(range(2, 8))
+    (4, 6, 3)
+    """
+
+    of_lanes: list[int]
+    first_hole: int = field(init=False)
+    """the first position where a lane has no more row"""
+    end: int = field(init=False)
+    """the position after the last row"""
+
+    def __post_init__(self) -> None:
+        count = len(self.of_lanes)
+        holes = [count * num_rows + lane for lane, num_rows in enumerate(self.of_lanes)]
+        end = max((hole - count + 1 for hole in holes if hole >= count), default=0)
+        object.__setattr__(self, "first_hole", min(holes))
+        object.__setattr__(self, "end", end)
+
+    def among(self, positions: range) -> int:
+        """At how many of these positions there is a row."""
+        if positions[-1] < self.first_hole:
+            return len(positions)
+        count = len(self.of_lanes)
+        return sum(place // count < self.of_lanes[place % count] for place in positions)
+
+
 def count_rows(
     text: LaneText,
     tokenizer: Tokenizer,
@@ -36,11 +67,11 @@ def count_rows(
     seq_len: int,
     epoch: int,
     num_threads: int,
-) -> list[int]:
+) -> RowCounts:
     """The rows of each lane in an epoch."""
     lengths = document_lengths(text, tokenizer, num_threads)
-    layout = packing.layout(tokenizer, seq_len, _ROWS_AT_ONCE, np.int64)
-    counts = []
+    layout = packing.layout(tokenizer, seq_len, 1, np.int64)  # into which nothing is written
+    counts = list[int]()
     for lane in range(text.lanes.count):
         tokens = _lengths_of_lane(text, lane, epoch, lengths)
         packer = Packer(packing, tokenizer, layout, 1)
@@ -50,7 +81,7 @@ def count_rows(
         while rows == num_rows:
             rows = len(packer.pack(wanted, 0, lambda _, tokens=tokens: next(tokens, None)))  # type: ignore[misc]
             counts[-1] += rows
-    return counts
+    return RowCounts(counts)
 
 
 def _lengths_of_lane(text: LaneText, lane: int, epoch: int, lengths: Lengths) -> Iterator[Tokens]:
