@@ -160,6 +160,7 @@ def test_a_state_of_any_step_goes_on_exactly_on_any_ranks_that_divide_the_lanes(
     st.integers(1, 3),
     st.sampled_from(["drop", "keep"]),
 )
+@example([[["aaaa", "aa"]]], "bos_best_fit", 4, 1, 1, "keep")
 def test_an_epoch_has_every_row_once_and_equally_many_steps_on_all_ranks(
     tmp_path_factory, files, policy, seq_len, ranks, batch_size, tail
 ):
