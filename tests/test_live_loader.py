@@ -233,8 +233,9 @@ def test_a_bad_row_is_an_error_after_the_batches_before_it_and_again_on_the_next
             next(iter(loader))
         assert loader.position == 2 * batches
     source = penstock.Source(path, bad_rows="skip")
-    with make_loader(source, "flat", 8) as loader:
-        assert len(list(itertools.islice(loader, 100))) == 100
+    with make_loader(source, "flat", 8000, endless=False) as loader:
+        assert len(list(loader)) == 28
+        assert loader.stats.skipped_rows in (1, 2)  # a first epoch is counted first
 
 
 def test_text_without_a_document_is_an_error_and_not_a_wait(tmp_path):

@@ -26,7 +26,7 @@ from penstock.read.layout import MAX_SEQLEN, NUM_TOKENS
 from penstock.text.live.lanes import Dealing, Lanes
 from penstock.text.live.packing import LivePolicy, Packing
 from penstock.text.live.saving import STATE_VERSION, State, check_state, join_states
-from penstock.text.live.stats import Counts, Seconds, TextLoaderStats
+from penstock.text.live.stats import Counts, Seconds, SkippedRows, TextLoaderStats
 from penstock.text.sources import Source
 from penstock.text.sources.listing import Paths
 from penstock.text.tokenizers.adapting import adapt
@@ -182,7 +182,7 @@ class TextLoader:
             for name, place in self._layout.places().items()
         }
         register_as_dataset(TextLoader)
-        self._counts, self._seconds = Counts(), Seconds()
+        self._counts, self._seconds, self._skipped = Counts(), Seconds(), SkippedRows()
         self._first: tuple[float, int] | None = None
         """when the first batch came, and its tokens"""
         self._cropped_before = 0
@@ -372,6 +372,7 @@ class TextLoader:
             row_tokens=self.seq_len,
             tokens_per_second=rate,
             ready=engine.num_ready if engine else 0,
+            skipped_rows=self._skipped.count,
         )
 
     def __repr__(self) -> str:
@@ -453,7 +454,9 @@ class TextLoader:
         from penstock.text.live.reading import LaneText
 
         read_bytes = max(_READ_BYTES * self.ranks // self.lanes.count, _LEAST_READ_BYTES)
-        return LaneText(source=self.source, lanes=self.lanes, batch_bytes=read_bytes)
+        return LaneText(
+            source=self.source, lanes=self.lanes, batch_bytes=read_bytes, skipped=self._skipped
+        )
 
     def _new_engine(self) -> "Engine":
         from penstock.text.live.engine import Engine, Work

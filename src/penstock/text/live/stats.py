@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from penstock.text.sources import BadRow
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextLoaderStats:
@@ -21,6 +23,8 @@ class TextLoaderStats:
     """of all tokens that came out of documents, those that were dropped with their ends"""
     padded_share: float
     """of all columns of inputs"""
+    skipped_rows: int
+    """bad rows that a source with bad_rows='skip' left out, each as often as it was read"""
     waiting_for_reader: float
     """the share of the tokenizing threads' time in which they waited for text to be read"""
     waiting_for_tokenizer: float
@@ -59,7 +63,13 @@ class Counts:
     cropped: int = 0
 
     def to_stats(
-        self, seconds: Seconds, *, row_tokens: int, tokens_per_second: float, ready: int
+        self,
+        seconds: Seconds,
+        *,
+        row_tokens: int,
+        tokens_per_second: float,
+        ready: int,
+        skipped_rows: int,
     ) -> TextLoaderStats:
         """The public form."""
         threads = seconds.waiting_for_text + seconds.tokenizing + seconds.idle
@@ -73,8 +83,20 @@ class Counts:
             waited_seconds=seconds.consumer_waiting,
             ready=ready,
             cropped_share=self.cropped / max(1, self.cropped + self.tokens),
+            skipped_rows=skipped_rows,
             padded_share=(columns - self.tokens) / max(1, columns),
             waiting_for_reader=seconds.waiting_for_text / (threads or 1.0),
             waiting_for_tokenizer=seconds.waiting_for_tokens / (packer or 1.0),
             waiting_for_consumer=seconds.waiting_for_consumer / (packer or 1.0),
         )
+
+
+class SkippedRows:
+    """Counts bad rows; threads hold it instead of the loader, which could not end otherwise."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, row: BadRow) -> None:
+        """Take note of one."""
+        self.count += 1
