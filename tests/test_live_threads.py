@@ -1,6 +1,7 @@
 """Threads of live text, disturbed where it hurts most."""
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -53,3 +54,42 @@ def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, reque
                 engine.get()
         engine._thread.join(30)
         assert not engine._thread.is_alive()
+
+
+class InterruptAt:
+    """Interrupts the thread that it traces after so many calls and returns in a few files.
+
+    There signals are handled; not between the last line of a `with` and what ends it.
+    """
+
+    def __init__(self, num_steps):
+        self.num_left = num_steps
+
+    def __call__(self, frame, event, argument):
+        if not frame.f_code.co_filename.endswith(("threading.py", "engine.py", "tokenizing.py")):
+            return None
+        self.num_left -= event != "line"
+        if self.num_left == 0:
+            raise KeyboardInterrupt
+        return self
+
+
+def test_closing_may_be_interrupted_anywhere_and_the_threads_still_end(corpus):
+    was_interrupted, num_steps = True, 0
+    while was_interrupted:
+        num_steps += 1
+        loader = make_loader(corpus, "flat", 8, prefetch=1, threads=1)
+        next(iter(loader))
+        engine = loader._engine
+        sys.settrace(InterruptAt(num_steps))
+        try:
+            loader.close()
+            was_interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        engine.abandon()  # as at the end of the process
+        engine._thread.join(30)
+        assert not engine._thread.is_alive()
+    assert num_steps > 5

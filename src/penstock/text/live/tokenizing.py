@@ -118,7 +118,8 @@ class TokenizingThreads:
         # Each thread has one in hand, and another one waits for it.
         self._max_ahead = max(1, -(-2 * num_threads // len(places)))
         self._texts: deque[tuple[_Lane, int, Text]] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._is_stopped = self._is_reading = False
         self.seconds = Seconds()
         work = [self._read_all, *[self._tokenize_all] * num_threads]
@@ -146,7 +147,8 @@ class TokenizingThreads:
 
     def stop(self) -> None:
         """Have the threads end after what they have in hand, without waiting for them."""
-        with self._changed:
+        # Entering the condition, an interrupt could leave it locked for ever; not so the lock.
+        with self._lock:
             self._is_stopped = True
             self._changed.notify_all()
 
