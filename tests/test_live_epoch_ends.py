@@ -107,7 +107,7 @@ def test_an_epoch_with_other_rows_than_were_counted_is_an_error(tmp_path, monkey
         num_steps = len(list(loader))
     with TextLoader(path, Ones(2), 2, 8, "flat", **options) as loader:
         assert len(loader) == num_steps  # wrong, and nobody can know
-        with pytest.raises(FormatError, match=r"rows at position .* 2 were counted"):
+        with pytest.raises(FormatError, match=r"rows from position .* 2 were counted"):
             list(loader)
 
 

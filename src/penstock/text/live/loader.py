@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from penstock.arguments import integer
-from penstock.cache import cache_directory
-from penstock.errors import FormatError, PenstockError, StateError, UsageError
+from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.buffers import PinnedPool, Pool
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import (
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 _READ_BYTES, _LEAST_READ_BYTES = 1 << 18, 1 << 16
 
 Batch = dict[str, Any]
-Tail = Literal["drop", "keep"]
 
 
 class Reached(NamedTuple):
@@ -106,7 +104,7 @@ class TextLoader:
         ranks: int | None = None,
         lanes: int | None = None,
         endless: bool = True,
-        tail: Tail = "drop",
+        tail: Literal["drop", "keep"] = "drop",
         output: Literal["torch", "numpy"] = "torch",
         dtype: Any = np.int64,
         pin_memory: bool = False,
@@ -226,11 +224,8 @@ class TextLoader:
 
     def _steps_left(self) -> int:
         """Steps from the current position to the end of the epoch."""
-        rows = self._rows_of_epoch()
-        step = self.batch_size * self.ranks
-        if self._tail == "drop":
-            return max(0, rows.first_hole - self._reached.position) // step
-        return -(-max(0, rows.end - self._reached.position) // step)
+        step_size = self.batch_size * self.ranks
+        return self._rows_of_epoch().steps_from(self._reached.position, step_size, self._tail)
 
     def _rows_of_epoch(self) -> "RowCounts":
         key = self._reached.epoch, self.lanes.count
@@ -416,25 +411,14 @@ class TextLoader:
                 self._engine.start()
             ready = self._engine.get()
             if not self.endless:
-                self._check_rows(ready.rows)
+                first = self._reached.position + self.rank
+                positions = range(first, first + self.batch_size * self.ranks, self.ranks)
+                self._rows_of_epoch().check(positions, ready.rows)
         except BaseException:
             self._stop_engine()  # the position still is that of the batch that failed
             raise
         else:
             return ready
-
-    def _check_rows(self, found: int) -> None:
-        """Refuse a batch with more or fewer rows than were counted: ranks could end apart."""
-        first = self._reached.position + self.rank
-        positions = range(first, first + self.batch_size * self.ranks, self.ranks)
-        expected = self._rows_of_epoch().among(positions)
-        if found != expected:
-            raise FormatError(
-                f"epoch {self._reached.epoch} has {found:,} rows at position "
-                f"{self._reached.position:,}, and {expected:,} were counted; the text has changed "
-                "meanwhile, or the tokenizer does not give it the same tokens as another one that "
-                f"was taken for it (what was counted is in {cache_directory('lengths')})"
-            )
 
     def _lanes_at(self, position: int, count: int) -> list[int]:
         """The lanes of this rank, as its rows come from them; the first is not the next."""

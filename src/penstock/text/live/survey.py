@@ -16,7 +16,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.cache import cached
+from penstock.cache import cache_directory, cached
+from penstock.errors import FormatError
 from penstock.text.live.packer import Packer
 from penstock.text.live.packing import Packing
 from penstock.text.live.reading import LaneText
@@ -52,12 +53,29 @@ class RowCounts:
         object.__setattr__(self, "first_hole", min(holes))
         object.__setattr__(self, "end", end)
 
+    def steps_from(self, position: int, step_size: int, tail: str) -> int:
+        """How many steps the epoch has left, full ones or all: see `TextLoader`."""
+        if tail == "drop":
+            return max(0, self.first_hole - position) // step_size
+        return -(-max(0, self.end - position) // step_size)
+
     def among(self, positions: range) -> int:
         """At how many of these positions there is a row."""
         if positions[-1] < self.first_hole:
             return len(positions)
         count = len(self.of_lanes)
         return sum(place // count < self.of_lanes[place % count] for place in positions)
+
+    def check(self, positions: range, num_found: int) -> None:
+        """Refuse a batch with more or fewer rows than were counted: ranks could end apart."""
+        expected = self.among(positions)
+        if num_found != expected:
+            raise FormatError(
+                f"an epoch has {num_found:,} rows from position {positions[0]:,} on, and "
+                f"{expected:,} were counted; the text has changed meanwhile, or the tokenizer does "
+                "not give it the same tokens as another one that was taken for it (what was "
+                f"counted is in {cache_directory('lengths')})"
+            )
 
 
 def count_rows(
