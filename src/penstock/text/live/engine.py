@@ -74,6 +74,8 @@ class Engine:
         self._is_stopped = False
         self._tokenizing: TokenizingThreads | None = None
         self._seconds = Seconds()
+        self._snapshots = list[Snapshot]()
+        """of the lanes, after the last batch that was packed"""
         self._has_marks = max(work.packing.marks(work.tokenizer)) >= 0
         self._bare_since = dict[int, int]()
         """of lanes whose last documents had no tokens, the block of the first of those"""
@@ -142,6 +144,7 @@ class Engine:
         for lane, state in enumerate(work.states):
             packer.put_back(lane, state.waiting)
             packer.begin_at(lane, state.place)
+        self._snapshots = [packer.snapshot(lane) for lane in range(len(work.lanes))]
         places = [state.place for state in work.states]
         self._tokenizing = TokenizingThreads(
             work.text,
@@ -164,12 +167,14 @@ class Engine:
         started, waited = time.perf_counter(), self._seconds.waiting_for_tokens
         memory = self._pool.take()
         filled = packer.pack(lane_of_row, memory.address, self._next_tokens)
+        for lane in set(lane_of_row.tolist()):  # others are as they were; one takes 60 KB
+            self._snapshots[lane] = packer.snapshot(lane)
         waited = self._seconds.waiting_for_tokens - waited
         self._seconds.packing += time.perf_counter() - started - waited
         return Ready(
             memory=memory,
             rows=len(filled),
-            snapshots=tuple(packer.snapshot(k) for k in range(len(self._work.lanes))),
+            snapshots=tuple(self._snapshots),
             num_cropped=packer.num_cropped,
         )
 
