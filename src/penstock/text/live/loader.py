@@ -153,19 +153,20 @@ class TextLoader:
         self._reset()
 
     def _new_lanes(self, count: int, refusal: type[PenstockError]) -> Lanes:
-        if count % self.ranks:
-            works = [str(ranks) for ranks in range(1, count + 1) if count % ranks == 0]
-            raise refusal(
-                f"{count} lanes cannot be shared by {self.ranks} ranks; numbers of ranks that work "
-                f"are {', '.join(works)} (a new run may have other lanes: lanes=…)"
-            )
-        return Lanes(
+        lanes = Lanes(  # refuses more than there are blocks
             blocks=self._blocks,
             count=count,
             shuffle=self._shuffle,
             seed=self._seed,
             dealing=self._dealing,
         )
+        if count % self.ranks:
+            works = [str(ranks) for ranks in range(1, count + 1) if count % ranks == 0]
+            raise refusal(
+                f"{count} lanes cannot be shared by {self.ranks} ranks; numbers of ranks that work "
+                f"are {', '.join(works)} (a new run may have other lanes: lanes=…)"
+            )
+        return lanes
 
     def _reset(self) -> None:
         """Forget what was handed out and started; the position stays."""

@@ -15,6 +15,7 @@ STATE_VERSION = 1
 IDENTITY = ("text", "tokenizer", "packing", "endless")
 _COMMON = ("version", "position", "epoch", "lanes", *IDENTITY)
 _MAX_COUNT = 1 << 62
+_MAX_EPOCH = 1 << 40  # times the number of blocks it still is a position
 
 State = dict[str, Any]
 
@@ -69,8 +70,9 @@ def check_state(state: Any, identity: State) -> None:
 
 
 def _check_types(state: State) -> None:
-    for key, least in (("position", 0), ("epoch", 0), ("lanes", 1)):
-        if type(state[key]) is not int or not least <= state[key] < _MAX_COUNT:
+    limits = ("position", 0, _MAX_COUNT), ("epoch", 0, _MAX_EPOCH), ("lanes", 1, _MAX_COUNT)
+    for key, least, end in limits:
+        if type(state[key]) is not int or not least <= state[key] < end:
             raise StateError(f"{key} is {state[key]!r}, not a count")
     if not isinstance(state["lane_states"], dict):
         raise StateError(f"lane_states is {state['lane_states']!r:.40}, and has to be a dict")

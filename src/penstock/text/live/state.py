@@ -13,7 +13,7 @@ from penstock.pack.kernels import FIRST_RECORD, GOES_ON, PIECE_DOCUMENT, PIECE_L
 from penstock.text.live.reading import START, Place
 
 BLOCK_BITS = 32  # a document's id is its block, and its number in so many bits
-_MOST = 1 << 62
+_MOST, _MOST_BLOCKS = 1 << 62, 1 << 40  # the latter times lanes still is a position
 
 
 def _none() -> NDArray[np.int64]:
@@ -91,7 +91,8 @@ class LaneState:
             raise StateError(f"a lane of the state has to have {names}, and is {saved!r:.100}")
         for name in names:
             value = saved[name]
-            if name != "waiting" and (type(value) is not int or not 0 <= value < _MOST):
+            most = _MOST_BLOCKS if name == "ordinal" else _MOST
+            if name != "waiting" and (type(value) is not int or not 0 <= value < most):
                 raise StateError(f"a lane of the state has {name} {value!r:.40}, no count")
         waiting = Waiting.from_text(saved["waiting"], max_documents)
         blocks = waiting.documents >> BLOCK_BITS
