@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
 from penstock.load.buffers import Memory, PinnedPool, Pool
+from penstock.load.owning import EngineOwner
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import (
@@ -64,7 +64,7 @@ def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
     return make_order(shuffle, len(view), seed)
 
 
-class Loader:
+class Loader(EngineOwner):
     """Batches of `view`, one epoch per `iter`, the same global order on any number of ranks.
 
     Arguments:
@@ -254,23 +254,6 @@ class Loader:
         """
         start = self.plan.start_of_epoch(integer("epoch", epoch))
         self.load_state_dict({**self.state_dict(), "position": start})
-
-    def close(self) -> None:
-        """End the reading threads; iterating again starts them again."""
-        self._notice_fork()
-        with self._lock:
-            self._stop_engine()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def position(self) -> int:

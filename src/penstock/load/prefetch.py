@@ -5,11 +5,9 @@ Python, to raise the error where it happened, and metadata, to have it decoded. 
 consumer reads for itself.
 """
 
-import atexit
 import contextlib
 import fcntl
 import os
-import signal
 import struct
 import termios
 import threading
@@ -25,6 +23,7 @@ import numpy as np
 
 from penstock.load import kernels
 from penstock.load.buffers import Memory, Pool
+from penstock.load.owning import end_at_exit, leave_signals_to_others
 from penstock.load.plan import Step
 from penstock.order import Order
 from penstock.read.kernels import STOP
@@ -238,7 +237,7 @@ class Prefetcher:
         self._pipes = Pipes()
         self._workers = [Worker(source) for _ in range(source.num_threads)]
         self._threads: list[threading.Thread] = []
-        _LIVING.add(self)
+        end_at_exit(self)
 
     def start(self) -> None:
         """Start the threads, and have the first steps read."""
@@ -305,7 +304,7 @@ class Prefetcher:
         os.write(self._pipes.send, ticket)
 
     def _run(self, worker: Worker) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
+        leave_signals_to_others()
         try:
             while not self._serve(worker) and not worker.is_stopped:
                 pass
@@ -322,13 +321,3 @@ class Prefetcher:
             os.write(self._pipes.replies, _REPLY.pack(number))
             return False
         return True
-
-
-_LIVING: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """End all threads before the interpreter takes the memory that they write into."""
-    for prefetcher in list(_LIVING):
-        prefetcher.close()

@@ -1,13 +1,10 @@
 """`Engine`: everything that runs ahead of the training loop, from a state on."""
 
-import atexit
 import itertools
 import os
 import queue
-import signal
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import FormatError
 from penstock.load.buffers import Memory, Pool
+from penstock.load.owning import end_at_exit, leave_signals_to_others
 from penstock.read.layout import BatchLayout
 from penstock.text.live.packer import Packer
 from penstock.text.live.packing import Packing
@@ -82,7 +80,7 @@ class Engine:
         self.position = work.position
         """of the batch that `get` gives next"""
         self._thread = threading.Thread(target=self._run, name="penstock-packer", daemon=True)
-        _LIVING.add(self)
+        end_at_exit(self)
 
     def start(self) -> None:
         """Begin to work."""
@@ -127,7 +125,7 @@ class Engine:
             self._thread.join()
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
+        leave_signals_to_others()
         try:
             self._pack()
         except BaseException as error:
@@ -204,13 +202,3 @@ def _turns(num_lanes: int, first: int, batch_size: int) -> Iterator[NDArray[np.i
     """Which lane each row of a batch is of, batch after batch."""
     for start in itertools.count(first, batch_size):
         yield (start + np.arange(batch_size)) % num_lanes
-
-
-_LIVING: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """End all threads before the interpreter takes the memory that they write into."""
-    for engine in list(_LIVING):
-        engine.close()

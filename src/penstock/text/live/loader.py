@@ -5,14 +5,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from penstock.arguments import integer
 from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.buffers import PinnedPool, Pool
+from penstock.load.owning import EngineOwner
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import (
     check_output,
@@ -54,7 +54,7 @@ class Reached(NamedTuple):
     """or these, in the order of the lanes, if a batch was handed out since"""
 
 
-class TextLoader:
+class TextLoader(EngineOwner):
     r"""Batches of text, tokenized and packed in the background, resumed exactly.
 
     Arguments:
@@ -319,23 +319,6 @@ class TextLoader:
                 f"lanes={self._lanes_asked}; leave that out, and it takes those of the state"
             )
         return self._new_lanes(count, StateError)
-
-    def close(self) -> None:
-        """End all threads; iterating again starts them again."""
-        self._notice_fork()
-        with self._lock:
-            self._stop_engine()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def position(self) -> int:

@@ -60,9 +60,9 @@ class LaneText:
                 return
             skip = place.number if ordinal == place.ordinal else 0
             num_empty += 1
-            for text in self.read_block(block, skip):
+            for text in self.read_block(block, skip, ordinal):
                 num_empty = 0
-                yield replace(text, ordinal=ordinal)
+                yield text
             # A block that was read to its end before has none left; then all others come first.
             if num_empty > len(self.lanes.blocks) + 1 and epoch is None:
                 raise FormatError(
@@ -70,7 +70,7 @@ class LaneText:
                 )
             ordinal += 1
 
-    def read_block(self, block: int, skip: int = 0) -> Iterator[Text]:
+    def read_block(self, block: int, skip: int = 0, ordinal: int = 0) -> Iterator[Text]:
         """The documents of a block but the first `skip`."""
         number = block_bytes = 0
         piece = self.lanes.blocks[block]
@@ -81,7 +81,7 @@ class LaneText:
             if first < batch.num_documents:
                 yield Text(
                     batch=part(batch, first),
-                    ordinal=0,
+                    ordinal=ordinal,
                     block=block,
                     number=number + first,
                     block_bytes=block_bytes + int(offsets[first] - offsets[0]),

@@ -5,7 +5,6 @@ tokens of a lane are handed on in the order of its text, whoever is first: the n
 and how far they are ahead, changes nothing but the time.
 """
 
-import signal
 import threading
 import time
 from collections import deque
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, PenstockError
+from penstock.load.owning import leave_signals_to_others
 from penstock.text.live.reading import LaneText, Place, Text
 from penstock.text.live.stats import Seconds
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
@@ -223,5 +223,5 @@ class TokenizingThreads:
 
 
 def _run(work: Callable[[], None]) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
+    leave_signals_to_others()
     work()
