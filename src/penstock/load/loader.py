@@ -403,7 +403,7 @@ class Loader(EngineOwner):
         lengths = self._layout.row_lengths(memory, step.rows)
         first = step.position + self.plan.rank
         token_digest(inputs, labels, lengths, first, self.plan.ranks, sums)
-        return digest_text(sums)
+        return digest_text((int(sums[0]) % (1 << 64), int(sums[1]) % (1 << 64)))
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""

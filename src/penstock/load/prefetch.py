@@ -26,6 +26,7 @@ from penstock.load.buffers import Memory, Pool
 from penstock.load.owning import end_at_exit, leave_signals_to_others
 from penstock.load.plan import Step
 from penstock.order import Order
+from penstock.order.kernels import new_state
 from penstock.read.kernels import STOP
 from penstock.read.layout import BatchLayout
 from penstock.views.reading import SampleReader
@@ -90,7 +91,13 @@ class Worker:
             np.zeros(1, np.int64),
         )
         self.ticket = np.zeros(kernels.TICKET_WORDS, np.int64)
-        states = source.order.new_state(), source.order.new_state()
+        order = source.order
+        states = [
+            new_state(
+                order.kind, order.num_samples, order.seed, order.block_size, order.bucket_size
+            )
+            for _ in range(2)
+        ]
         self._arguments = (*states, *self._reader.arguments, work, self.ticket)
 
     def serve(self, pipes: Pipes, decoded: dict[int, Decoded]) -> None:

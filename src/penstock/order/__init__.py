@@ -20,21 +20,24 @@ for a global shuffle, `BlockShuffle(block_size)` where storage wants longer runs
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
-
-if TYPE_CHECKING:
-    from penstock.order.kernels import OrderState
+from penstock.order.evaluation import OrderKind, OrderState
 
 Indices = NDArray[np.int64]
 
-_NAMES = ("sequential", "shuffle", "blocks", "shuffled-blocks", "length-buckets")
-_SEQUENTIAL, _SHUFFLED, _BLOCKS, _SHUFFLED_BLOCKS, _BUCKETS = range(5)
+_NAMES = {
+    OrderKind.SEQUENTIAL: "sequential",
+    OrderKind.SHUFFLED: "shuffle",
+    OrderKind.BLOCKS: "blocks",
+    OrderKind.SHUFFLED_BLOCKS: "shuffled-blocks",
+    OrderKind.BUCKETS: "length-buckets",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ Shuffle = bool | BlockShuffle | LengthBuckets
 class Order:
     """A bijection of positions and samples, the same on every rank, for every epoch another."""
 
-    kind: int
+    kind: OrderKind
     num_samples: int
     seed: int
     block_size: int = 1
@@ -101,15 +104,13 @@ class Order:
     @property
     def fingerprint(self) -> str:
         """Everything but the seed that decides the order, readable, and versioned."""
-        blocks = f" of {self.block_size}" if self.kind >= _BLOCKS else ""
-        buckets = f" in {self.bucket_size}" if self.kind == _BUCKETS else ""
+        blocks = f" of {self.block_size}" if self.kind >= OrderKind.BLOCKS else ""
+        buckets = f" in {self.bucket_size}" if self.kind == OrderKind.BUCKETS else ""
         return f"{_NAMES[self.kind]}-v1{blocks}{buckets} over {self.num_samples}"
 
-    def new_state(self) -> "OrderState":
-        """What one thread needs to evaluate this order in kernels."""
-        from penstock.order import kernels
-
-        return kernels.new_state(
+    def new_state(self) -> OrderState:
+        """What one thread needs to evaluate this order."""
+        return OrderState(
             self.kind, self.num_samples, self.seed, self.block_size, self.bucket_size
         )
 
@@ -118,7 +119,7 @@ class Order:
         object.__setattr__(self, "_of_thread", threading.local())
 
     @property
-    def _state(self) -> "OrderState":
+    def _state(self) -> OrderState:
         of_thread: Any = self._of_thread  # type: ignore[attr-defined]
         if not hasattr(of_thread, "state"):
             of_thread.state = self.new_state()
@@ -127,21 +128,17 @@ class Order:
 
     def samples_at(self, positions: Sequence[int] | Indices) -> Indices:
         """Which sample stands at each of `positions`."""
-        from penstock.order import kernels
-
         wanted = _integers(positions)
         if wanted.size and (self.num_samples == 0 or wanted.min() < 0):
             raise IndexError(
                 f"no position {wanted.min():,} in an order of {self.num_samples:,} samples"
             )
         samples = np.empty_like(wanted)
-        kernels.samples_at(self._state, wanted.reshape(-1), samples.reshape(-1))
+        self._state.samples_at(wanted.reshape(-1), samples.reshape(-1))
         return samples
 
     def positions_of(self, samples: Sequence[int] | Indices, epoch: int = 0) -> Indices:
         """At which position of the endless order each of `samples` comes in `epoch`."""
-        from penstock.order import kernels
-
         wanted = _integers(samples)
         first = epoch * self.num_samples
         if not 0 <= first < 1 << 63:
@@ -150,7 +147,7 @@ class Order:
             bad = wanted.min() if wanted.min() < 0 else wanted.max()
             raise IndexError(f"no sample {bad:,}: there are {self.num_samples:,}")
         indices = np.empty_like(wanted)
-        kernels.indices_of(self._state, np.uint64(epoch), wanted.reshape(-1), indices.reshape(-1))
+        self._state.indices_of(epoch, wanted.reshape(-1), indices.reshape(-1))
         if indices.size and first + int(indices.max()) >= 1 << 63:
             raise IndexError(f"epoch {epoch} reaches beyond position 2^63 - 1")
         return indices + first
@@ -161,15 +158,9 @@ class Order:
         It is a sum over positions: digests of neighbouring ranges add up (`penstock.sum_digests`)
         to that of the whole.
         """
-        from penstock.order import kernels
-
         if not 0 <= start <= stop < 1 << 63 or (self.num_samples == 0 and start < stop):
             raise IndexError(f"no positions [{start:,}, {stop:,}) in this order")
-        sums = np.zeros(2, np.int64)
-        chunk = max(1, min(stop - start, 1024))
-        positions, samples = np.empty(chunk, np.int64), np.empty(chunk, np.int64)
-        kernels.digest(self._state, start, stop - start, positions, samples, sums)
-        return digest_text(sums)
+        return digest_text(self._state.digest(start, stop))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Order, (self.kind, self.num_samples, self.seed, self.block_size, self.bucket_size)
@@ -185,16 +176,16 @@ def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
     seed = integer("seed", seed, 0, (1 << 64) - 1)
     if isinstance(shuffle, LengthBuckets):
         bucket_size = shuffle.bucket_size_for(num_samples)
-        return Order(_BUCKETS, num_samples, seed, shuffle.group_size, bucket_size)
+        return Order(OrderKind.BUCKETS, num_samples, seed, shuffle.group_size, bucket_size)
     if isinstance(shuffle, BlockShuffle):
-        kind = _SHUFFLED_BLOCKS if shuffle.inside else _BLOCKS
+        kind = OrderKind.SHUFFLED_BLOCKS if shuffle.inside else OrderKind.BLOCKS
         return Order(kind, num_samples, seed, min(shuffle.block_size, max(num_samples, 1)))
-    return Order(_SHUFFLED if shuffle else _SEQUENTIAL, num_samples, seed)
+    return Order(OrderKind.SHUFFLED if shuffle else OrderKind.SEQUENTIAL, num_samples, seed)
 
 
-def digest_text(sums: Indices) -> str:
+def digest_text(sums: tuple[int, int]) -> str:
     """Write two 64-bit sums as 32 hex digits."""
-    return "".join(f"{int(word) % (1 << 64):016x}" for word in sums)
+    return "".join(f"{word:016x}" for word in sums)
 
 
 def sum_digests(parts: Sequence[str]) -> str:

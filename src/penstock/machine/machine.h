@@ -1,0 +1,22 @@
+/* What Cython cannot say: checks of the debug build, processor hints, and atomics. */
+#ifndef PENSTOCK_MACHINE_H
+#define PENSTOCK_MACHINE_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* In a debug build a kernel that breaks its promise ends the process; in others it costs nothing. */
+#ifdef PENSTOCK_DEBUG
+#define check(condition)                                                             \
+    do {                                                                             \
+        if (!(condition)) {                                                          \
+            fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
+            abort();                                                                 \
+        }                                                                            \
+    } while (0)
+#else
+#define check(condition) ((void)0)
+#endif
+
+#endif

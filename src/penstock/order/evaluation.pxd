@@ -1,0 +1,46 @@
+"""An order as compiled code sees it; `evaluation.pyx` says how it is evaluated."""
+
+from libc.stdint cimport int64_t, uint16_t, uint64_t
+
+cpdef enum OrderKind:
+    SEQUENTIAL
+    SHUFFLED
+    BLOCKS
+    SHUFFLED_BLOCKS
+    BUCKETS
+
+cdef enum:
+    NUM_KEYS = 24  # two for each round
+
+cdef struct Keys:
+    uint64_t rounds[NUM_KEYS]
+    uint64_t swap  # 1 if indices 0 and 1 are swapped before the first round, else 0
+
+cdef struct Order:
+    OrderKind kind
+    uint64_t num_samples
+    uint64_t seed
+    uint64_t block_size  # with buckets: the size of a group
+    uint64_t bucket_size
+    # What is remembered of the epoch and block that were evaluated last.
+    bint has_epoch
+    uint64_t epoch
+    uint64_t short_slot  # where the short block stands in the permuted sequence
+    uint64_t first_left_out  # the first sample outside of all buckets
+    Keys keys
+    bint has_block
+    uint64_t block
+    Keys inner_keys  # of that block or bucket
+    # Fisher-Yates tables, where few things are permuted; NULL and 0 where many are.
+    uint16_t *table
+    uint16_t *inverse
+    uint64_t table_size
+
+
+cdef class OrderState:
+    cdef Order order
+
+
+cdef void fill_samples(
+    Order *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
+) noexcept nogil

@@ -1,0 +1,27 @@
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+class OrderKind(IntEnum):
+    SEQUENTIAL = 0
+    SHUFFLED = 1
+    BLOCKS = 2
+    SHUFFLED_BLOCKS = 3
+    BUCKETS = 4
+
+class OrderState:
+    def __init__(
+        self, kind: OrderKind, num_samples: int, seed: int, block_size: int, bucket_size: int
+    ) -> None: ...
+    def samples_at(self, positions: NDArray[np.int64], samples: NDArray[np.int64]) -> None: ...
+    def indices_of(
+        self, epoch: int, samples: NDArray[np.int64], indices: NDArray[np.int64]
+    ) -> None: ...
+    def digest(self, start: int, stop: int) -> tuple[int, int]: ...
+
+def keyed_hash(key0: int, key1: int, counter0: int, counter1: int) -> tuple[int, int]: ...
+def digit_base(num_samples: int) -> int: ...
+def shuffle_rounds(
+    indices: NDArray[np.uint64], keys: NDArray[np.uint64], base: int, portable: bool
+) -> None: ...

@@ -1,0 +1,125 @@
+/* The rounds of the shuffle for many indices at once; see `evaluation.pyx` for what they compute.
+ *
+ * In C because a function for one kind of processor needs an attribute, and the vectorized
+ * multiplication of 64-bit numbers needs intrinsics: left to the compiler it is a third slower.
+ */
+#ifndef PENSTOCK_ROUNDS_H
+#define PENSTOCK_ROUNDS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PENSTOCK_NUM_ROUNDS 12
+#define PENSTOCK_FIRST_ODD 0x9E3779B97F4A7C15ULL
+#define PENSTOCK_SECOND_ODD 0xD1B54A32D192ED03ULL
+
+/* Scale 64 random bits to [0, limit), limit < 2^32, by their high bits: limit * word >> 64. */
+static inline uint64_t penstock_below(uint64_t limit, uint64_t word) {
+    return ((word >> 32) * limit + (((word & 0xFFFFFFFFu) * limit) >> 32)) >> 32;
+}
+
+/* The round function: a keyed mixer, reduced to the base by its high bits. */
+static inline uint64_t penstock_round_value(
+    uint64_t right, uint64_t key0, uint64_t key1, uint64_t base) {
+    uint64_t x = (right ^ key0) * PENSTOCK_FIRST_ODD;
+    x = ((x ^ (x >> 32)) + key1) * PENSTOCK_SECOND_ODD;
+    return penstock_below(base, x ^ (x >> 29));
+}
+
+/* Put indices of less than base * base through all rounds, in place, once. */
+static void penstock_rounds_portable(
+    uint64_t *indices, size_t count, const uint64_t *keys, uint64_t base) {
+    for (size_t i = 0; i < count; i++) {
+        uint64_t right = indices[i] / base, left = indices[i] - right * base;
+        indices[i] = right << 32 | left;
+    }
+    /* Round by round: one index would wait for its own multiplications. */
+    for (int round = 0; round < PENSTOCK_NUM_ROUNDS; round++) {
+        for (size_t i = 0; i < count; i++) {
+            uint64_t right = indices[i] >> 32;
+            uint64_t total = (indices[i] & 0xFFFFFFFFu)
+                + penstock_round_value(right, keys[2 * round], keys[2 * round + 1], base);
+            indices[i] = (total >= base ? total - base : total) << 32 | right;
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        indices[i] = (indices[i] >> 32) * base + (indices[i] & 0xFFFFFFFFu);
+    }
+}
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include <cpuid.h>
+#include <immintrin.h>
+
+#define PENSTOCK_AVX2 __attribute__((target("avx2")))
+#define PENSTOCK_LANES 4    /* indices in a vector */
+#define PENSTOCK_VECTORS 4  /* that are put through a round side by side */
+
+static inline PENSTOCK_AVX2 __m256i penstock_times(__m256i a, __m256i low, __m256i high) {
+    __m256i cross = _mm256_add_epi64(
+        _mm256_mul_epu32(_mm256_srli_epi64(a, 32), low), _mm256_mul_epu32(a, high));
+    return _mm256_add_epi64(_mm256_mul_epu32(a, low), _mm256_slli_epi64(cross, 32));
+}
+
+static PENSTOCK_AVX2 void penstock_rounds_avx2(
+    uint64_t *indices, size_t count, const uint64_t *keys, uint64_t base) {
+    const __m256i first_low = _mm256_set1_epi64x((int64_t)(PENSTOCK_FIRST_ODD & 0xFFFFFFFFu));
+    const __m256i first_high = _mm256_set1_epi64x((int64_t)(PENSTOCK_FIRST_ODD >> 32));
+    const __m256i second_low = _mm256_set1_epi64x((int64_t)(PENSTOCK_SECOND_ODD & 0xFFFFFFFFu));
+    const __m256i second_high = _mm256_set1_epi64x((int64_t)(PENSTOCK_SECOND_ODD >> 32));
+    const __m256i bases = _mm256_set1_epi64x((int64_t)base);
+    const __m256i below_base = _mm256_set1_epi64x((int64_t)base - 1);
+    const size_t step = PENSTOCK_LANES * PENSTOCK_VECTORS;
+    size_t start = 0;
+    for (; start + step <= count; start += step) {
+        __m256i left[PENSTOCK_VECTORS], right[PENSTOCK_VECTORS];
+        for (int v = 0; v < PENSTOCK_VECTORS; v++) {
+            uint64_t digits[2][PENSTOCK_LANES];
+            for (int lane = 0; lane < PENSTOCK_LANES; lane++) {
+                uint64_t index = indices[start + v * PENSTOCK_LANES + lane];
+                digits[1][lane] = index / base;
+                digits[0][lane] = index - digits[1][lane] * base;
+            }
+            left[v] = _mm256_loadu_si256((const __m256i *)digits[0]);
+            right[v] = _mm256_loadu_si256((const __m256i *)digits[1]);
+        }
+        for (int round = 0; round < PENSTOCK_NUM_ROUNDS; round++) {
+            const __m256i key0 = _mm256_set1_epi64x((int64_t)keys[2 * round]);
+            const __m256i key1 = _mm256_set1_epi64x((int64_t)keys[2 * round + 1]);
+            for (int v = 0; v < PENSTOCK_VECTORS; v++) {
+                __m256i x = penstock_times(_mm256_xor_si256(right[v], key0), first_low, first_high);
+                x = _mm256_add_epi64(_mm256_xor_si256(x, _mm256_srli_epi64(x, 32)), key1);
+                x = penstock_times(x, second_low, second_high);
+                x = _mm256_xor_si256(x, _mm256_srli_epi64(x, 29));
+                __m256i low = _mm256_srli_epi64(_mm256_mul_epu32(x, bases), 32);
+                __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), bases);
+                __m256i total = _mm256_add_epi64(
+                    left[v], _mm256_srli_epi64(_mm256_add_epi64(low, high), 32));
+                __m256i is_over = _mm256_cmpgt_epi64(total, below_base);
+                left[v] = right[v];
+                right[v] = _mm256_sub_epi64(total, _mm256_and_si256(is_over, bases));
+            }
+        }
+        for (int v = 0; v < PENSTOCK_VECTORS; v++) {
+            __m256i index = _mm256_add_epi64(_mm256_mul_epu32(right[v], bases), left[v]);
+            _mm256_storeu_si256(
+                (__m256i *)(indices + start + v * PENSTOCK_LANES), index);
+        }
+    }
+    penstock_rounds_portable(indices + start, count - start, keys, base);
+}
+
+/* Whether the processor has AVX2 and the system saves its registers. */
+static int penstock_has_avx2(void) {
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & 6) != 6) return 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) != 0;
+}
+#else
+static int penstock_has_avx2(void) { return 0; }
+#define penstock_rounds_avx2 penstock_rounds_portable
+#endif
+
+#endif
