@@ -43,7 +43,7 @@ class Build(build_ext):
                 "Install one (Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc), or\n"
                 "use the one in the PyPI package ziglang:\n"
                 "  pip install ziglang\n"
-                '  CC="$(python -c \'import ziglang; print(ziglang.__path__[0])\')/zig cc" '
+                "  CC=\"$(python -c 'import ziglang; print(ziglang.__path__[0])')/zig cc\" "
                 "pip install ."
             )
         header = Path(sysconfig.get_paths()["include"], "Python.h")

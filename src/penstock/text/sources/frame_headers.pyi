@@ -1,0 +1,18 @@
+from enum import IntEnum
+
+class Fault(IntEnum):
+    FINE = 0
+    CANNOT_READ = 1
+    NOT_A_FRAME = 2
+    RESERVED_BIT = 3
+    RESERVED_BLOCK = 4
+    CUT_OFF = 5
+    TOO_LONG = 6
+
+class FrameWalker:
+    def __init__(
+        self, descriptor: int, size_bytes: int, target_bytes: int, text_of_compressed: int
+    ) -> None: ...
+    def next_runs(self) -> list[tuple[int, int, int]]: ...
+    @property
+    def fault(self) -> tuple[Fault, int, int]: ...
