@@ -96,7 +96,9 @@ cdef inline int64_t length(const Documents *documents, int64_t document) noexcep
     return documents.offsets[document + 1] - documents.offsets[document]
 
 
-cdef void copy_documents(const Documents *documents, const Marks *marks, Record *out) noexcept nogil:
+cdef void copy_documents(
+    const Documents *documents, const Marks *marks, Record *out
+) noexcept nogil:
     """Fill `out`, which has room for exactly these documents and their marks."""
     cdef Py_ssize_t k
     cdef int64_t size

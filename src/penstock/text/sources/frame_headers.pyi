@@ -1,4 +1,5 @@
 from enum import IntEnum
+from typing import Self
 
 class Fault(IntEnum):
     FINE = 0
@@ -10,9 +11,9 @@ class Fault(IntEnum):
     TOO_LONG = 6
 
 class FrameWalker:
-    def __init__(
-        self, descriptor: int, size_bytes: int, target_bytes: int, text_of_compressed: int
-    ) -> None: ...
+    def __new__(
+        cls, descriptor: int, size_bytes: int, target_bytes: int, text_of_compressed: int
+    ) -> Self: ...
     def next_runs(self) -> list[tuple[int, int, int]]: ...
     @property
     def fault(self) -> tuple[Fault, int, int]: ...
