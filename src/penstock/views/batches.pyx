@@ -93,7 +93,6 @@ cdef class BatchReader:
     ):
         cdef BatchReading *reading = &self.reading
         cdef FileTable *tables[NUM_KINDS]
-        cdef FileTable *table
         cdef Py_ssize_t kind
         if layout.width != view.view.width or len(files) != NUM_KINDS or max_segments < 1:
             raise ValueError("the layout is not one of this view")
@@ -101,8 +100,11 @@ cdef class BatchReader:
             tables[kind] = NULL
             if files[kind] is not None:
                 tables[kind] = &(<Files?>files[kind]).table
-        for table in (tables[<int>RECORDS], tables[<int>FIELD_APART]):
-            if table and scratch_bytes < layout.layout.scratch_records * table.item_bytes:
+            if (
+                tables[kind]
+                and kind in (RECORDS, FIELD_APART)
+                and scratch_bytes < layout.layout.scratch_records * tables[kind].item_bytes
+            ):
                 raise ValueError("the scratch memory is too small")
         self.view, self.layout, self.files, self.spans = view, layout, files, spans
         reading.view, reading.layout = view.view, &layout.layout
