@@ -216,7 +216,7 @@ def test_a_directory_of_somebody_else_is_read_and_the_rows_lie_in_the_cache(monk
 
 LIMITED = """
 import json, os, resource, sys
-import penstock, penstock.pack.kernels
+import penstock, penstock.pack.policy
 from pathlib import Path
 data, answers = penstock.open(sys.argv[1]), []
 for limit in map(int, sys.argv[3:]):
@@ -265,7 +265,7 @@ def test_an_interrupt_while_rows_are_made_leaves_nothing(path, cache, index, err
 
 KILLED = """
 import os, signal, sys
-import penstock, penstock.pack.kernels
+import penstock, penstock.pack.policy
 from penstock.pack.rows import find_rows
 data = penstock.open(sys.argv[1])
 view = data.documents(32) if sys.argv[2] == "truncate" else data.packed(32, policy=sys.argv[2])
@@ -305,7 +305,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(path, policy):
 
 AT_ONCE = """
 import hashlib, json, sys
-import penstock, penstock.pack.kernels
+import penstock, penstock.pack.policy
 from penstock.pack.rows import find_rows
 data = penstock.open(sys.argv[1])
 print("ready", flush=True)

@@ -19,4 +19,8 @@
 #define check(condition) ((void)0)
 #endif
 
+/* A flag that one thread sets and another looks at. */
+static inline int penstock_is_set(const int *flag) { return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }
+static inline void penstock_set(int *flag) { __atomic_store_n(flag, 1, __ATOMIC_RELEASE); }
+
 #endif

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import FormatError
+from penstock.pack.best_fit import BestFit, count_lengths
+from penstock.pack.bos_best_fit import BosBestFit, Outcome
+from penstock.pack.document_rows import DocumentRows
 from penstock.read.documents import DocumentChunk, document_chunks
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
-    from penstock.pack.kernels import Buffer
 
 Policy = Literal["best_fit", "bos_best_fit", "bos_best_fit_keep"]
 PACKING = get_args(Policy)
@@ -142,13 +144,9 @@ def _count(
     data: "Dataset", recipe: Recipe, report: PackReport, progress: Progress
 ) -> NDArray[np.int64]:
     """The number of pieces of each length."""
-    from penstock.pack.kernels import count_lengths
-
     histogram = np.zeros(recipe.width + 1, np.int64)
     for chunk in _chunks(data, progress):
-        num_empty, num_longer = count_lengths(
-            chunk.offsets, recipe.width, recipe.policy != "truncate", histogram
-        )
+        num_empty, num_longer = count_lengths(chunk.offsets, recipe.policy != "truncate", histogram)
         report.num_empty += num_empty
         report.num_split += num_longer
     report.num_pieces = int(histogram.sum())
@@ -162,159 +160,75 @@ def _count(
 def _best_fit(
     data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
 ) -> None:
-    from penstock.pack import kernels
-
-    width = recipe.width
-    histogram = _count(data, recipe, report, progress)
-    first_instruction = np.zeros(width + 1, np.int64)
-    num_rows, room = -1, 1 << 12
-    while num_rows < 0:
-        room *= 2
-        instructions, groups = np.zeros((room, 4), np.int64), np.zeros((room, 5), np.int64)
-        heads, bits = np.full(width + 1, -1, np.int64), _new_bits(width)
-        num_rows, num_groups = kernels.best_fit(
-            histogram, instructions, first_instruction, groups, heads, bits
-        )
-    groups = groups[:num_groups]
-    groups = groups[groups[:, kernels.NUM_ROWS] > 0]
-    groups = np.ascontiguousarray(groups[np.argsort(groups[:, kernels.FIRST_ROW])])
-    report.num_rows = int(num_rows)
-    report.max_pieces = int(groups[:, kernels.PIECES].max(initial=0))
+    plan = BestFit(_count(data, recipe, report, progress))
+    report.num_rows, report.max_pieces = plan.num_rows, plan.max_pieces
     if sink is None:
         return
     pieces, row_first = sink.allocate(report.num_pieces, report.num_rows)
-    kernels.number_rows(groups, row_first)
-    cursors = np.zeros((width + 1, 3), np.int64)
-    cursors[:, 0] = first_instruction
-    cursors[:, 1] = instructions[first_instruction, kernels.FIRST_ROW]
+    plan.number_rows(row_first)
     for offsets, first_record, first_document in _chunks(data, progress):
-        if not kernels.deal(
-            offsets,
-            first_record,
-            first_document,
-            width,
-            cursors,
-            instructions,
-            first_instruction,
-            row_first,
-            pieces,
-        ):
+        if not plan.deal(offsets, first_record, first_document, row_first, pieces):
             raise _changed()
 
 
 def _one_document_a_row(
     data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
 ) -> None:
-    from penstock.pack.kernels import list_documents
-
     histogram = _count(data, recipe, report, progress)
     report.num_rows = report.num_pieces
     report.max_pieces = min(1, report.num_pieces)
     if sink is None:
         return
     pieces, _ = sink.allocate(report.num_pieces, None)
-    cursors = np.zeros(recipe.width + 1, np.int64)
-    if recipe.by_length:
-        np.cumsum(histogram[:-1], out=cursors[1:])
     splits = recipe.policy == "split"
+    rows = DocumentRows(histogram, splits=splits, by_length=recipe.by_length)
     for offsets, first_record, first_document in _chunks(data, progress):
-        if not list_documents(
-            offsets,
-            first_record,
-            first_document,
-            recipe.width,
-            splits,
-            recipe.by_length,
-            cursors,
-            pieces,
-        ):
+        if not rows.list(offsets, first_record, first_document, pieces):
             raise _changed()
 
 
 def _bos_best_fit(
     data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
 ) -> None:
-    from penstock.pack import kernels
-
     keeps_rest = recipe.policy == "bos_best_fit_keep"
     columns = recipe.width if keeps_rest else recipe.width + 1
-    buffer = _new_buffer(min(recipe.buffer_size, data.num_documents), columns)
-    numbers = buffer.numbers
+    buffer_size = min(recipe.buffer_size, data.num_documents)
     pieces = np.empty((_MADE_AT_ONCE + columns, 3), np.int64)
-    row_ends, made = np.empty(_MADE_AT_ONCE, np.int64), np.zeros(2, np.int64)
+    row_ends = np.empty(_MADE_AT_ONCE, np.int64)
+    packer = BosBestFit(columns, buffer_size, _REFILL, keeps_rest, pieces, row_ends)
 
     def hand_over() -> None:
-        """Move complete rows to the sink, and the pieces of the row in the making to the front."""
-        done, rows, open_pieces = int(made[0]), int(made[1]), int(numbers[kernels.ROW_PIECES])
-        sizes = np.diff(row_ends[:rows], prepend=0)
-        report.max_pieces = max(report.max_pieces, int(sizes.max(initial=0)))
+        """Move complete rows to the sink."""
+        ends = row_ends[: packer.num_rows]
+        report.max_pieces = max(report.max_pieces, int(np.diff(ends, prepend=0).max(initial=0)))
         if sink is not None:
-            sink.append(pieces[:done], row_ends[:rows] + report.num_pieces)
-        report.num_pieces += done
-        report.num_rows += rows
-        pieces[:open_pieces] = pieces[done : done + open_pieces].copy()
-        made[:] = 0
+            sink.append(pieces[: packer.num_pieces], ends + report.num_pieces)
+        report.num_pieces += packer.num_pieces
+        report.num_rows += packer.num_rows
+        packer.clear()
 
     def pack(is_last: bool) -> None:
-        outcome = kernels.NEEDS_ROOM
-        while outcome == kernels.NEEDS_ROOM:
-            outcome = kernels.bos_best_fit(
-                starts,
-                lengths,
-                first_document,
-                is_last,
-                columns,
-                _REFILL,
-                keeps_rest,
-                buffer,
-                pieces,
-                row_ends,
-                made,
-            )
+        outcome = Outcome.NEEDS_ROOM
+        while outcome == Outcome.NEEDS_ROOM:
+            outcome = packer.pack(starts, lengths, first_document, is_last)
             hand_over()
 
     starts, lengths, first_document = np.empty(0, np.int64), np.empty(0, np.int64), 0
     for chunk in _chunks(data, progress):
-        used = int(numbers[kernels.NEXT_DOCUMENT])
-        numbers[kernels.NEXT_DOCUMENT] = 0
+        used = packer.num_documents - first_document
         first_document += used
         starts = np.concatenate([starts[used:], chunk.first_record + chunk.offsets[:-1]])
         lengths = np.concatenate([lengths[used:], np.diff(chunk.offsets)])
         report.num_empty += int((np.diff(chunk.offsets) == 0).sum())
         pack(is_last=False)
     pack(is_last=True)
-    if keeps_rest and numbers[kernels.ROW_PIECES]:
-        made[:] = numbers[kernels.ROW_PIECES], 1
-        numbers[kernels.ROW_PIECES] = 0
-        row_ends[0] = made[0]
+    if keeps_rest:
+        packer.end_row()
         hand_over()
-    elif not keeps_rest:
-        report.lost = int(numbers[kernels.ROW_COLUMNS])
+    else:
+        report.lost = packer.open_columns
         report.label_only = report.num_rows
-    report.cropped = int(numbers[kernels.CROPPED])
-    report.num_split = int(numbers[kernels.SPLIT])
-
-
-def _new_bits(highest: int) -> NDArray[np.uint64]:
-    """An empty set of the integers up to `highest`."""
-    return np.zeros((2, highest // 64 + 1), np.uint64)
-
-
-def _new_buffer(size: int, columns: int) -> "Buffer":
-    from penstock.pack import kernels
-
-    room = size + _REFILL + 1
-    slots = np.zeros((room, kernels.SLOT_WORDS), np.int64)
-    slots[:, kernels.NEXT_SLOT] = np.arange(1, room + 1)
-    return kernels.Buffer(
-        slots,
-        np.full(room, -1, np.int64),
-        np.full(columns + 1, -1, np.int64),
-        np.full(columns + 1, -1, np.int64),
-        _new_bits(columns),
-        np.zeros(room, np.int64),
-        np.zeros(kernels.NUM_NUMBERS, np.int64),
-    )
+    report.cropped, report.num_split = packer.num_cropped, packer.num_split
 
 
 def _changed() -> FormatError:

@@ -1,0 +1,22 @@
+import numpy as np
+from numpy.typing import NDArray
+
+class BestFit:
+    def __init__(self, histogram: NDArray[np.int64]) -> None: ...
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def max_pieces(self) -> int: ...
+    def number_rows(self, row_first: NDArray[np.int64]) -> None: ...
+    def deal(
+        self,
+        offsets: NDArray[np.int64],
+        first_record: int,
+        first_document: int,
+        row_first: NDArray[np.int64],
+        pieces: NDArray[np.int64],
+    ) -> bool: ...
+
+def count_lengths(
+    offsets: NDArray[np.int64], splits: bool, histogram: NDArray[np.int64]
+) -> tuple[int, int]: ...

@@ -1,0 +1,41 @@
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+class Outcome(IntEnum):
+    NEEDS_DOCUMENTS = 0
+    NEEDS_ROOM = 1
+    DONE = 2
+
+class BosBestFit:
+    def __init__(
+        self,
+        columns: int,
+        buffer_size: int,
+        refill: int,
+        keeps_rest: bool,
+        pieces: NDArray[np.int64],
+        row_ends: NDArray[np.int64],
+    ) -> None: ...
+    @property
+    def num_documents(self) -> int: ...
+    @property
+    def num_pieces(self) -> int: ...
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def open_columns(self) -> int: ...
+    @property
+    def num_cropped(self) -> int: ...
+    @property
+    def num_split(self) -> int: ...
+    def pack(
+        self,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        first_document: int,
+        is_last: bool,
+    ) -> Outcome: ...
+    def end_row(self) -> None: ...
+    def clear(self) -> None: ...

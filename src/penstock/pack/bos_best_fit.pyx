@@ -1,0 +1,230 @@
+"""Packing documents as they come, through a buffer, into rows that are full to the last column.
+
+The longest document of the buffer that still fits goes in; where none does, the shortest is cut,
+and its rest is dropped, or waits again as a document of its own. Before every choice the buffer is
+filled up, some documents at a time. Of equals the first to come is chosen.
+"""
+
+from libc.stdint cimport int64_t
+from libc.string cimport memmove
+
+from penstock.pack.buffer cimport (
+    NO_SLOT,
+    Buffer,
+    Slot,
+    allocate_buffer,
+    best_of,
+    free_buffer,
+    put,
+    release,
+    shortest_of,
+)
+from penstock.pack.documents cimport Pieces, pieces_in
+from penstock.pack.piece cimport Piece
+
+cpdef enum Outcome:
+    """Why packing stopped."""
+    NEEDS_DOCUMENTS
+    NEEDS_ROOM
+    DONE
+
+# Documents that may come into the buffer, from where the packer is on.
+cdef struct Offer:
+    const int64_t *starts
+    const int64_t *lengths
+    int64_t first_document
+    int64_t count
+    bint is_last  # whether no more will follow
+
+cdef struct Packer:
+    int64_t columns
+    int64_t buffer_size
+    int64_t refill  # documents that come into the buffer at a time
+    bint keeps_rest
+    Buffer buffer
+    int64_t num_documents  # that came into the buffer so far, or were empty
+    Pieces pieces
+    int64_t *row_ends
+    int64_t max_rows
+    int64_t num_pieces  # of complete rows in the tables
+    int64_t num_rows
+    int64_t open_pieces  # of the row in the making, which come after them
+    int64_t open_columns
+    int64_t num_cropped  # records that were dropped
+    int64_t num_split  # documents that were cut
+
+
+cdef class BosBestFit:
+    """Packs into the tables `pieces` and `row_ends`, which `clear` makes free again."""
+
+    cdef Packer packer
+    cdef object tables  # kept alive: the packer points into them
+
+    def __cinit__(
+        self,
+        int64_t columns,
+        int64_t buffer_size,
+        int64_t refill,
+        bint keeps_rest,
+        int64_t[:, ::1] pieces,
+        int64_t[::1] row_ends,
+    ):
+        if columns < 1 or buffer_size < 0 or refill < 1:
+            raise ValueError("rows have columns, and documents come in at least one at a time")
+        if pieces.shape[0] < columns or row_ends.shape[0] < 1:
+            raise ValueError("the tables hold less than one row")
+        self.packer.columns = columns
+        self.packer.buffer_size = buffer_size
+        self.packer.refill = refill
+        self.packer.keeps_rest = keeps_rest
+        self.packer.pieces = pieces_in(pieces)
+        self.packer.row_ends = &row_ends[0]
+        self.packer.max_rows = row_ends.shape[0]
+        self.tables = pieces.base, row_ends.base
+        if not allocate_buffer(&self.packer.buffer, buffer_size + refill + 1, columns):
+            raise MemoryError
+
+    def __dealloc__(self):
+        free_buffer(&self.packer.buffer)
+
+    @property
+    def num_documents(self):
+        """How many documents were taken from those that were offered, ever."""
+        return self.packer.num_documents
+
+    @property
+    def num_pieces(self):
+        """Pieces of complete rows in the tables."""
+        return self.packer.num_pieces
+
+    @property
+    def num_rows(self):
+        """Complete rows in the tables."""
+        return self.packer.num_rows
+
+    @property
+    def open_columns(self):
+        """Columns that are filled of the row in the making."""
+        return self.packer.open_columns
+
+    @property
+    def num_cropped(self):
+        """Records that were dropped with the ends of documents."""
+        return self.packer.num_cropped
+
+    @property
+    def num_split(self):
+        """Documents that are not whole in one row."""
+        return self.packer.num_split
+
+    def pack(
+        self,
+        const int64_t[::1] starts,
+        const int64_t[::1] lengths,
+        int64_t first_document,
+        bint is_last,
+    ):
+        """Pack documents, of which those before `num_documents` are skipped.
+
+        NEEDS_ROOM asks for `clear` and the same documents again; NEEDS_DOCUMENTS for more, unless
+        these were the last.
+        """
+        cdef Offer offer
+        cdef Outcome outcome
+        offer.starts = &starts[0] if starts.shape[0] else NULL
+        offer.lengths = &lengths[0] if lengths.shape[0] else NULL
+        offer.first_document = first_document
+        offer.count = starts.shape[0]
+        offer.is_last = is_last
+        if lengths.shape[0] != offer.count:
+            raise ValueError("starts and lengths differ in number")
+        if not 0 <= self.packer.num_documents - first_document <= offer.count:
+            raise ValueError("these are not the documents that come next")
+        with nogil:
+            outcome = pack(&self.packer, &offer)
+        return outcome
+
+    def end_row(self):
+        """Complete the row in the making as it is, unless it is empty; for the end."""
+        if self.packer.open_pieces:
+            if self.packer.num_rows == self.packer.max_rows:
+                raise ValueError("the tables are full")
+            end_row(&self.packer)
+
+    def clear(self):
+        """Remove complete rows from the tables."""
+        cdef Piece *pieces = self.packer.pieces.items
+        memmove(
+            pieces, pieces + self.packer.num_pieces, self.packer.open_pieces * sizeof(Piece)
+        )
+        self.packer.num_pieces = self.packer.num_rows = 0
+
+
+cdef Outcome pack(Packer *packer, const Offer *offer) noexcept nogil:
+    """Fill rows until that needs something."""
+    cdef int64_t slot, space
+    while True:
+        if not fill_buffer(packer, offer):
+            return NEEDS_DOCUMENTS
+        if packer.num_pieces + packer.open_pieces >= packer.pieces.count:
+            return NEEDS_ROOM
+        if packer.num_rows >= packer.max_rows:
+            return NEEDS_ROOM
+        space = packer.columns - packer.open_columns
+        slot = best_of(&packer.buffer, space)
+        if slot == NO_SLOT:
+            slot = shortest_of(&packer.buffer, space)
+        if slot == NO_SLOT:
+            return DONE
+        place(packer, slot, space)
+        if packer.open_columns == packer.columns:
+            end_row(packer)
+
+
+cdef bint fill_buffer(Packer *packer, const Offer *offer) noexcept nogil:
+    """Have enough documents to choose from, or all; False if more are needed for that."""
+    cdef int64_t k = packer.num_documents - offer.first_document, stop
+    cdef Slot document = Slot(0, 0, 0, NO_SLOT, 0, 0, 0)
+    while packer.buffer.num_used < packer.buffer_size and not (offer.is_last and k == offer.count):
+        if offer.count - k < packer.refill and not offer.is_last:
+            return False
+        stop = min(k + packer.refill, offer.count)
+        while k < stop:
+            if offer.lengths[k] > 0:
+                document.start = offer.starts[k]
+                document.length = offer.lengths[k]
+                document.document = packer.num_documents
+                put(&packer.buffer, &document)
+            k += 1
+            packer.num_documents += 1
+    return True
+
+
+cdef void place(Packer *packer, int64_t slot, int64_t space) noexcept nogil:
+    """Put a document into the row in the making; what does not fit is dropped, or waits again."""
+    cdef Slot chosen = packer.buffer.slots[slot], rest
+    cdef int64_t shown = min(chosen.length, space), more = 0
+    release(&packer.buffer, slot)
+    if chosen.length > space:
+        packer.num_split += chosen.first_record == 0
+        if packer.keeps_rest:
+            more = 1  # the row's last label
+            rest = chosen
+            rest.start += space
+            rest.length -= space
+            rest.first_record += space
+            put(&packer.buffer, &rest)
+        else:
+            packer.num_cropped += chosen.length - space
+    packer.pieces.items[packer.num_pieces + packer.open_pieces] = Piece(
+        chosen.start, shown + more, chosen.document
+    )
+    packer.open_pieces += 1
+    packer.open_columns += shown
+
+
+cdef void end_row(Packer *packer) noexcept nogil:
+    packer.num_pieces += packer.open_pieces
+    packer.row_ends[packer.num_rows] = packer.num_pieces
+    packer.num_rows += 1
+    packer.open_pieces = packer.open_columns = 0

@@ -1,0 +1,8 @@
+"""A piece of a document, as stored rows hold it."""
+
+from libc.stdint cimport int64_t
+
+cdef struct Piece:
+    int64_t start  # its first record in the stream
+    int64_t length
+    int64_t document
