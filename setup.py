@@ -1,33 +1,61 @@
-"""Compiles the kernels: every `.pyx` under src/ becomes an extension module beside it.
+"""Compiles the kernels: every `.pyx` under src/ becomes an extension module.
 
 PENSTOCK_BUILD chooses how: `release` (the default), `debug` (bounds checks and asserts), `address`
 (the same under AddressSanitizer and UndefinedBehaviorSanitizer) or `thread` (ThreadSanitizer).
+CC chooses the compiler; left out, it is the one that Python was built with, another of the machine
+or, where there is none, that of the PyPI package ziglang.
 """
 
+import importlib.util
 import os
 import shutil
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 _SOURCES = Path("src")
 # Cython's own code for memoryviews, compiled once instead of into every module.
 _MEMORYVIEWS = "penstock._memoryviews"
 _BUILD = os.environ.get("PENSTOCK_BUILD", "release")
-_CHECKED = ["-O1", "-g", "-DPENSTOCK_DEBUG", "-UNDEBUG", "-fno-omit-frame-pointer"]
+# Python's own flags hold -fwrapv, under which no overflow is undefined, and so none is reported.
+_CHECKED = ["-O1", "-g", "-DPENSTOCK_DEBUG", "-UNDEBUG", "-fno-omit-frame-pointer", "-fno-wrapv"]
 _FLAGS = {
     "release": ["-O3", "-g0"],
     "debug": _CHECKED,
     "address": [*_CHECKED, "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
     "thread": [*_CHECKED, "-fsanitize=thread"],
 }
+_DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": _BUILD != "release",
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "embedsignature": False,
+    "auto_pickle": False,
+    "autotestdict": False,
+    "freethreading_compatible": False,
+}
+_NO_COMPILER = """\
+penstock: there is no C compiler: {} was not found.
+Install one (Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc), or take the one in the
+PyPI package ziglang:
+  pip install ziglang
+  CC="$(python -c 'import ziglang; print(ziglang.__path__[0])')/zig cc -mcpu=baseline" pip install .
+"""
+_NO_HEADERS = """\
+penstock: Python's headers are missing: there is no {}.
+Install them (Debian and Ubuntu: apt install python3-dev; Fedora: dnf install python3-devel).
+"""
 
 
-class Build(build_ext):
-    """Compiles on all cores, and says what to install where that cannot be done."""
+class BuildExtensions(build_ext):
+    """Compiles on all cores, or says what to install first."""
 
     def finalize_options(self) -> None:
         """Use all cores."""
@@ -35,63 +63,86 @@ class Build(build_ext):
         self.parallel = self.parallel or os.cpu_count()
 
     def build_extensions(self) -> None:
-        """Compile, if there is something to compile with."""
+        """Translate to C what has changed, and compile that."""
         compiler = self.compiler.compiler[0]
         if shutil.which(compiler) is None:
-            raise SystemExit(
-                f"penstock: no C compiler: {compiler!r} was not found.\n"
-                "Install one (Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc), or\n"
-                "use the one in the PyPI package ziglang:\n"
-                "  pip install ziglang\n"
-                '  CC="$(python -c \'import ziglang; print(ziglang.__path__[0])\')/zig cc" '
-                "pip install ."
-            )
+            raise SystemExit(_NO_COMPILER.format(compiler))
         header = Path(sysconfig.get_paths()["include"], "Python.h")
         if not header.exists():
-            raise SystemExit(
-                f"penstock: Python's headers are missing: there is no {header}.\n"
-                "Install them (Debian and Ubuntu: apt install python3-dev; Fedora: dnf install "
-                "python3-devel)."
-            )
+            raise SystemExit(_NO_HEADERS.format(header))
+        directory = Path("build", _BUILD, "c")
+        translated = cythonize(
+            self.extensions,
+            build_dir=str(directory),
+            include_path=[str(_SOURCES)],
+            shared_utility_qualified_name=_MEMORYVIEWS,
+            nthreads=self.parallel,
+            compiler_directives=_DIRECTIVES,
+            force=self.force or _is_older(directory, Path("setup.py")),
+            quiet=True,
+        )
+        sources = {extension.name: extension.sources for extension in translated}
+        for extension in self.extensions:
+            extension.sources = sources[extension.name]
         super().build_extensions()
 
 
-def extensions() -> list[Extension]:
+class BuildModules(build_py):
+    """Leaves nothing in the build directory that is no longer in the sources."""
+
+    def run(self) -> None:
+        """Copy modules, and remove those that were copied once."""
+        super().run()
+        if self.editable_mode:
+            return
+        wanted = {*self.get_outputs(), *self.get_finalized_command("build_ext").get_outputs()}
+        for path in Path(self.build_lib).rglob("*"):
+            if path.is_file() and str(path) not in wanted:
+                path.unlink()
+
+
+def _is_older(directory: Path, file: Path) -> bool:
+    """Whether something in a directory is older than a file."""
+    times = [path.stat().st_mtime for path in directory.rglob("*.c")]
+    return bool(times) and min(times) < file.stat().st_mtime
+
+
+def _extensions() -> list[Extension]:
     """One for each `.pyx`, named after its place, and what they share."""
     flags = [*_FLAGS[_BUILD], "-Wall", "-Wno-unused-function"]
-    sources = {
-        ".".join(path.relative_to(_SOURCES).with_suffix("").parts): [str(path)]
-        for path in sorted(_SOURCES.rglob("*.pyx"))
+    options: dict[str, Any] = {
+        "include_dirs": [str(_SOURCES / "penstock" / "machine")],
+        "depends": ["setup.py", *map(str, _SOURCES.rglob("*.h"))],
+        "extra_compile_args": flags,
+        "extra_link_args": [flag for flag in flags if flag.startswith("-fsanitize")],
     }
-    return [
+    modules = [
         Extension(
-            name,
-            source,
-            include_dirs=[str(_SOURCES / "penstock" / "machine")],
-            depends=[str(path) for path in _SOURCES.rglob("*.h")],
-            extra_compile_args=flags,
-            extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],
+            ".".join(path.relative_to(_SOURCES).with_suffix("").parts), [str(path)], **options
         )
-        for name, source in [(_MEMORYVIEWS, []), *sources.items()]
+        for path in sorted(_SOURCES.rglob("*.pyx"))
     ]
+    return [Extension(_MEMORYVIEWS, [], **options), *modules]
 
 
+def _choose_compiler() -> None:
+    """Set CC where the compiler that Python was built with is not on this machine."""
+    built_with = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if "CC" in os.environ or shutil.which(built_with):
+        return
+    found = next(filter(shutil.which, ["cc", "gcc", "clang"]), None)
+    ziglang = importlib.util.find_spec("ziglang")
+    if found is not None:
+        os.environ["CC"] = found
+    elif ziglang is not None and ziglang.origin is not None:
+        # Left to itself, it compiles for the processor at hand.
+        os.environ["CC"] = f"{Path(ziglang.origin).with_name('zig')} cc -mcpu=baseline"
+    if "CC" in os.environ:
+        os.environ.setdefault("LDSHARED", f"{os.environ['CC']} -shared")
+
+
+_choose_compiler()
 setup(
-    cmdclass={"build_ext": Build},
-    ext_modules=cythonize(
-        extensions(),
-        build_dir=f"build/{_BUILD}/c",
-        include_path=[str(_SOURCES)],
-        shared_utility_qualified_name=_MEMORYVIEWS,
-        nthreads=os.cpu_count(),
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": _BUILD != "release",
-            "wraparound": False,
-            "cdivision": True,
-            "initializedcheck": False,
-            "embedsignature": False,
-            "freethreading_compatible": False,
-        },
-    ),
+    cmdclass={"build_ext": BuildExtensions, "build_py": BuildModules},
+    ext_modules=_extensions(),
 )

@@ -23,7 +23,8 @@ from penstock.compat.datatrove import DatatroveFolderDataset
 from penstock.compat.zerobatch import BatchNativeLoader
 from penstock.conversion import convert
 from penstock.errors import FormatError, PenstockError
-from penstock.read.local import RECORDS, LocalReader
+from penstock.read.files import FileKind
+from penstock.read.local import LocalReader
 from penstock.verify import verify
 from penstock.write.job import Job
 
@@ -188,7 +189,7 @@ def test_threads_that_come_at_once_share_one_table_of_names(data, monkeypatch):
     monkeypatch.setattr(LocalReader, "file", wait_for_the_other)
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(fresh.new_files(RECORDS))) for _ in range(2)
+        threading.Thread(target=lambda: found.append(fresh.new_files(FileKind.RECORDS))) for _ in range(2)
     ]
     for thread in threads:
         thread.start()

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, UsageError
-from penstock.metadata import kernels
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly
 from penstock.views.reading import SampleReader
 
@@ -786,7 +785,7 @@ def count_groups(view, samples):
     reader = SampleReader(view, layout)
     reader.read(np.array(samples), np.empty(layout.num_bytes, np.uint8))
     reader.close()
-    return int(reader.arguments[2].spans.counts[kernels.NUM_GROUPS])
+    return reader.batches.spans.num_groups
 
 
 def test_a_row_takes_one_read_and_neighbouring_rows_take_it_together(tmp_path):

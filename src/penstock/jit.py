@@ -62,7 +62,7 @@ def kernel_sources() -> list[Path]:
     package = Path(__file__).parent
     kernels = list(package.rglob("kernels.py"))
     imported = re.findall(
-        r"^from penstock\.([\w.]+) import", "".join(path.read_text() for path in kernels), re.M
+        r"^from penstock\.([\w.]+) import", "".join(path.read_text() for path in kernels if path.exists()), re.M
     )
     names = {package / f"{name.replace('.', '/')}.py" for name in imported}
     return sorted({*kernels, *names})

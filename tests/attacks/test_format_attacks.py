@@ -48,16 +48,6 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _kernels():
-    """Compiled before an alarm is set."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as path:
-        np.arange(20, dtype="<u2").tofile(Path(path) / "a.bin")
-        data = penstock.open(path)
-        data.windows(4, extras=("position_ids", "document_ids")).read([0])
-        data.packed(8)[0]
-
-
 @contextlib.contextmanager
 def no_hang():
     def stop(*_):

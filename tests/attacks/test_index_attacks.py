@@ -160,7 +160,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_stopped_with_its_name(tmp_path, 
 def run_elsewhere(path, script, memory_bytes=8 << 30):
     """Run a script on the dataset in a process that may crash, with a limit on its memory."""
     prelude = """
-import sys, json, numpy, resource, penstock, penstock.views.kernels
+import sys, json, numpy, resource, penstock, penstock.views.batches
 path = sys.argv[1]
 """
     limit = f"resource.setrlimit(resource.RLIMIT_AS, ({memory_bytes}, {memory_bytes}))\n"

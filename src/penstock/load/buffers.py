@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.machine.memory import new_pages
-from penstock.read.layout import ALIGNMENT_BYTES, NUM_COUNTS
+from penstock.read.layout import ALIGNMENT_BYTES, Counts
+from penstock.read.segments import COUNTS
 
 
 class Memory:
@@ -26,7 +27,7 @@ class Memory:
 
     def __init__(self, array: NDArray[np.uint8], tensor: Any = None) -> None:
         self.array = array
-        self.counts: NDArray[np.int64] = array[: 8 * NUM_COUNTS].view(np.int64)
+        self.counts: Counts = array[: COUNTS.itemsize].view(COUNTS)[0]
         self.tensor = tensor
         self.address: int = array.ctypes.data
         self.interface: dict[str, Any] = array.__array_interface__

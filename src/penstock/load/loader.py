@@ -26,8 +26,8 @@ from penstock.load.tensors import (
     register_as_dataset,
     shower,
 )
+from penstock.load.token_digest import token_digest
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, digest_text, make_order
-from penstock.read.layout import MAX_SEQLEN, NUM_TOKENS
 from penstock.views.view import View
 
 if TYPE_CHECKING:
@@ -317,11 +317,11 @@ class Loader(EngineOwner):
         if self._digest_tokens:
             self._token_sum = self._hash_tokens(memory.array, step)
         counts = memory.counts
-        num_tokens = int(counts[NUM_TOKENS])
+        num_tokens = int(counts["num_tokens"])
         lent = self._pool.lend(memory)
         batch = {name: show(lent, step.rows, counts) for name, show in self._show.items()}
         if "cu_seqlens" in batch:
-            batch["max_seqlen"] = int(counts[MAX_SEQLEN])
+            batch["max_seqlen"] = int(counts["max_seqlen"])
         if decoded:
             batch |= as_tensors(decoded, self._output)
         self._last_step = step
@@ -392,9 +392,6 @@ class Loader(EngineOwner):
         return self._last_step
 
     def _hash_tokens(self, memory: NDArray[np.uint8], step: Step) -> str:
-        from penstock.load.kernels import token_digest
-
-        sums = np.zeros(2, np.int64)
         places, counts = self._layout.places(), self._layout.counts(memory)
         inputs, labels = (
             np.ascontiguousarray(places[name].of(memory, step.rows, counts), np.int64)
@@ -402,8 +399,7 @@ class Loader(EngineOwner):
         )
         lengths = self._layout.row_lengths(memory, step.rows)
         first = step.position + self.plan.rank
-        token_digest(inputs, labels, lengths, first, self.plan.ranks, sums)
-        return digest_text((int(sums[0]) % (1 << 64), int(sums[1]) % (1 << 64)))
+        return digest_text(token_digest(inputs, labels, lengths, first, self.plan.ranks))
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""

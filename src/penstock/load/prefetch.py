@@ -1,6 +1,6 @@
 """Reading ahead: tickets go to threads through one pipe, their numbers come back through another.
 
-A thread spends its life in `kernels.serve`, outside the GIL. Only a failed read brings it back to
+A thread spends its life in `BatchServer.serve`, outside the GIL. Only a failed read brings it back to
 Python, to raise the error where it happened, and metadata, to have it decoded. With depth 0 the
 consumer reads for itself.
 """
@@ -19,21 +19,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
-from penstock.load import kernels
 from penstock.load.buffers import Memory, Pool
 from penstock.load.owning import end_at_exit, leave_signals_to_others
 from penstock.load.plan import Step
+from penstock.load.serving import BatchServer, Outcome
 from penstock.order import Order
-from penstock.order.kernels import new_state
-from penstock.read.kernels import STOP
 from penstock.read.layout import BatchLayout
 from penstock.views.reading import SampleReader
 from penstock.views.view import View
 
-_TICKET = struct.Struct(f"={kernels.TICKET_WORDS}q")
-_LAST_TICKET = _TICKET.pack(*[kernels.LAST_TICKET] * kernels.TICKET_WORDS)
+_TICKET = struct.Struct("=7q")  # sequence, address, position, rows, stride, ahead position, rows
+_LAST_TICKET = _TICKET.pack(-1, 0, 0, 0, 0, 0, 0)
 _REPLY = struct.Struct("=q")
 _MAX_REPLIES = 512
 
@@ -84,46 +80,39 @@ class Worker:
         self._pid = os.getpid()
         _WORKERS.add(self)
         self._reader = SampleReader(source.view, layout, max(len(_WORKERS), source.num_threads))
-        work = kernels.Work(
-            np.empty(layout.rows, np.int64),
-            np.empty(layout.rows, np.int64),
-            self._reader.counts,
-            np.zeros(1, np.int64),
+        self._server = BatchServer(
+            source.order.new_state(), source.order.new_state(), self._reader.batches, layout.rows
         )
-        self.ticket = np.zeros(kernels.TICKET_WORDS, np.int64)
-        order = source.order
-        states = [
-            new_state(
-                order.kind, order.num_samples, order.seed, order.block_size, order.bucket_size
-            )
-            for _ in range(2)
-        ]
-        self._arguments = (*states, *self._reader.arguments, work, self.ticket)
+
+    @property
+    def sequence(self) -> int:
+        """The number on the last ticket."""
+        return self._server.sequence
 
     def serve(self, pipes: Pipes, decoded: dict[int, Decoded]) -> None:
         """Read the steps on all tickets that come; returns when it is told to end.
 
         What the user's decoder makes of a step's metadata goes to `decoded`.
         """
-        ends = np.int32(pipes.requests), np.int32(pipes.replies)
         while True:
-            outcome = kernels.serve(*self._arguments, *ends, self._reader.has_metadata)
-            if outcome == kernels.ENDED or self.is_stopped:
+            outcome = self._server.serve(
+                pipes.requests, pipes.replies, self._reader.has_metadata
+            )
+            if outcome == Outcome.ENDED or self.is_stopped:
                 return
-            if outcome == kernels.FAILED:
+            if outcome == Outcome.FAILED:
                 raise self._reader.error()
-            number = int(self.ticket[kernels.SEQUENCE])
-            decoded[number] = self._reader.read_metadata(int(self.ticket[kernels.ROWS]))
-            os.write(pipes.replies, _REPLY.pack(number))
+            decoded[self.sequence] = self._reader.read_metadata(self._server.rows)
+            os.write(pipes.replies, _REPLY.pack(self.sequence))
 
     def stop(self) -> None:
         """Make `serve` return after the row at hand; any thread may call this."""
-        self._reader.fault[STOP] = 1
+        self._reader.batches.stop()
 
     @property
     def is_stopped(self) -> bool:
         """Whether somebody has called `stop`."""
-        return bool(self._reader.fault[STOP])
+        return self._reader.batches.is_stopped
 
     def close(self) -> None:
         """Close the files, but not in a forked child.
@@ -195,7 +184,7 @@ class Tickets:
 
 
 class Synchronous:
-    """Reads each step when it is asked for, by the same kernel: a second would double compiling."""
+    """Reads each step when it is asked for, by the same tickets."""
 
     waited_seconds = 0.0
     num_ready = 0
@@ -323,8 +312,7 @@ class Prefetcher:
         try:
             worker.serve(self._pipes, self._decoded)
         except BaseException as error:
-            number = int(worker.ticket[kernels.SEQUENCE])
-            self._failures[number] = error
-            os.write(self._pipes.replies, _REPLY.pack(number))
+            self._failures[worker.sequence] = error
+            os.write(self._pipes.replies, _REPLY.pack(worker.sequence))
             return False
         return True

@@ -110,9 +110,7 @@ class Order:
 
     def new_state(self) -> OrderState:
         """What one thread needs to evaluate this order."""
-        return OrderState(
-            self.kind, self.num_samples, self.seed, self.block_size, self.bucket_size
-        )
+        return OrderState(self.kind, self.num_samples, self.seed, self.block_size, self.bucket_size)
 
     def __post_init__(self) -> None:
         # Kernels write into a state and run outside the GIL: every thread has its own.

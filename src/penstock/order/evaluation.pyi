@@ -1,4 +1,5 @@
 from enum import IntEnum
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,10 @@ class OrderState:
     def __init__(
         self, kind: OrderKind, num_samples: int, seed: int, block_size: int, bucket_size: int
     ) -> None: ...
+    def __sizeof__(self) -> int: ...
+    def __new__(
+        cls, kind: OrderKind, num_samples: int, seed: int, block_size: int, bucket_size: int
+    ) -> Self: ...
     def samples_at(self, positions: NDArray[np.int64], samples: NDArray[np.int64]) -> None: ...
     def indices_of(
         self, epoch: int, samples: NDArray[np.int64], indices: NDArray[np.int64]

@@ -41,8 +41,8 @@ cdef enum:
     TABLE_BELOW = 1 << 16
     CHUNK = 256  # indices that are permuted together, small enough to stay in the first cache
 
+# The second word of the keys' key: what they are for.
 cdef enum KeyPurpose:
-    """The second word of the keys' key: what they are for."""
     FOR_NETWORK = 1
     FOR_TABLE = 2
     FOR_INSIDE = 3
@@ -82,6 +82,9 @@ cdef class OrderState:
     def __dealloc__(self):
         free(self.order.table)
         free(self.order.inverse)
+
+    def __sizeof__(self):
+        return sizeof(self.order) + 2 * sizeof(uint16_t) * self.order.table_size
 
     def samples_at(self, const int64_t[::1] positions, int64_t[::1] samples):
         """Fill in which sample stands at each position; positions are not negative."""

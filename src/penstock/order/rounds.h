@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "processor.h"
+
 #define PENSTOCK_NUM_ROUNDS 12
 #define PENSTOCK_FIRST_ODD 0x9E3779B97F4A7C15ULL
 #define PENSTOCK_SECOND_ODD 0xD1B54A32D192ED03ULL
@@ -47,11 +49,9 @@ static void penstock_rounds_portable(
     }
 }
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#include <cpuid.h>
+#if PENSTOCK_X86
 #include <immintrin.h>
 
-#define PENSTOCK_AVX2 __attribute__((target("avx2")))
 #define PENSTOCK_LANES 4    /* indices in a vector */
 #define PENSTOCK_VECTORS 4  /* that are put through a round side by side */
 
@@ -108,17 +108,7 @@ static PENSTOCK_AVX2 void penstock_rounds_avx2(
     }
     penstock_rounds_portable(indices + start, count - start, keys, base);
 }
-
-/* Whether the processor has AVX2 and the system saves its registers. */
-static int penstock_has_avx2(void) {
-    unsigned a, b, c, d, low, high;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 6) != 6) return 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2) != 0;
-}
 #else
-static int penstock_has_avx2(void) { return 0; }
 #define penstock_rounds_avx2 penstock_rounds_portable
 #endif
 

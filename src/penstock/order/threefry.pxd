@@ -6,8 +6,8 @@ cdef struct Words:
     uint64_t first
     uint64_t second
 
+# The second word of the key `DIGEST_KEY`: what the hash is for.
 cdef enum HashPurpose:
-    """The second word of the key `DIGEST_KEY`: what the hash is for."""
     FOR_SAMPLES = 1
     FOR_TOKENS = 2
     FOR_EDGES = 3

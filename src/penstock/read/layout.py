@@ -10,28 +10,21 @@ hold records.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import UsageError
-
-if TYPE_CHECKING:
-    from penstock.read.kernels import LayoutTable
+from penstock.read.numbers import IGNORED_LABEL
+from penstock.read.segments import COUNTS, OUTPUT, LayoutTable
 
 ALIGNMENT_BYTES = 64
-IGNORED = -100  # the label that torch's cross entropy leaves out
+IGNORED = int(IGNORED_LABEL)
 _MAX_SCRATCH_BYTES = 1 << 18
 
-# The words of `counts`: columns that hold records, in all rows together; the width of the rows;
-# entries of cu_seqlens; and the longest run between two of them.
-NUM_TOKENS, WIDTH, NUM_BOUNDARIES, MAX_SEQLEN = range(4)
-NUM_COUNTS = 4
-
-# Outputs that no field holds, in the order of the kernels' table.
-POSITION_IDS, DOCUMENT_IDS, ATTENTION_MASK, CU_SEQLENS, METADATA_IDS = range(5)
-NUM_DERIVED = 5
+Counts = np.void
+"""what kernels say about a batch: `num_tokens`, `width`, `num_boundaries`, `max_seqlen`"""
 
 Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
 
@@ -49,15 +42,14 @@ class Output(NamedTuple):
     """what goes where there is no record"""
     mask: str | None = None
     """a field that is zero where the number is to be ignored"""
-    kind: int | None = None
-    """its place in the kernels' table of derived outputs, where they go on with it"""
+    is_derived: bool = False
+    """whether kernels go on with it, by its name, as with outputs that they compute"""
 
 
 class Derived(NamedTuple):
     """An output that is computed from the segments."""
 
-    name: str
-    kind: int
+    name: Extra
     dtype: np.dtype[Any]
     max_entries: int = 0
     """for cu_seqlens: how many there may be for each row; others have one for each column"""
@@ -77,10 +69,10 @@ def derived_outputs(extras: tuple[Extra, ...], max_boundaries: int) -> tuple[Der
     # int32 where it does: with int64 positions a batch of packed rows takes a tenth longer.
     int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
     every = {
-        "position_ids": Derived("position_ids", POSITION_IDS, int32),
-        "document_ids": Derived("document_ids", DOCUMENT_IDS, int64),
-        "attention_mask": Derived("attention_mask", ATTENTION_MASK, int32),
-        "cu_seqlens": Derived("cu_seqlens", CU_SEQLENS, int32, max_boundaries),
+        "position_ids": Derived("position_ids", int32),
+        "document_ids": Derived("document_ids", int64),
+        "attention_mask": Derived("attention_mask", int32),
+        "cu_seqlens": Derived("cu_seqlens", int32, max_boundaries),
     }
     return tuple(every[extra] for extra in every if extra in extras)
 
@@ -125,24 +117,24 @@ class Place:
     dtype: np.dtype[Any]
     offset: int
     row_shape: tuple[int, ...]
-    count: int | None = None
-    """which word of the counts has the actual length, where that changes from batch to batch"""
+    count: Literal["num_boundaries", "width"] | None = None
+    """which of the counts is the actual length, where that changes from batch to batch"""
 
     def num_bytes(self, rows: int) -> int:
         """The size of its array at most, up to where the next one may start."""
-        extra = 1 if self.count == NUM_BOUNDARIES else 0
+        extra = 1 if self.count == "num_boundaries" else 0
         size = (rows * math.prod(self.row_shape) + extra) * self.dtype.itemsize
         return size + -size % ALIGNMENT_BYTES
 
-    def shape(self, rows: int, counts: NDArray[np.int64]) -> tuple[int, ...]:
+    def shape(self, rows: int, counts: Counts) -> tuple[int, ...]:
         """The shape for `rows` rows."""
-        if self.count == NUM_BOUNDARIES:
-            return (int(counts[NUM_BOUNDARIES]),)
-        if self.count == WIDTH:
-            return (rows, int(counts[WIDTH]), *self.row_shape[1:])
+        if self.count == "num_boundaries":
+            return (int(counts["num_boundaries"]),)
+        if self.count == "width":
+            return (rows, int(counts["width"]), *self.row_shape[1:])
         return (rows, *self.row_shape)
 
-    def of(self, memory: NDArray[np.uint8], rows: int, counts: NDArray[np.int64]) -> NDArray[Any]:
+    def of(self, memory: NDArray[np.uint8], rows: int, counts: Counts) -> NDArray[Any]:
         """Look at the first `rows` rows."""
         shape = (rows, *self.row_shape) if self.count is None else self.shape(rows, counts)
         if 0 in shape:
@@ -169,14 +161,14 @@ class BatchLayout:
         """Where each output starts."""
         places: dict[str, Place] = {}
         end = self._header_bytes
-        width_count = WIDTH if self.narrows else None
+        width_count: Literal["width"] | None = "width" if self.narrows else None
         every: list[Output | Derived] = [*self.outputs, *self.derived]
         for out in every:
             if isinstance(out, Output):
                 shape = (self.width, *self.record[out.field].shape)
                 place = Place(out.dtype, end, shape, width_count)
-            elif out.kind == CU_SEQLENS:
-                place = Place(out.dtype, end, (out.max_entries,), NUM_BOUNDARIES)
+            elif out.name == "cu_seqlens":
+                place = Place(out.dtype, end, (out.max_entries,), "num_boundaries")
             else:
                 place = Place(out.dtype, end, (self.width,), width_count)
             end += place.num_bytes(self.rows)
@@ -192,16 +184,17 @@ class BatchLayout:
 
     @property
     def _header_bytes(self) -> int:
-        size = 8 * (NUM_COUNTS + self.rows)
+        size = COUNTS.itemsize + 8 * self.rows
         return size + -size % ALIGNMENT_BYTES
 
-    def counts(self, memory: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def counts(self, memory: NDArray[np.uint8]) -> Counts:
         """What the kernel said about the batch."""
-        return np.ndarray(NUM_COUNTS, np.int64, memory)
+        counts: Counts = memory[: COUNTS.itemsize].view(COUNTS)[0]
+        return counts
 
     def row_lengths(self, memory: NDArray[np.uint8], rows: int) -> NDArray[np.int64]:
         """How many columns of each row hold records; the rest is padding."""
-        return np.ndarray(rows, np.int64, memory, 8 * NUM_COUNTS)
+        return np.ndarray(rows, np.int64, memory, COUNTS.itemsize)
 
     @property
     def scratch_bytes(self) -> int:
@@ -212,34 +205,43 @@ class BatchLayout:
     def _scratch_records(self) -> int:
         return max(1, min(self.width + 1, _MAX_SCRATCH_BYTES // self.record.itemsize))
 
-    def for_kernels(self) -> "LayoutTable":
+    def for_kernels(self) -> LayoutTable:
         """Describe this to kernels."""
-        from penstock.read.kernels import LayoutTable
-
         places = self.places()
-        together, apart = list[list[int]](), list[list[int]]()
+        together, apart = list[tuple[int, ...]](), list[tuple[int, ...]]()
         for out in self.outputs:
-            row = self._describe(out, places[out.name].offset)
+            shown, mask = self._describe(out, places[out.name].offset), self._mask(out)
             if out.field == self.apart:
-                apart.append(row)
-                continue
-            if out.mask is not None and out.mask == self.apart:
-                apart.append([0, 1, 0, *row[3:]])
-                row = [*row[:-2], 0, 0]
-            together.append(row)
-        derived = np.full((NUM_DERIVED, 3), -1, np.int64)
+                apart.append(shown + mask)
+            elif out.mask is not None and out.mask == self.apart:
+                together.append(shown + (0, 0))
+                apart.append((0, 1, 0, *shown[3:], *mask))  # only masked
+            else:
+                together.append(shown + mask)
         every: list[Output | Derived] = [*self.outputs, *self.derived]
-        for each in every:
-            if each.kind is not None:
-                most = each.max_entries if isinstance(each, Derived) else 0
-                derived[each.kind] = places[each.name].offset, each.dtype.itemsize, most
-        outputs = np.array(together, np.int64).reshape(len(together), 11)
-        outputs_apart = np.array(apart, np.int64).reshape(len(apart), 11)
-        return LayoutTable(np.int64(self._scratch_records), outputs, outputs_apart, derived)
+        derived = {
+            out.name: (
+                places[out.name].offset,
+                out.dtype.itemsize,
+                out.max_entries if isinstance(out, Derived) else 0,
+            )
+            for out in every
+            if isinstance(out, Derived) or out.is_derived
+        }
+        return LayoutTable(
+            np.array(together, OUTPUT),
+            np.array(apart, OUTPUT),
+            derived,
+            scratch_records=self._scratch_records,
+            num_bytes=self.num_bytes,
+            rows=self.rows,
+            width=self.width,
+        )
 
-    def _describe(self, out: Output, start: int) -> list[int]:
+    def _describe(self, out: Output, start: int) -> tuple[int, ...]:
+        """The fields of `OUTPUT`, up to the mask."""
         field = self.record[out.field]
-        return [
+        return (
             self._within(out.field),
             field.itemsize,
             field.base.itemsize,
@@ -249,9 +251,12 @@ class BatchLayout:
             start,
             out.first,
             out.fill,
-            self._within(out.mask) if out.mask else 0,
-            self.record[out.mask].itemsize if out.mask else 0,
-        ]
+        )
+
+    def _mask(self, out: Output) -> tuple[int, int]:
+        if out.mask is None:
+            return 0, 0
+        return self._within(out.mask), self.record[out.mask].itemsize
 
     def _within(self, field: str) -> int:
         if field == self.apart:

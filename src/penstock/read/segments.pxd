@@ -4,20 +4,20 @@ from libc.stdint cimport int64_t
 
 from penstock.read.files cimport Fault, FileTable
 
+# A run of records and where in the batch it goes.
 cdef struct Segment:
-    """A run of records and where in the batch it goes."""
     int64_t row
     int64_t column
     int64_t start
     int64_t length
     int64_t document  # or -1
 
+# An output of the batch that shows a field of the records.
 cdef struct Output:
-    """An output of the batch that shows a field of the records."""
     int64_t within  # where the field lies in the record
     int64_t field_bytes  # of the whole field
     int64_t size_in  # of its numbers; 0: the output is only masked
-    bint is_signed
+    int64_t is_signed
     int64_t size_out  # of the numbers that go out
     int64_t column_bytes  # of all numbers that go out in one column
     int64_t start  # of its array in the memory of the batch
@@ -28,16 +28,16 @@ cdef struct Output:
 
 cdef struct Outputs:
     Py_ssize_t count
-    Output *items  # for tokens: the first is input_ids, the second labels
+    const Output *items  # of tokens: the first is input_ids, the second labels
 
+# An output that is computed from the segments of a row.
 cdef struct Derived:
-    """An output that is computed from the segments of a row."""
     int64_t start  # of its array in the memory of the batch, or -1 if it is not wanted
     int64_t size  # of its numbers
-    int64_t max_entries  # for cu_seqlens: of one row
+    int64_t max_entries  # of cu_seqlens, for one row
 
+# Where the outputs go in the memory of a batch.
 cdef struct Layout:
-    """Where the outputs go in the memory of a batch."""
     int64_t scratch_records  # how many stored records the scratch memory holds
     Outputs outputs
     Outputs apart  # those that show, or are masked by, the field in files of its own
@@ -47,15 +47,36 @@ cdef struct Layout:
     Derived cu_seqlens
     Derived metadata_ids
 
+# A row of a batch in memory.
 cdef struct BatchRow:
-    """A row of a batch in memory."""
     char *batch
     int64_t width  # inputs in a row
     int64_t row
 
+# Files of one kind, the outputs that show their records, and what reading takes.
+cdef struct Reading:
+    FileTable *files
+    const Outputs *outputs
+    char *scratch
+    int64_t scratch_records
+    Fault *fault
+
+
+# What is said about a batch, at the start of its memory; the rows' lengths come after it.
+cdef struct Counts:
+    int64_t num_tokens  # columns that hold records, in all rows together
+    int64_t width  # of the rows
+    int64_t num_boundaries  # entries of cu_seqlens
+    int64_t max_seqlen  # the longest run between two of them
+
 
 cdef class LayoutTable:
     cdef Layout layout
+    cdef readonly int64_t num_bytes
+    cdef readonly int64_t rows
+    cdef readonly int64_t width
+    cdef const Output[::1] outputs
+    cdef const Output[::1] apart
 
 
 cdef char *place_of(const Output *output, const BatchRow *row, int64_t column) noexcept nogil
@@ -69,15 +90,5 @@ cdef void unpack(
 ) noexcept nogil
 cdef void fill_rest(const Outputs *outputs, const BatchRow *row, int64_t column) noexcept nogil
 cdef bint fill_segments(
-    FileTable *files,
-    const Outputs *outputs,
-    const BatchRow *row,
-    const Segment *segments,
-    int64_t num_segments,
-    Scratch scratch,
-    Fault *fault,
+    const Reading *reading, const Segment *segments, int64_t num_segments, char *batch, int64_t width
 ) noexcept nogil
-
-cdef struct Scratch:
-    char *memory
-    int64_t num_records  # as stored

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError
 from penstock.formats.files import open_regular
 from penstock.formats.shard import STREAM
-from penstock.read.local import RECORDS, LocalReader
+from penstock.read.files import FileKind
+from penstock.read.local import LocalReader
 
 # Fits the processor's cache: what is then hashed and written need not come from memory again.
 _CHUNK_BYTES = 1 << 20
@@ -39,7 +40,7 @@ def stored_chunks(reader: LocalReader, start: int, stop: int) -> Iterator[NDArra
         first += shard.num_records
         if begin >= end:
             continue
-        path, file = reader.file(number, RECORDS)
+        path, file = reader.file(number, FileKind.RECORDS)
         with open_regular(path) as opened:
             size_bytes = os.fstat(opened.fileno()).st_size
             if size_bytes != file.size_bytes:

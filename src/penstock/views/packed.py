@@ -4,7 +4,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,8 @@ from penstock.arguments import integer
 from penstock.errors import UsageError
 from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
 from penstock.pack.rows import VERSION, Rows, find_rows
+from penstock.views.batches import ViewKind, ViewState
 from penstock.views.view import View
-
-if TYPE_CHECKING:
-    from penstock.views.kernels import ViewState
 
 Overflow = Literal["truncate", "split"]
 
@@ -43,11 +41,9 @@ class Excerpts(View):
         """A row is one run."""
         return 1
 
-    def for_kernels(self) -> "ViewState":
+    def for_kernels(self) -> ViewState:
         """Describe this to kernels."""
-        from penstock.views.kernels import ROWS
-
-        return self._state(ROWS, pieces=self.runs)
+        return self._state(ViewKind.ROWS, pieces=self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +85,9 @@ class _StoredRows(View):
         """How many segments a row has at most."""
         return max(1, self.rows.report.max_pieces)
 
-    def for_kernels(self) -> "ViewState":
+    def for_kernels(self) -> ViewState:
         """Describe this to kernels."""
-        from penstock.views.kernels import ROWS
-
-        return self._state(ROWS, pieces=self.rows.pieces, row_first=self.rows.row_first)
+        return self._state(ViewKind.ROWS, pieces=self.rows.pieces, row_first=self.rows.row_first)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.read.segments cimport BatchRow, Layout, Segment
-
-cdef struct Counts:
-    """What is said about a batch, at the start of its memory; the rows' lengths come after it."""
-    int64_t num_tokens  # columns that hold records, in all rows together
-    int64_t width  # of the rows
-    int64_t num_boundaries  # entries of cu_seqlens
-    int64_t max_seqlen  # the longest run between two of them
+from penstock.read.segments cimport BatchRow, Counts, Layout, Segment
 
 
 cdef void begin_batch(const Layout *layout, char *batch, int64_t width, Counts *counts) noexcept nogil

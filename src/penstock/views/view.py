@@ -13,10 +13,8 @@ from penstock.arguments import integer
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import check_decoder
-from penstock.read import layout as outputs_of
 from penstock.read.layout import (
     IGNORED,
-    MAX_SEQLEN,
     BatchLayout,
     Derived,
     Extra,
@@ -25,11 +23,11 @@ from penstock.read.layout import (
     derived_outputs,
     label_dtype,
 )
+from penstock.views.batches import ViewKind, ViewState
 from penstock.views.reading import SampleReader
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
-    from penstock.views.kernels import ViewState
 
 Batch = dict[str, Any]
 
@@ -111,7 +109,7 @@ class View(Sequence[Batch]):
         """How many segments a row has at most."""
 
     @abstractmethod
-    def for_kernels(self) -> "ViewState":
+    def for_kernels(self) -> ViewState:
         """Describe this to kernels."""
 
     @property
@@ -131,29 +129,28 @@ class View(Sequence[Batch]):
 
     def _state(
         self,
-        kind: int,
+        kind: ViewKind,
         *,
         stride: int = 0,
         eos_id: int = -1,
         is_plain: bool = False,
         pieces: NDArray[np.int64] | None = None,
         row_first: NDArray[np.int64] | None = None,
-    ) -> "ViewState":
+    ) -> ViewState:
         """What all views tell kernels, and what is the view's own."""
-        from penstock.views.kernels import ViewState
-
         return ViewState(
-            np.int64(kind),
-            np.int64(self.seq_len),
-            np.int64(stride),
-            np.int64(eos_id),
-            np.int64(self.mask_ends),
-            np.int64(self.narrow_to),
-            np.int64(self.static_shapes),
-            np.int64(is_plain),
-            np.int64(self.dataset.num_records),
-            np.empty((0, 3), np.int64) if pieces is None else pieces,
-            np.empty(0, np.int64) if row_first is None else row_first,
+            kind,
+            num_samples=len(self),
+            num_records=self.dataset.num_records,
+            width=self.seq_len,
+            stride=stride,
+            eos_id=eos_id,
+            mask_ends=self.mask_ends,
+            narrow_to=self.narrow_to,
+            pad_boundaries=self.static_shapes,
+            is_plain=is_plain,
+            pieces=np.empty((0, 3), np.int64) if pieces is None else pieces,
+            row_first=np.empty(0, np.int64) if row_first is None else row_first,
         )
 
     def layout(self, rows: int, dtype: DTypeLike | None) -> BatchLayout:
@@ -197,8 +194,9 @@ class View(Sequence[Batch]):
             if name not in (TOKEN, METADATA_ID)
         ]
         if self.metadata is not None:
-            kind = outputs_of.METADATA_IDS
-            outputs.append(Output("metadata_ids", METADATA_ID, _INT32, fill=-1, kind=kind))
+            outputs.append(
+                Output("metadata_ids", METADATA_ID, _INT32, fill=-1, is_derived=True)
+            )
         return tuple(outputs)
 
     def _label_dtype(self, tokens: np.dtype[Any]) -> np.dtype[Any]:
@@ -241,7 +239,7 @@ class View(Sequence[Batch]):
             name: place.of(memory, samples.size, counts) for name, place in layout.places().items()
         }
         if "cu_seqlens" in batch:
-            batch["max_seqlen"] = int(counts[MAX_SEQLEN])
+            batch["max_seqlen"] = int(counts["max_seqlen"])
         return batch | metadata
 
     def _check(self, indices: ArrayLike) -> NDArray[np.int64]:

@@ -1,17 +1,15 @@
 """Windows: rows of equal length cut from the stream, blind to documents and shards."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
+from penstock.views.batches import ViewKind, ViewState
 from penstock.views.view import View
-
-if TYPE_CHECKING:
-    from penstock.views.kernels import ViewState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +81,12 @@ class Windows(View):
         most = min(self.seq_len, self.dataset.num_records) + 1
         return most if self._sees_documents else 1
 
-    def for_kernels(self) -> "ViewState":
+    def for_kernels(self) -> ViewState:
         """Describe this to kernels."""
-        from penstock.views import kernels
-
-        kind = kernels.WINDOWS
+        kind = ViewKind.WINDOWS
         if self._sees_documents:
             by_table = self.eos_id is None
-            kind = kernels.WINDOWS_BY_DOCUMENT if by_table else kernels.WINDOWS_BY_EOS
+            kind = ViewKind.WINDOWS_BY_DOCUMENT if by_table else ViewKind.WINDOWS_BY_EOS
         return self._state(
             kind,
             stride=self.stride,

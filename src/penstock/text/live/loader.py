@@ -21,7 +21,6 @@ from penstock.load.tensors import (
     register_as_dataset,
     shower,
 )
-from penstock.read.layout import MAX_SEQLEN, NUM_TOKENS
 from penstock.text.live.lanes import Dealing, Lanes
 from penstock.text.live.packing import LivePolicy, Packing
 from penstock.text.live.saving import STATE_VERSION, State, check_state, join_states
@@ -371,15 +370,15 @@ class TextLoader(EngineOwner):
             ready = self._get_ready()
             now = time.perf_counter()
             self._seconds.consumer_waiting += now - started
-            self._first = self._first or (now, int(ready.memory.counts[NUM_TOKENS]))
+            self._first = self._first or (now, int(ready.memory.counts["num_tokens"]))
             counts, rows = ready.memory.counts, ready.rows
             lent = self._pool.lend(ready.memory)
             batch = {name: show(lent, rows, counts) for name, show in self._show.items()}
             if "cu_seqlens" in batch:
-                batch["max_seqlen"] = int(counts[MAX_SEQLEN])
+                batch["max_seqlen"] = int(counts["max_seqlen"])
             self._counts.batches += 1
             self._counts.rows += rows
-            self._counts.tokens += int(counts[NUM_TOKENS])
+            self._counts.tokens += int(counts["num_tokens"])
             self._counts.cropped = self._cropped_before + ready.num_cropped
             # Last, and at once, so that an interrupt before it loses nothing.
             position = self._reached.position + self.batch_size * self.ranks

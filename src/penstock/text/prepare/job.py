@@ -270,8 +270,6 @@ def _load(
 
 def _warm_up(tokenizer: Tokenizer) -> None:
     """Make here, once, what workers that are forked from this process would make each."""
-    from penstock.text.prepare import kernels  # noqa: F401
-
     if tokenizer.engine != "huggingface":  # which has made all, but for threads that do not fork
         tokenizer.encode(np.zeros(1, np.uint8), np.array([0, 1]))
 

@@ -16,14 +16,10 @@ from penstock.dataset import Dataset
 from penstock.formats.shard import METADATA_ID, NO_METADATA, OFFSET
 from penstock.formats.stream import read_manifest
 from penstock.order import make_order
+from penstock.read.files import FileKind
 from penstock.read.layout import BatchLayout, Output
-from penstock.read.local import (
-    DOCUMENT_OFFSETS,
-    METADATA_BYTES,
-    METADATA_OFFSETS,
-    RECORDS,
-    LocalReader,
-)
+from penstock.read.local import LocalReader
+from penstock.read.segments import SEGMENT
 from penstock.text.prepare.place import Place, part_is_finished
 from penstock.text.prepare.plan import Plan
 from penstock.text.prepare.stage import Advance, Amount
@@ -147,7 +143,7 @@ class Gather:
         """Documents by their numbers, as `Writer.extend` takes them; long ones in pieces."""
         shards = np.searchsorted(self._first_document, numbers, "right") - 1
         # The table of every shard has one entry more than documents.
-        bounds = self._items(DOCUMENT_OFFSETS, OFFSET, numbers + shards, np.full_like(numbers, 2))
+        bounds = self._items(FileKind.DOCUMENT_OFFSETS, OFFSET, numbers + shards, np.full_like(numbers, 2))
         bounds = bounds.astype(np.int64).reshape(-1, 2)
         starts, lengths = self._first_record[shards] + bounds[:, 0], np.diff(bounds)[:, 0]
         most = max(1, _CHUNK_BYTES // self.data.fields.itemsize)
@@ -162,7 +158,7 @@ class Gather:
         self, starts: Places, lengths: Places, shards: Places, most: int
     ) -> Iterator[dict[str, Any]]:
         if METADATA_ID in (self.data.fields.names or ()):
-            records = self._items(RECORDS, self.data.fields, starts, lengths)
+            records = self._items(FileKind.RECORDS, self.data.fields, starts, lengths)
             spans = self._spans(records[METADATA_ID], lengths, shards)
             names = [name for name in records.dtype.names or () if name != METADATA_ID]
             columns = {name: records[name] for name in names}
@@ -170,10 +166,10 @@ class Gather:
             return
         while lengths.sum() > most:  # one long document
             piece = np.array([most])
-            records = self._items(RECORDS, self.data.fields, starts, piece)
+            records = self._items(FileKind.RECORDS, self.data.fields, starts, piece)
             yield {"records": records, "lengths": piece, "continues": True}
             starts, lengths = starts + most, lengths - most
-        records = self._items(RECORDS, self.data.fields, starts, lengths)
+        records = self._items(FileKind.RECORDS, self.data.fields, starts, lengths)
         yield {"records": records, "lengths": lengths}
 
     def _spans(
@@ -193,11 +189,11 @@ class Gather:
         documents = np.searchsorted(ends, begins, "right")
         of_shard = shards[documents]
         entries = self._first_span[of_shard] + ids[begins].astype(np.int64)
-        bounds = self._items(METADATA_OFFSETS, OFFSET, entries, np.full_like(entries, 2))
+        bounds = self._items(FileKind.METADATA_OFFSETS, OFFSET, entries, np.full_like(entries, 2))
         bounds = bounds.astype(np.int64).reshape(-1, 2)
         sizes = np.diff(bounds)[:, 0]
         content = self._items(
-            METADATA_BYTES, np.dtype("u1"), self._first_byte[of_shard] + bounds[:, 0], sizes
+            FileKind.METADATA_BYTES, np.dtype("u1"), self._first_byte[of_shard] + bounds[:, 0], sizes
         ).tobytes()
         byte_ends = np.cumsum(sizes)
         found: list[list[tuple[int, int, bytes]]] = [[] for _ in range(len(lengths))]
@@ -213,15 +209,16 @@ class Gather:
         return found
 
     def _items(
-        self, kind: int, stored: np.dtype[Any], starts: Places, lengths: Places
+        self, kind: FileKind, stored: np.dtype[Any], starts: Places, lengths: Places
     ) -> NDArray[Any]:
         """Runs of items of one kind of file, end to end, in one call outside the GIL."""
         total = int(lengths.sum())
         raw = np.dtype([("item", f"V{stored.itemsize}")])
         layout = BatchLayout(raw, 1, total, (Output("", "item", raw["item"]),))
         memory = np.zeros(layout.num_bytes, np.uint8)
-        columns = np.cumsum(lengths) - lengths
-        segments = np.stack([np.zeros_like(starts), columns, starts, lengths], axis=1)
+        segments = np.zeros(len(starts), SEGMENT)
+        segments["column"] = np.cumsum(lengths) - lengths
+        segments["start"], segments["length"] = starts, lengths
         self._reader.read(segments[lengths > 0], layout, memory, kind)
         place = layout.places()[""]
         items: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(stored)

@@ -20,6 +20,7 @@ from penstock.text.prepare.annotations import (
     to_tokens,
 )
 from penstock.text.prepare.check import SampledCheck
+from penstock.text.prepare.lay_out import lay_out_narrow, lay_out_wide
 from penstock.text.prepare.pieces import Piece
 from penstock.text.prepare.place import Place, part_is_finished
 from penstock.text.prepare.plan import Plan
@@ -207,14 +208,12 @@ class _Task:
         offsets: Offsets,
         spans: list[list[Span]] | None,
     ) -> None:
-        from penstock.text.prepare.kernels import lay_out_narrow, lay_out_wide
-
         bos_id = self._plan.bos_id if piece.begins else None
         eos_id = self._plan.eos_id if piece.ends else None
         num_marks = (bos_id is not None) + (eos_id is not None)
         lengths = np.diff(offsets)[chosen] + num_marks
         is_narrow = self._plan.tokenizer["vocab_size"] <= 1 << 16
-        records = np.empty(int(lengths.sum()), np.uint16 if is_narrow else np.uint32)
+        records: NDArray[Any] = np.empty(int(lengths.sum()), np.uint16 if is_narrow else np.uint32)
         ids, offsets = np.ascontiguousarray(ids), np.ascontiguousarray(offsets)
         marks = (-1 if bos_id is None else bos_id, -1 if eos_id is None else eos_id)
         (lay_out_narrow if is_narrow else lay_out_wide)(ids, offsets, chosen, *marks, records)

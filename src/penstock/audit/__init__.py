@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
+from penstock.audit.proofs import mark_once, tiling
 from penstock.errors import UsageError, VerificationError
 from penstock.load.plan import Plan, Tail
 from penstock.order import Indices, Order
@@ -138,11 +139,8 @@ def audit_tokens(view: View) -> TokenReport:
         return TokenReport(num_records=num_records, num_inputs=len(view) * view.seq_len)
     if not isinstance(view, Packed | Documents):
         raise UsageError(f"there is no audit of {type(view).__name__}")
-    from penstock.load.kernels import tiling
-
     pieces, row_first = view.rows.pieces, view.rows.row_first
-    sums = np.zeros(2, np.int64)
-    num_inputs = int(tiling(pieces, row_first, view.seq_len, num_records, sums))
+    num_inputs, is_whole = tiling(pieces, row_first, view.seq_len, num_records)
     if num_inputs < 0:
         raise VerificationError(f"{view.stored_in}: a piece lies outside of the dataset or its row")
     if num_inputs != view.report.num_inputs:
@@ -150,7 +148,7 @@ def audit_tokens(view: View) -> TokenReport:
             f"{view.stored_in}: rows hold {num_inputs:,} inputs, the header says "
             f"{view.report.num_inputs:,}"
         )
-    if view.report.is_lossless and num_records and sums.any():
+    if view.report.is_lossless and num_records and not is_whole:
         raise VerificationError(f"{view.stored_in}: rows do not hold every token exactly once")
     _check_documents(view)
     return TokenReport(num_records=num_records, num_inputs=num_inputs)
@@ -158,8 +156,6 @@ def audit_tokens(view: View) -> TokenReport:
 
 def _check_documents(view: Packed | Documents) -> None:
     """Every piece lies in its document; where records are left out, it is all there is of it."""
-    from penstock.load.kernels import mark_once
-
     data, pieces = view.dataset, view.rows.pieces
     edges = np.zeros(data.num_documents + 1, np.int64)
     for offsets, first_record, first_document in document_chunks(data.shards):
@@ -225,9 +221,7 @@ class _Marks:
             self.evaluate()
 
     def evaluate(self) -> None:
-        from penstock.load.kernels import mark_once
-
-        positions = np.concatenate([np.empty(0, np.int64), *self._waiting])
+            positions = np.concatenate([np.empty(0, np.int64), *self._waiting])
         self._waiting, self._num_waiting = [], 0
         samples, epochs = self._order.samples_at(positions), positions // self._order.num_samples
         for epoch in np.unique(epochs).tolist():

@@ -1,0 +1,57 @@
+"""A digest of the tokens of a batch, outside the GIL."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from penstock.order.threefry cimport DIGEST_KEY, FOR_TOKENS, Words, threefry
+
+
+def token_digest(
+    const int64_t[:, ::1] inputs,
+    const int64_t[:, ::1] labels,
+    const int64_t[::1] lengths,
+    int64_t position,
+    int64_t stride,
+):
+    """Add up a hash of (position, tokens) over the rows of a batch, without their padding.
+
+    Row k stands at `position + k * stride`. A label counts where it is not the next input.
+    """
+    cdef Words total = Words(0, 0), one
+    cdef Py_ssize_t k, num_rows = inputs.shape[0], width = inputs.shape[1]
+    if labels.shape[0] != num_rows or labels.shape[1] != width or lengths.shape[0] != num_rows:
+        raise ValueError("inputs, labels and lengths are not of one batch")
+    for k in range(num_rows):
+        if not 0 <= lengths[k] <= width:
+            raise ValueError("a row is longer than the batch is wide")
+    with nogil:
+        for k in range(num_rows):
+            if width:
+                one.first = row_content(&inputs[k, 0], &labels[k, 0], lengths[k])
+            else:
+                one.first = 0
+            one = threefry(DIGEST_KEY, FOR_TOKENS, <uint64_t>(position + k * stride), one.first)
+            total.first += one.first
+            total.second += one.second
+    return total.first, total.second
+
+
+cdef inline uint64_t mixed(int64_t value, int64_t place) noexcept nogil:
+    cdef uint64_t x = <uint64_t>value + <uint64_t>place * 0x9E3779B97F4A7C15ULL
+    x *= 0xBF58476D1CE4E5B9ULL
+    x = (x ^ x >> 32) * 0x9E3779B97F4A7C15ULL
+    return x ^ x >> 29
+
+
+cdef uint64_t row_content(
+    const int64_t *inputs, const int64_t *labels, int64_t length
+) noexcept nogil:
+    """A sum over the tokens of a row, each mixed with its place."""
+    cdef uint64_t content = 0
+    cdef int64_t i
+    for i in range(length - 1):
+        content += mixed(inputs[i], i + 1)
+        if labels[i] != inputs[i + 1]:
+            content += mixed(labels[i], -i - 1)
+    if length > 0:
+        content += mixed(inputs[length - 1], length) + mixed(labels[length - 1], length + 1)
+    return content

@@ -1,0 +1,44 @@
+/* Loops that copy numbers of one type to another, vectorized for the processor at hand.
+ *
+ * In C because a function for one kind of processor needs an attribute. Every x86-64 has vectors of
+ * 16 bytes only: with those, 16,384 tokens from memory took 5.1 us to 64 bits, with AVX2 4.5 (AMD
+ * EPYC).
+ */
+#ifndef PENSTOCK_COPIES_H
+#define PENSTOCK_COPIES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "processor.h"
+
+static int penstock_use_avx2;
+__attribute__((constructor)) static void penstock_choose_copies(void) {
+    penstock_use_avx2 = penstock_has_avx2();
+}
+
+/* Define a function that copies `count` numbers; neither side need be aligned. */
+#define PENSTOCK_COPY_LOOP(From, To)                                      \
+    for (int64_t i = 0; i < count; i++) {                                 \
+        From value;                                                       \
+        memcpy(&value, (const char *)source + i * sizeof(From), sizeof(From)); \
+        To copied = (To)value;                                            \
+        memcpy((char *)target + i * sizeof(To), &copied, sizeof(To));     \
+    }
+#define PENSTOCK_COPY(name, From, To)                                                          \
+    static void name##_portable(                                                               \
+        const void *restrict source, void *restrict target, int64_t count) {                   \
+        PENSTOCK_COPY_LOOP(From, To)                                                           \
+    }                                                                                          \
+    static PENSTOCK_AVX2 void name##_avx2(                                                     \
+        const void *restrict source, void *restrict target, int64_t count) {                   \
+        PENSTOCK_COPY_LOOP(From, To)                                                           \
+    }                                                                                          \
+    static inline void name(const void *source, void *target, int64_t count) {                 \
+        (penstock_use_avx2 ? name##_avx2 : name##_portable)(source, target, count);            \
+    }
+
+PENSTOCK_COPY(penstock_u32_to_u16, uint32_t, uint16_t)
+PENSTOCK_COPY(penstock_u32_to_i64, uint32_t, int64_t)
+
+#endif

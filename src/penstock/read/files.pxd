@@ -1,0 +1,123 @@
+"""The files of a dataset as compiled code sees them. See `files.pyx`."""
+
+from libc.stdint cimport int64_t
+
+cpdef enum FileKind:
+    RECORDS
+    DOCUMENT_OFFSETS
+    METADATA_OFFSETS
+    METADATA_BYTES
+    FIELD_APART
+
+cpdef enum FaultCode:
+    FINE
+    CANNOT_OPEN
+    WRONG_SIZE
+    CANNOT_READ
+    SHORT_READ
+    CANNOT_MAP
+    WRONG_CONTENT
+    WRONG_ROWS  # of a view, not of a file of the dataset
+
+# What went wrong: kernels cannot raise.
+cdef struct Fault:
+    FaultCode code
+    FileKind kind
+    int64_t shard
+    int64_t offset  # the byte, item or row
+    int64_t detail  # an error number, a size or a value
+
+# Where the items of one shard lie in its file.
+cdef struct Geometry:
+    int64_t name_start  # of its path, among all names
+    int64_t size_bytes
+    int64_t first_byte  # of the first item
+    int64_t block_items  # 0, or items come in blocks of so many
+    int64_t block_bytes  # from the start of one block to that of the next
+    int64_t num_implied  # entries that a table of documents leaves out at its start: they are 0
+    int64_t row_records  # 0, or the length of every document where there is no table
+
+cdef struct OpenFile:
+    int64_t shard  # or -1
+    int descriptor
+    char *mapping  # with mmap
+
+# The files of one kind of all shards, end to end one array, and a table of those open.
+#
+# Shard s may be open only at place s % num_places: finding it is one comparison, and with more
+# shards than places the newest simply takes the place.
+cdef struct FileTable:
+    FileKind kind
+    int64_t item_bytes
+    int64_t num_shards
+    const int64_t *first_item  # of each shard, and one more entry at the end
+    const Geometry *geometry
+    const char *names
+    bint use_mmap
+    int64_t num_places
+    OpenFile *places
+
+# Items of one shard that lie end to end in its file.
+cdef struct Run:
+    int64_t offset  # in bytes
+    int64_t count
+
+
+cdef class ShardFiles:
+    cdef readonly FileKind kind
+    cdef int64_t item_bytes
+    cdef const int64_t[::1] first_item
+    cdef const Geometry[::1] geometry
+    cdef bytes names
+
+
+cdef class Files:
+    cdef FileTable table
+    cdef ShardFiles shards  # what the table points into
+
+
+cdef object describe_fault(const Fault *fault)
+cdef bint set_fault(
+    Fault *fault, FaultCode code, FileKind kind, int64_t shard, int64_t offset, int64_t detail
+) noexcept nogil
+cdef OpenFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil
+cdef bint read_exactly(
+    const FileTable *files, const OpenFile *file, char *target, Run bytes_, Fault *fault
+) noexcept nogil
+cdef bint read_items(
+    FileTable *files, int64_t shard, Run items, char *target, Fault *fault
+) noexcept nogil
+cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil
+cdef void announce_items(
+    FileTable *files, int64_t start, int64_t length, Fault *fault
+) noexcept nogil
+cdef bint is_cached(FileTable *files, int64_t start, Fault *fault) noexcept nogil
+
+
+cdef inline int64_t num_items(const FileTable *files, int64_t shard) noexcept nogil:
+    return files.first_item[shard + 1] - files.first_item[shard]
+
+
+cdef inline int64_t find_shard(const FileTable *files, int64_t item) noexcept nogil:
+    """The last shard that starts at or before `item`, so never an empty one."""
+    cdef int64_t low = 0, high = files.num_shards, middle
+    while high - low > 1:
+        middle = (low + high) // 2
+        if files.first_item[middle] <= item:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+cdef inline Run find_run(const FileTable *files, int64_t shard, int64_t item) noexcept nogil:
+    """Where an item of a shard lies in its file, and how many lie end to end from there on."""
+    cdef const Geometry *geometry = &files.geometry[shard]
+    cdef int64_t left = num_items(files, shard) - item, block, within
+    if geometry.block_items == 0:
+        return Run(geometry.first_byte + item * files.item_bytes, left)
+    block, within = item // geometry.block_items, item % geometry.block_items
+    return Run(
+        geometry.first_byte + block * geometry.block_bytes + within * files.item_bytes,
+        min(left, geometry.block_items - within),
+    )

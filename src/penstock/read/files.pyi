@@ -1,0 +1,47 @@
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+GEOMETRY: np.dtype[np.void]
+
+class FileKind(IntEnum):
+    RECORDS = 0
+    DOCUMENT_OFFSETS = 1
+    METADATA_OFFSETS = 2
+    METADATA_BYTES = 3
+    FIELD_APART = 4
+
+class FaultCode(IntEnum):
+    FINE = 0
+    CANNOT_OPEN = 1
+    WRONG_SIZE = 2
+    CANNOT_READ = 3
+    SHORT_READ = 4
+    CANNOT_MAP = 5
+    WRONG_CONTENT = 6
+    WRONG_ROWS = 7
+
+class FaultReport(NamedTuple):
+    code: FaultCode
+    kind: FileKind
+    shard: int
+    offset: int
+    detail: int
+
+class ShardFiles:
+    @property
+    def kind(self) -> FileKind: ...
+    def __init__(
+        self,
+        kind: FileKind,
+        item_bytes: int,
+        first_item: NDArray[np.int64],
+        geometry: NDArray[np.void],
+        names: bytes,
+    ) -> None: ...
+
+class Files:
+    def __init__(self, shards: ShardFiles, *, use_mmap: bool, num_places: int) -> None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,278 @@
+"""Opening files, and reading what lies in them, outside the GIL.
+
+A kernel cannot raise: it leaves what went wrong in a `Fault`, and the caller asks
+`penstock.read.local` for the error with the file's name in it.
+"""
+
+from collections import namedtuple
+
+import numpy as np
+
+from libc.errno cimport EINTR, EMFILE, ENFILE, errno
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+from posix.fcntl cimport O_CLOEXEC, O_NONBLOCK, O_RDONLY, open, posix_fadvise
+from posix.fcntl cimport POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.unistd cimport SEEK_END, close, lseek, pread
+
+from penstock.machine.checks cimport check
+from penstock.machine.memory_access cimport prefetch
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    ssize_t preadv2(int descriptor, const iovec *buffers, int count, int64_t offset, int flags)
+    int RWF_NOWAIT
+
+cdef enum:
+    CACHE_LINE_BYTES = 64
+    PREFETCHED_LINES = 4
+
+# The dtype of the struct, field by field.
+GEOMETRY = np.dtype([
+    (name, np.int64)
+    for name in (
+        "name_start",
+        "size_bytes",
+        "first_byte",
+        "block_items",
+        "block_bytes",
+        "num_implied",
+        "row_records",
+    )
+])
+
+
+cdef class ShardFiles:
+    """The files of one kind of all shards: what is the same for every thread that reads them."""
+
+    def __cinit__(
+        self,
+        FileKind kind,
+        int64_t item_bytes,
+        const int64_t[::1] first_item,
+        const Geometry[::1] geometry,
+        bytes names,
+    ):
+        cdef Py_ssize_t shard
+        if first_item.shape[0] != geometry.shape[0] + 1 or item_bytes < 1:
+            raise ValueError("there is one geometry and one first item for each shard")
+        for shard in range(geometry.shape[0]):
+            if not 0 <= geometry[shard].name_start < len(names):
+                raise ValueError("the path of a shard starts outside of the names")
+            if first_item[shard] > first_item[shard + 1] or geometry[shard].block_items < 0:
+                raise ValueError("shards come one after the other")
+        self.kind = kind
+        self.item_bytes = item_bytes
+        self.first_item = first_item
+        self.geometry = geometry
+        self.names = names  # ends with a NUL of Python's own
+
+
+cdef class Files:
+    """The files of one kind, and those of them that one thread has open: none at first."""
+
+    def __cinit__(self, ShardFiles shards, *, bint use_mmap, int64_t num_places):
+        cdef int64_t place
+        if num_places < 1:
+            raise ValueError("there must be a place for an open file")
+        self.shards = shards
+        self.table.kind = shards.kind
+        self.table.item_bytes = shards.item_bytes
+        self.table.num_shards = shards.geometry.shape[0]
+        self.table.first_item = &shards.first_item[0]
+        if self.table.num_shards:
+            self.table.geometry = &shards.geometry[0]
+        self.table.names = shards.names
+        self.table.use_mmap = use_mmap
+        self.table.places = <OpenFile *>malloc(num_places * sizeof(OpenFile))
+        if not self.table.places:
+            raise MemoryError
+        self.table.num_places = num_places
+        for place in range(num_places):
+            self.table.places[place].shard = -1
+
+    def __dealloc__(self):
+        # Without closing: a forked child's copy of the table may be newer than its descriptors.
+        free(self.table.places)
+
+    def close(self):
+        """Close all files; they are opened again when they are read."""
+        cdef int64_t place
+        with nogil:
+            for place in range(self.table.num_places):
+                close_place(&self.table, &self.table.places[place])
+
+
+FaultReport = namedtuple("FaultReport", "code kind shard offset detail")
+
+
+cdef object describe_fault(const Fault *fault):
+    """A fault for `LocalReader.error`."""
+    return FaultReport(
+        FaultCode(fault.code), FileKind(fault.kind), fault.shard, fault.offset, fault.detail
+    )
+
+
+cdef bint set_fault(
+    Fault *fault, FaultCode code, FileKind kind, int64_t shard, int64_t offset, int64_t detail
+) noexcept nogil:
+    """Note what went wrong; always False, for kernels that return whether they succeeded."""
+    fault.code, fault.kind, fault.shard = code, kind, shard
+    fault.offset, fault.detail = offset, detail
+    return False
+
+
+cdef void close_place(FileTable *files, OpenFile *file) noexcept nogil:
+    """Close the file at a place, if there is one."""
+    if file.shard >= 0:
+        if files.use_mmap:
+            munmap(file.mapping, files.geometry[file.shard].size_bytes)
+        close(file.descriptor)
+        file.shard = -1
+
+
+cdef bint close_one(FileTable *files) noexcept nogil:
+    """Close any open shard; False if there is none."""
+    cdef int64_t place
+    for place in range(files.num_places):
+        if files.places[place].shard >= 0:
+            close_place(files, &files.places[place])
+            return True
+    return False
+
+
+cdef int open_path(FileTable *files, int64_t shard) noexcept nogil:
+    """Open a shard's file, closing others where the process has no descriptor left; or -1."""
+    # O_NONBLOCK: should the file have become a pipe by now, opening it must not wait for a writer.
+    cdef int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK
+    cdef const char *path = files.names + files.geometry[shard].name_start
+    cdef int descriptor = open(path, flags)
+    while descriptor < 0 and (errno == EMFILE or errno == ENFILE) and close_one(files):
+        descriptor = open(path, flags)
+    return descriptor
+
+
+cdef OpenFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil:
+    """Find or open a shard; NULL, and a fault, if that fails."""
+    check(0 <= shard < files.num_shards)
+    cdef OpenFile *file = &files.places[shard % files.num_places]
+    cdef int64_t size_bytes
+    if file.shard == shard:
+        return file
+    close_place(files, file)
+    file.descriptor = open_path(files, shard)
+    if file.descriptor < 0:
+        set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, errno)
+        return NULL
+    size_bytes = lseek(file.descriptor, 0, SEEK_END)
+    if size_bytes != files.geometry[shard].size_bytes:
+        set_fault(fault, WRONG_SIZE, files.kind, shard, 0, size_bytes)
+        close(file.descriptor)
+        return NULL
+    # Rows are far apart: the kernel's own read-ahead would read 32 times what is wanted.
+    posix_fadvise(file.descriptor, 0, 0, POSIX_FADV_RANDOM)
+    if files.use_mmap:
+        file.mapping = <char *>mmap(NULL, size_bytes, PROT_READ, MAP_SHARED, file.descriptor, 0)
+        if file.mapping == <char *>MAP_FAILED:
+            set_fault(fault, CANNOT_MAP, files.kind, shard, 0, errno)
+            close(file.descriptor)
+            return NULL
+    file.shard = shard
+    return file
+
+
+cdef bint read_exactly(
+    const FileTable *files, const OpenFile *file, char *target, Run bytes_, Fault *fault
+) noexcept nogil:
+    """Read a run of bytes, however many calls the system wants for it.
+
+    It may stop short after a signal, on network file systems, and at 2 GiB.
+    """
+    cdef int64_t done = 0, left
+    cdef ssize_t got
+    while done < bytes_.count:
+        left = bytes_.count - done
+        got = pread(file.descriptor, target + done, left, bytes_.offset + done)
+        if got > 0:
+            done += got
+        elif got == 0:
+            return set_fault(
+                fault, SHORT_READ, files.kind, file.shard, bytes_.offset + done, left
+            )
+        elif errno != EINTR:
+            return set_fault(
+                fault, CANNOT_READ, files.kind, file.shard, bytes_.offset + done, errno
+            )
+    return True
+
+
+cdef bint read_items(
+    FileTable *files, int64_t shard, Run items, char *target, Fault *fault
+) noexcept nogil:
+    """Read items of one shard, which has no blocks, as they are stored.
+
+    The offset of `items` counts items here.
+    """
+    cdef OpenFile *file = open_shard(files, shard, fault)
+    cdef Run bytes_ = Run(
+        files.geometry[shard].first_byte + items.offset * files.item_bytes,
+        items.count * files.item_bytes,
+    )
+    if not file:
+        return False
+    if not files.use_mmap:
+        return read_exactly(files, file, target, bytes_, fault)
+    if bytes_.offset < 0 or bytes_.offset + bytes_.count > files.geometry[shard].size_bytes:
+        return set_fault(fault, SHORT_READ, files.kind, shard, bytes_.offset, bytes_.count)
+    memcpy(target, file.mapping + bytes_.offset, bytes_.count)
+    return True
+
+
+cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil:
+    """Bring the first bytes of mapped items towards the processor."""
+    cdef int64_t shard = find_shard(files, start)
+    cdef OpenFile *file = &files.places[shard % files.num_places]
+    cdef const char *items
+    cdef int line
+    if file.shard == shard:
+        items = file.mapping + find_run(files, shard, start - files.first_item[shard]).offset
+        for line in range(PREFETCHED_LINES):
+            prefetch(items + CACHE_LINE_BYTES * line)
+
+
+cdef void announce_items(
+    FileTable *files, int64_t start, int64_t length, Fault *fault
+) noexcept nogil:
+    """Ask the system to fetch items that will be read later."""
+    cdef int64_t shard
+    cdef OpenFile *file
+    cdef Run run
+    while length > 0:
+        shard = find_shard(files, start)
+        file = open_shard(files, shard, fault)
+        if not file:
+            return
+        run = find_run(files, shard, start - files.first_item[shard])
+        run.count = min(run.count, length)
+        posix_fadvise(
+            file.descriptor, run.offset, run.count * files.item_bytes, POSIX_FADV_WILLNEED
+        )
+        start += run.count
+        length -= run.count
+
+
+cdef bint is_cached(FileTable *files, int64_t start, Fault *fault) noexcept nogil:
+    """Whether the first byte of an item can be read without waiting for the disk."""
+    cdef int64_t shard = find_shard(files, start)
+    cdef OpenFile *file = open_shard(files, shard, fault)
+    cdef char byte
+    cdef iovec buffer
+    if not file:
+        return True
+    buffer.iov_base, buffer.iov_len = &byte, 1
+    cdef Run run = find_run(files, shard, start - files.first_item[shard])
+    return preadv2(file.descriptor, &buffer, 1, run.offset, RWF_NOWAIT) == 1

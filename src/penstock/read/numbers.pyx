@@ -1,0 +1,131 @@
+"""Converting, masking and filling runs of integers, outside the GIL.
+
+The usual widths have loops of their own, simple enough to be vectorized; any other pair of types is
+converted by one loop that decides for every number.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+
+ctypedef fused Stored:
+    uint8_t
+    uint16_t
+    uint32_t
+    int32_t
+
+ctypedef fused Shown:
+    int32_t
+    int64_t
+
+
+def convert_numbers(
+    const uint8_t[::1] source, int64_t stride, int64_t size, bint is_signed, uint8_t[::1] target,
+    int64_t size_out,
+):
+    """Convert as many integers as `target` has room for; for tests."""
+    cdef Numbers numbers
+    cdef int64_t count = target.shape[0] // size_out if size_out in (1, 2, 4, 8) else -1
+    if size not in (1, 2, 4, 8) or count < 0 or stride < size:
+        raise ValueError("integers have 1, 2, 4 or 8 bytes")
+    if count == 0:
+        return
+    if (count - 1) * stride + size > source.shape[0]:
+        raise ValueError("the source is too short")
+    numbers = Numbers(<const char *>&source[0], stride, size, is_signed)
+    with nogil:
+        convert(&numbers, <char *>&target[0], size_out, count)
+
+
+cdef inline void widen_bare(
+    const char *source, char *target, int64_t count, Stored _, Shown __
+) noexcept nogil:
+    """Numbers side by side."""
+    cdef Stored value
+    cdef Shown shown
+    cdef int64_t i
+    for i in range(count):
+        memcpy(&value, source + i * <int64_t>sizeof(value), sizeof(value))
+        shown = <Shown>value
+        memcpy(target + i * <int64_t>sizeof(shown), &shown, sizeof(shown))
+
+
+cdef inline void widen_apart(
+    const Numbers *source, char *target, int64_t count, Stored _, Shown __
+) noexcept nogil:
+    """Numbers inside of larger records."""
+    cdef Stored value
+    cdef Shown shown
+    cdef int64_t i
+    for i in range(count):
+        memcpy(&value, source.first + i * source.stride, sizeof(value))
+        shown = <Shown>value
+        memcpy(target + i * <int64_t>sizeof(shown), &shown, sizeof(shown))
+
+
+cdef bint convert_bare(
+    const Numbers *source, char *target, int64_t size, int64_t count
+) noexcept nogil:
+    """Widen numbers side by side; False if no loop is made for their types."""
+    cdef const char *first = source.first
+    if source.is_signed:
+        if source.size == 4 and size == 8:
+            widen_bare(first, target, count, <int32_t>0, <int64_t>0)
+            return True
+        return False
+    if source.size == 2 and size == 8:
+        widen_bare(first, target, count, <uint16_t>0, <int64_t>0)
+    elif source.size == 4 and size == 8:
+        widen_bare(first, target, count, <uint32_t>0, <int64_t>0)
+    elif source.size == 1 and size == 8:
+        widen_bare(first, target, count, <uint8_t>0, <int64_t>0)
+    elif source.size == 2 and size == 4:
+        widen_bare(first, target, count, <uint16_t>0, <int32_t>0)
+    else:
+        return False
+    return True
+
+
+cdef void convert(const Numbers *source, char *target, int64_t size, int64_t count) noexcept nogil:
+    """Copy integers to integers of `size` bytes, side by side."""
+    cdef int64_t i, value
+    if source.stride == source.size and convert_bare(source, target, size, count):
+        return
+    if not source.is_signed and source.size == 2 and size == 8:
+        widen_apart(source, target, count, <uint16_t>0, <int64_t>0)
+    elif not source.is_signed and source.size == 4 and size == 8:
+        widen_apart(source, target, count, <uint32_t>0, <int64_t>0)
+    elif source.size == 4 and size == 4:
+        widen_apart(source, target, count, <int32_t>0, <int32_t>0)
+    else:
+        for i in range(count):
+            value = load_integer(source.first + i * source.stride, source.size, source.is_signed)
+            store_integer(target + i * size, size, value)
+
+
+cdef void ignore(const Numbers *mask, char *target, int64_t size, int64_t count) noexcept nogil:
+    """Put the ignored label where the mask, one number for each of `count`, is zero."""
+    cdef int64_t i
+    for i in range(count):
+        if load_integer(mask.first + i * mask.stride, mask.size, False) == 0:
+            store_integer(target + i * size, size, IGNORED_LABEL)
+
+
+cdef void fill_numbers(char *target, int64_t size, int64_t count, int64_t value) noexcept nogil:
+    """Set `count` integers of `size` bytes to one value."""
+    cdef int64_t i
+    if size == 8:
+        for i in range(count):
+            store_u64(target + 8 * i, value)
+    elif size == 4:
+        for i in range(count):
+            store_u32(target + 4 * i, <uint32_t>value)
+    else:
+        for i in range(count):
+            store_integer(target + i * size, size, value)
+
+
+cdef void count_up(char *target, int64_t count) noexcept nogil:
+    """Set `count` integers of 4 bytes to 0, 1, 2 and so on."""
+    cdef int64_t i
+    for i in range(count):
+        store_u32(target + 4 * i, <uint32_t>i)

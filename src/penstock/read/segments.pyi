@@ -1,0 +1,35 @@
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.read.files import FaultReport, Files
+
+SEGMENT: np.dtype[np.void]
+OUTPUT: np.dtype[np.void]
+COUNTS: np.dtype[np.void]
+
+class LayoutTable:
+    @property
+    def num_bytes(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    def __init__(
+        self,
+        outputs: NDArray[np.void],
+        apart: NDArray[np.void],
+        derived: dict[str, tuple[int, int, int]],
+        *,
+        scratch_records: int,
+        num_bytes: int,
+        rows: int,
+        width: int,
+    ) -> None: ...
+
+def read_segments(
+    files: Files,
+    layout: LayoutTable,
+    segments: NDArray[np.void],
+    memory: NDArray[np.uint8],
+    scratch: NDArray[np.uint8],
+) -> FaultReport | None: ...

@@ -1,0 +1,19 @@
+from enum import IntEnum
+from typing import Self
+
+class Fault(IntEnum):
+    FINE = 0
+    CANNOT_READ = 1
+    NOT_A_FRAME = 2
+    RESERVED_BIT = 3
+    RESERVED_BLOCK = 4
+    CUT_OFF = 5
+    TOO_LONG = 6
+
+class FrameWalker:
+    def __new__(
+        cls, descriptor: int, size_bytes: int, target_bytes: int, text_of_compressed: int
+    ) -> Self: ...
+    def next_runs(self) -> list[tuple[int, int, int]]: ...
+    @property
+    def fault(self) -> tuple[Fault, int, int]: ...

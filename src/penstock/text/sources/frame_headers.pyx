@@ -1,0 +1,207 @@
+"""Walks the headers of a zstd file (RFC 8878) outside the GIL.
+
+A walk does not raise below the border: it ends at the first fault, which the cursor keeps.
+"""
+
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t pread(int descriptor, void *target, size_t size, int64_t at)
+
+cpdef enum Fault:
+    FINE
+    CANNOT_READ  # the detail is the errno
+    NOT_A_FRAME  # the detail is the magic number
+    RESERVED_BIT
+    RESERVED_BLOCK
+    CUT_OFF
+    TOO_LONG  # the detail is the frame's size
+
+cdef enum:
+    READ_BYTES = 512  # headers are read with the bytes behind them: many small frames are one read
+    MAX_RUNS = 256  # found in one call
+    MAX_BLOCK_BYTES = 1 << 17
+    MAGIC = 0xFD2FB528
+    SKIPPABLE = 0x184D2A5  # without the last four bits, which may be anything
+
+cdef enum BlockKind:
+    PLAIN
+    REPEATED  # one byte stands for all
+    COMPRESSED
+    RESERVED
+
+cdef struct Run:
+    int64_t start
+    int64_t stop
+    int64_t text_bytes
+
+cdef struct Frame:
+    int64_t stop
+    int64_t text_bytes  # as stated, or estimated, but at most what its blocks can hold
+
+cdef struct Cursor:
+    int descriptor
+    int64_t size_bytes
+    int64_t target_bytes
+    int64_t text_of_compressed  # bytes of text estimated for a compressed byte
+    int64_t at  # where the next frame begins
+    Run run  # the frames before that which are not reported yet
+    Fault fault
+    int64_t fault_at
+    int64_t fault_detail
+    int64_t first_read  # where in the file the buffer begins
+    int64_t num_read
+    uint8_t buffer[READ_BYTES]
+
+
+cdef class FrameWalker:
+    """Finds runs of frames in an open file, from its headers alone."""
+
+    cdef Cursor cursor
+    cdef Run runs[MAX_RUNS]
+
+    def __cinit__(
+        self, int descriptor, int64_t size_bytes, int64_t target_bytes, int64_t text_of_compressed
+    ):
+        if size_bytes < 0 or target_bytes < 0 or not 0 < text_of_compressed < 1 << 20:
+            raise ValueError("sizes are not negative, and compressed bytes hold text")
+        self.cursor.descriptor = descriptor
+        self.cursor.size_bytes = size_bytes
+        self.cursor.target_bytes = target_bytes
+        self.cursor.text_of_compressed = text_of_compressed
+
+    def next_runs(self):
+        """Return the next runs as (start, stop, text_bytes); none at the end, or at a fault."""
+        cdef Py_ssize_t num_runs, k
+        with nogil:
+            num_runs = find_runs(&self.cursor, self.runs)
+        return [
+            (self.runs[k].start, self.runs[k].stop, self.runs[k].text_bytes)
+            for k in range(num_runs)
+        ]
+
+    @property
+    def fault(self):
+        """Why the walk ended early, the byte where it did, and a detail that depends on why."""
+        return Fault(self.cursor.fault), self.cursor.fault_at, self.cursor.fault_detail
+
+
+cdef Py_ssize_t find_runs(Cursor *cursor, Run *runs) noexcept nogil:
+    """Fill in up to MAX_RUNS runs; return how many.
+
+    Frames are joined up to about the target; those without text go with the one before.
+    """
+    cdef Py_ssize_t num_runs = 0
+    cdef Run *run = &cursor.run
+    cdef Frame frame
+    while cursor.at < cursor.size_bytes:
+        if num_runs == MAX_RUNS:
+            return num_runs
+        frame = frame_at(cursor, cursor.at)
+        if frame.stop > cursor.size_bytes:
+            fail(cursor, TOO_LONG, cursor.at, frame.stop - cursor.at)
+        if cursor.fault != FINE:
+            return 0
+        if (
+            run.text_bytes
+            and frame.text_bytes
+            and run.text_bytes + frame.text_bytes // 2 > cursor.target_bytes
+        ):
+            runs[num_runs] = run[0]
+            num_runs += 1
+            run.start, run.text_bytes = cursor.at, 0
+        run.text_bytes += frame.text_bytes
+        cursor.at = run.stop = frame.stop
+    if run.text_bytes and num_runs < MAX_RUNS:
+        runs[num_runs] = run[0]
+        num_runs += 1
+        run.text_bytes = 0
+    return num_runs
+
+
+cdef Frame frame_at(Cursor *cursor, int64_t at) noexcept nogil:
+    """Parse the frame at a place, of either kind."""
+    cdef uint64_t magic = number_at(cursor, at, 4)
+    if magic >> 4 == SKIPPABLE:
+        return Frame(at + 8 + <int64_t>number_at(cursor, at + 4, 4), 0)
+    if magic == MAGIC:
+        return data_frame(cursor, at + 4)
+    fail(cursor, NOT_A_FRAME, at, <int64_t>magic)
+    return Frame(at, 0)
+
+
+cdef Frame data_frame(Cursor *cursor, int64_t at) noexcept nogil:
+    """Parse the frame whose header, without the magic number, is at a place."""
+    cdef uint64_t flags = number_at(cursor, at, 1)
+    cdef bint has_window = not flags >> 5 & 1, has_checksum = flags >> 2 & 1
+    cdef int num_dictionary_bytes = (1 << (flags & 3)) >> 1
+    cdef int num_size_bytes = 1 << (flags >> 6)
+    cdef int64_t stated = -1
+    cdef Frame blocks
+    if flags & 0x08:
+        fail(cursor, RESERVED_BIT, at, 0)
+    if num_size_bytes == 1 and has_window:
+        num_size_bytes = 0
+    at += 1 + has_window + num_dictionary_bytes
+    if num_size_bytes:
+        stated = <int64_t>number_at(cursor, at, num_size_bytes)
+    if num_size_bytes == 2:
+        stated += 256
+    blocks = blocks_at(cursor, at + num_size_bytes, stated)
+    return Frame(blocks.stop + 4 * has_checksum, blocks.text_bytes)
+
+
+cdef Frame blocks_at(Cursor *cursor, int64_t at, int64_t stated) noexcept nogil:
+    """Parse blocks up to the last; their text is estimated where -1 is stated."""
+    cdef int64_t estimated = 0, most = 0, size
+    cdef uint64_t header = 0
+    cdef BlockKind kind
+    while not header & 1 and cursor.fault == FINE:
+        header = number_at(cursor, at, 3)
+        kind, size = <BlockKind>(header >> 1 & 3), <int64_t>(header >> 3)
+        if kind == RESERVED:
+            fail(cursor, RESERVED_BLOCK, at, 0)
+        at += 3 + (1 if kind == REPEATED else size)
+        estimated += size * cursor.text_of_compressed if kind == COMPRESSED else size
+        most += MAX_BLOCK_BYTES
+    return Frame(at, min(estimated if stated < 0 else stated, most))
+
+
+cdef uint64_t number_at(Cursor *cursor, int64_t at, int num_bytes) noexcept nogil:
+    """Return 1 to 8 bytes as a number, at most 2^62 - 1, or 0 after a fault."""
+    cdef uint64_t number = 0
+    cdef const uint8_t *text
+    cdef int k
+    if not cursor.first_read <= at <= cursor.first_read + cursor.num_read - num_bytes:
+        if not fill_buffer(cursor, at, num_bytes):
+            return 0
+    text = cursor.buffer + (at - cursor.first_read)
+    for k in range(num_bytes):
+        number |= <uint64_t>text[k] << 8 * k
+    return min(number, (<uint64_t>1 << 62) - 1)
+
+
+cdef bint fill_buffer(Cursor *cursor, int64_t at, int64_t num_bytes) noexcept nogil:
+    """Read at least `num_bytes`; False if that is a fault."""
+    cdef int64_t done = 0
+    cdef Py_ssize_t got
+    cursor.num_read = 0
+    while done < num_bytes:
+        got = pread(cursor.descriptor, cursor.buffer + done, READ_BYTES - done, at + done)
+        if got > 0:
+            done += got
+        elif got == 0:
+            fail(cursor, CUT_OFF, at, 0)
+            return False
+        elif errno != EINTR:
+            fail(cursor, CANNOT_READ, at, errno)
+            return False
+    cursor.first_read, cursor.num_read = at, done
+    return True
+
+
+cdef void fail(Cursor *cursor, Fault fault, int64_t at, int64_t detail) noexcept nogil:
+    """Keep a fault, unless there is one already."""
+    if cursor.fault == FINE:
+        cursor.fault, cursor.fault_at, cursor.fault_detail = fault, at, detail

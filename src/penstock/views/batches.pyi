@@ -1,0 +1,52 @@
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.metadata.groups import SpanTable
+from penstock.read.files import FaultReport, Files
+from penstock.read.segments import LayoutTable
+
+class ViewKind(IntEnum):
+    WINDOWS = 0
+    WINDOWS_BY_DOCUMENT = 1
+    WINDOWS_BY_EOS = 2
+    ROWS = 3
+
+class ViewState:
+    def __init__(
+        self,
+        kind: ViewKind,
+        *,
+        num_samples: int,
+        num_records: int,
+        width: int,
+        stride: int,
+        eos_id: int,
+        mask_ends: bool,
+        narrow_to: int,
+        pad_boundaries: bool,
+        is_plain: bool,
+        pieces: NDArray[np.int64],
+        row_first: NDArray[np.int64],
+    ) -> None: ...
+
+class BatchReader:
+    @property
+    def spans(self) -> SpanTable | None: ...
+    @property
+    def fault(self) -> FaultReport: ...
+    @property
+    def is_stopped(self) -> bool: ...
+    def __init__(
+        self,
+        view: ViewState,
+        layout: LayoutTable,
+        files: tuple[Files | None, ...],
+        spans: SpanTable | None,
+        *,
+        max_segments: int,
+        scratch_bytes: int,
+    ) -> None: ...
+    def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> bool: ...
+    def stop(self) -> None: ...
