@@ -94,7 +94,7 @@ def _packed(packer: Packer, tokens: list[Tokens]) -> Iterator[Pair]:
         for name in ("input_ids", "labels")
     )
     while True:
-        packer.pack(lane_of_row, memory.ctypes.data, lambda lane: next(fed))
+        packer.pack(lane_of_row, memory, lambda lane: next(fed))
         yield inputs, labels
 
 

@@ -301,11 +301,11 @@ cdef int compare_rows(const void *one, const void *other) noexcept nogil:
 
 cdef void number_rows(const Plan *plan, int64_t *row_first) noexcept nogil:
     """Add up the pieces of the rows."""
-    cdef int64_t g, k, row = 0, piece = 0, num_pieces
+    cdef int64_t g, _k, row = 0, piece = 0, num_pieces
     row_first[0] = 0
     for g in range(plan.num_groups):
         num_pieces = plan.groups[g].num_pieces
-        for k in range(plan.groups[g].num_rows):
+        for _k in range(plan.groups[g].num_rows):
             piece += num_pieces
             row += 1
             row_first[row] = piece

@@ -73,8 +73,8 @@ cdef class WaitingDocuments:
 
     def take_shortest(self, int64_t space):
         """Remove the shortest document that is longer than `space`; None if none is."""
-        if space < 0:
-            raise ValueError("a space is not negative")
+        if not 0 <= space <= self.buffer.longest:
+            raise ValueError("a space is at most that of a row")
         return self.removed(shortest_of(&self.buffer, space))
 
     cdef removed(self, int64_t slot):

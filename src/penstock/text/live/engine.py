@@ -164,7 +164,7 @@ class Engine:
     def _pack_batch(self, packer: Packer, lane_of_row: NDArray[np.int64]) -> Ready:
         started, waited = time.perf_counter(), self._seconds.waiting_for_tokens
         memory = self._pool.take()
-        filled = packer.pack(lane_of_row, memory.address, self._next_tokens)
+        filled = packer.pack(lane_of_row, memory.array, self._next_tokens)
         for lane in set(lane_of_row.tolist()):  # others are as they were; one takes 60 KB
             self._snapshots[lane] = packer.snapshot(lane)
         waited = self._seconds.waiting_for_tokens - waited

@@ -22,7 +22,6 @@ from penstock.read.layout import (
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 LivePolicy = Literal["flat", "best_fit", "bos_best_fit", "bos_best_fit_keep"]
-"""in the order of the kernels' numbers"""
 Add = Literal["eos", "bos", "both", "none"]
 POLICIES = get_args(LivePolicy)
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StateError
-from penstock.pack.kernels import FIRST_RECORD, GOES_ON, PIECE_DOCUMENT, PIECE_LENGTH
 from penstock.text.live.reading import START, Place
 
 BLOCK_BITS = 32  # a document's id is its block, and its number in so many bits
@@ -118,17 +117,17 @@ class Snapshot:
     """that the next document is read from; -1 before the first"""
     block_bytes: int
     """of text of that block that came in"""
-    slots: NDArray[np.int64]
-    arrival: NDArray[np.int64]
+    slots: NDArray[np.void]
+    """of type `SLOT`"""
 
     def state(self) -> LaneState:
         """What is worth saving of it."""
-        used = np.flatnonzero(self.arrival >= 0)
-        slots = self.slots[used[np.argsort(self.arrival[used])]]
+        used = self.slots[self.slots["arrival"] >= 0]
+        slots = used[np.argsort(used["arrival"])]
         waiting = Waiting(
-            documents=slots[:, PIECE_DOCUMENT],
-            first_tokens=slots[:, FIRST_RECORD],
-            lengths=slots[:, PIECE_LENGTH],
-            goes_on=slots[:, GOES_ON],
+            documents=slots["document"],
+            first_tokens=slots["first_record"],
+            lengths=slots["length"],
+            goes_on=slots["goes_on"],
         )
         return LaneState(place=self.place, waiting=waiting)

@@ -97,7 +97,7 @@ def count_rows(
         rows = num_rows = _ROWS_AT_ONCE
         counts.append(0)
         while rows == num_rows:
-            rows = len(packer.pack(wanted, 0, lambda _, tokens=tokens: next(tokens, None)))  # type: ignore[misc]
+            rows = len(packer.pack(wanted, None, lambda _, tokens=tokens: next(tokens, None)))  # type: ignore[misc]
             counts[-1] += rows
     return RowCounts(counts)
 
