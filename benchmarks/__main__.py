@@ -29,6 +29,7 @@ from benchmarks import (
     packing,
     report,
     scale,
+    startup,
     text_memory,
     text_tokenize,
     text_training,
@@ -37,6 +38,7 @@ from benchmarks import (
 from benchmarks.report import Section
 
 TOPICS: dict[str, Callable[[bool], Section]] = {
+    "startup": startup.measure,
     "throughput": throughput.measure,
     "grid": grid.measure,
     "gil": gil.measure,

@@ -1,44 +1,32 @@
 """The command line. Every command is a module with `add_arguments` and `run`.
 
-Nothing heavy is imported before a command runs: `penstock --help` answers at once.
+Nothing heavy is imported before a command runs, and no other command: `penstock --help` returns at
+once.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from penstock._version import __version__
-from penstock.cli import (
-    audit,
-    bench,
-    convert,
-    demo,
-    fetch,
-    finish,
-    inspect,
-    pack,
-    repack,
-    tokenize,
-    train_tokenizer,
-    verify,
-)
 from penstock.errors import PenstockError
 
-_COMMANDS = {
-    "demo": demo,
-    "fetch": fetch,
-    "repack": repack,
-    "train-tokenizer": train_tokenizer,
-    "tokenize": tokenize,
-    "finish": finish,
-    "inspect": inspect,
-    "pack": pack,
-    "convert": convert,
-    "verify": verify,
-    "audit": audit,
-    "bench": bench,
-}
+_COMMANDS = (
+    "demo",
+    "fetch",
+    "repack",
+    "train-tokenizer",
+    "tokenize",
+    "finish",
+    "inspect",
+    "pack",
+    "convert",
+    "verify",
+    "audit",
+    "bench",
+)
 _GO_ON = ("fetch", "repack", "tokenize", "finish", "convert")
 """commands that keep what is done"""
 _EXAMPLES = """\
@@ -59,6 +47,9 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    wanted = arguments[:1] if arguments and arguments[0] in _COMMANDS else _COMMANDS
+    modules = {name: import_module(f"penstock.cli.{name.replace('-', '_')}") for name in wanted}
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="Feeds language-model training: text or token files in, exact batches out.",
@@ -67,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in _COMMANDS.items():
+    for name, module in modules.items():
         summary = (module.__doc__ or "").strip().split("\n")[0]
         command = commands.add_parser(
             name,
@@ -78,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(command)
     options = parser.parse_args(arguments)
     try:
-        status: int = _COMMANDS[options.command].run(options)
+        status: int = modules[options.command].run(options)
     except BrokenPipeError:  # the reader of our output, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from itertools import islice
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import options
@@ -39,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print a table."""
+    from statistics import median
+
     from rich.console import Console
     from rich.table import Table
 

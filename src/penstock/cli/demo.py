@@ -7,11 +7,8 @@ is compared with the files on disk, read by plain NumPy.
 """
 
 import argparse
-import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 import time
@@ -39,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; it takes about a minute."""
+    import json
+    import shutil
+
     from penstock.opening import open
 
     if find_spec("torch") is None:
@@ -105,6 +105,8 @@ def prepare(directory: Path) -> None:
 
 def _train(directory: Path, *, name: str, ranks: int, kill_at: int | None = None) -> int:
     """Run torchrun; with `kill_at`, kill every rank once that step is logged. Returns the step."""
+    import subprocess
+
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)),
         *("--master-addr", "127.0.0.1", "--master-port", str(_free_port())),
@@ -138,6 +140,8 @@ def _last_step(directory: Path, name: str) -> int:
 
 def _log(directory: Path, name: str, rank: int) -> list[dict[str, Any]]:
     """What a rank has logged; a line that was cut by the kill does not count."""
+    import json
+
     path = directory / f"{name}-{rank}.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
