@@ -49,7 +49,7 @@ sanitize: $(SETUP)
 # The prefetching tests under ThreadSanitizer; needs gcc.
 sanitize-threads: $(SETUP)
 	$(call build,thread)
-	$(call sanitized,thread,tsan) -m pytest -q --timeout 600 tests/test_loader.py
+	$(call sanitized,thread,tsan) -m pytest -q -p no:xdist --timeout 600 tests/test_loader.py
 
 # A build of its own, not beside the sources.
 build = PENSTOCK_BUILD=$(1) $(BIN)/python setup.py --quiet build --build-base build/$(1) \
@@ -58,7 +58,7 @@ build = PENSTOCK_BUILD=$(1) $(BIN)/python setup.py --quiet build --build-base bu
 # Python's own allocator would hide what lies beside an object.
 sanitized = LD_PRELOAD="$$(gcc -print-file-name=lib$(2).so) $$(gcc -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	TSAN_OPTIONS=halt_on_error=1:suppressions=tests/thread_sanitizer.txt \
+	TSAN_OPTIONS=halt_on_error=1 \
 	PYTHONMALLOC=malloc PYTHONPATH=build/$(1)/lib $(BIN)/python
 
 format: $(SETUP)
