@@ -221,7 +221,7 @@ class _Marks:
             self.evaluate()
 
     def evaluate(self) -> None:
-            positions = np.concatenate([np.empty(0, np.int64), *self._waiting])
+        positions = np.concatenate([np.empty(0, np.int64), *self._waiting])
         self._waiting, self._num_waiting = [], 0
         samples, epochs = self._order.samples_at(positions), positions // self._order.num_samples
         for epoch in np.unique(epochs).tolist():

@@ -1,8 +1,10 @@
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
 class BestFit:
-    def __init__(self, histogram: NDArray[np.int64]) -> None: ...
+    def __new__(cls, histogram: NDArray[np.int64]) -> Self: ...
     @property
     def num_rows(self) -> int: ...
     @property

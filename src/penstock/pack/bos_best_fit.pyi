@@ -1,4 +1,5 @@
 from enum import IntEnum
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,15 +10,15 @@ class Outcome(IntEnum):
     DONE = 2
 
 class BosBestFit:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         columns: int,
         buffer_size: int,
         refill: int,
         keeps_rest: bool,
         pieces: NDArray[np.int64],
         row_ends: NDArray[np.int64],
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def num_documents(self) -> int: ...
     @property

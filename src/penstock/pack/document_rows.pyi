@@ -1,8 +1,10 @@
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
 class DocumentRows:
-    def __init__(self, histogram: NDArray[np.int64], *, splits: bool, by_length: bool) -> None: ...
+    def __new__(cls, histogram: NDArray[np.int64], *, splits: bool, by_length: bool) -> Self: ...
     def list(
         self,
         offsets: NDArray[np.int64],
