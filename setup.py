@@ -137,8 +137,6 @@ def _choose_compiler() -> None:
     elif ziglang is not None and ziglang.origin is not None:
         # Left to itself, it compiles for the processor at hand.
         os.environ["CC"] = f"{Path(ziglang.origin).with_name('zig')} cc -mcpu=baseline"
-    if "CC" in os.environ:
-        os.environ.setdefault("LDSHARED", f"{os.environ['CC']} -shared")
 
 
 _choose_compiler()

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.text.splitting.kernels import last_certain_end, split
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
+from penstock.text.splitting.pieces import last_certain_end, split
 from penstock.text.splitting.unicode import CLASSES, classes
 from penstock.text.tokenizers.fast import FastTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer

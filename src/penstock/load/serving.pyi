@@ -1,4 +1,5 @@
 from enum import IntEnum
+from typing import Self
 
 from penstock.order.evaluation import OrderState
 from penstock.views.batches import BatchReader
@@ -13,7 +14,7 @@ class BatchServer:
     def sequence(self) -> int: ...
     @property
     def rows(self) -> int: ...
-    def __init__(
-        self, order: OrderState, order_ahead: OrderState, reader: BatchReader, max_rows: int
-    ) -> None: ...
+    def __new__(
+        cls, order: OrderState, order_ahead: OrderState, reader: BatchReader, max_rows: int
+    ) -> Self: ...
     def serve(self, requests: int, replies: int, decodes: bool) -> Outcome: ...

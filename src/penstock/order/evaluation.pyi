@@ -12,9 +12,6 @@ class OrderKind(IntEnum):
     BUCKETS = 4
 
 class OrderState:
-    def __init__(
-        self, kind: OrderKind, num_samples: int, seed: int, block_size: int, bucket_size: int
-    ) -> None: ...
     def __sizeof__(self) -> int: ...
     def __new__(
         cls, kind: OrderKind, num_samples: int, seed: int, block_size: int, bucket_size: int

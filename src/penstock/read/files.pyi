@@ -1,5 +1,5 @@
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +33,15 @@ class FaultReport(NamedTuple):
 class ShardFiles:
     @property
     def kind(self) -> FileKind: ...
-    def __init__(
-        self,
+    def __new__(
+        cls,
         kind: FileKind,
         item_bytes: int,
         first_item: NDArray[np.int64],
         geometry: NDArray[np.void],
         names: bytes,
-    ) -> None: ...
+    ) -> Self: ...
 
 class Files:
-    def __init__(self, shards: ShardFiles, *, use_mmap: bool, num_places: int) -> None: ...
+    def __new__(cls, shards: ShardFiles, *, use_mmap: bool, num_places: int) -> Self: ...
     def close(self) -> None: ...

@@ -14,7 +14,9 @@ ctypedef fused Stored:
     int32_t
 
 ctypedef fused Shown:
+    uint16_t
     int32_t
+    uint32_t
     int64_t
 
 
@@ -50,14 +52,14 @@ cdef inline void widen_bare(
 
 
 cdef inline void widen_apart(
-    const Numbers *source, char *target, int64_t count, Stored _, Shown __
+    const char *source, int64_t stride, char *target, int64_t count, Stored _, Shown __
 ) noexcept nogil:
     """Numbers inside of larger records."""
     cdef Stored value
     cdef Shown shown
     cdef int64_t i
     for i in range(count):
-        memcpy(&value, source.first + i * source.stride, sizeof(value))
+        memcpy(&value, source + i * stride, sizeof(value))
         shown = <Shown>value
         memcpy(target + i * <int64_t>sizeof(shown), &shown, sizeof(shown))
 
@@ -87,26 +89,30 @@ cdef bint convert_bare(
 
 cdef void convert(const Numbers *source, char *target, int64_t size, int64_t count) noexcept nogil:
     """Copy integers to integers of `size` bytes, side by side."""
+    cdef Numbers from_ = source[0]  # which the target cannot overlap, as the compiler sees
     cdef int64_t i, value
     if source.stride == source.size and convert_bare(source, target, size, count):
         return
     if not source.is_signed and source.size == 2 and size == 8:
-        widen_apart(source, target, count, <uint16_t>0, <int64_t>0)
+        widen_apart(source.first, source.stride, target, count, <uint16_t>0, <int64_t>0)
     elif not source.is_signed and source.size == 4 and size == 8:
-        widen_apart(source, target, count, <uint32_t>0, <int64_t>0)
-    elif source.size == 4 and size == 4:
-        widen_apart(source, target, count, <int32_t>0, <int32_t>0)
+        widen_apart(source.first, source.stride, target, count, <uint32_t>0, <int64_t>0)
+    elif source.size == size == 2:
+        widen_apart(source.first, source.stride, target, count, <uint16_t>0, <uint16_t>0)
+    elif source.size == size == 4:
+        widen_apart(source.first, source.stride, target, count, <uint32_t>0, <uint32_t>0)
     else:
         for i in range(count):
-            value = load_integer(source.first + i * source.stride, source.size, source.is_signed)
+            value = load_integer(from_.first + i * from_.stride, from_.size, from_.is_signed)
             store_integer(target + i * size, size, value)
 
 
 cdef void ignore(const Numbers *mask, char *target, int64_t size, int64_t count) noexcept nogil:
     """Put the ignored label where the mask, one number for each of `count`, is zero."""
+    cdef Numbers from_ = mask[0]
     cdef int64_t i
     for i in range(count):
-        if load_integer(mask.first + i * mask.stride, mask.size, False) == 0:
+        if load_integer(from_.first + i * from_.stride, from_.size, False) == 0:
             store_integer(target + i * size, size, IGNORED_LABEL)
 
 

@@ -1,3 +1,5 @@
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,8 +16,8 @@ class LayoutTable:
     def rows(self) -> int: ...
     @property
     def width(self) -> int: ...
-    def __init__(
-        self,
+    def __new__(
+        cls,
         outputs: NDArray[np.void],
         apart: NDArray[np.void],
         derived: dict[str, tuple[int, int, int]],
@@ -24,7 +26,7 @@ class LayoutTable:
         num_bytes: int,
         rows: int,
         width: int,
-    ) -> None: ...
+    ) -> Self: ...
 
 def read_segments(
     files: Files,

@@ -1,4 +1,5 @@
 from enum import IntEnum
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,8 @@ class ViewKind(IntEnum):
     ROWS = 3
 
 class ViewState:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         kind: ViewKind,
         *,
         num_samples: int,
@@ -29,7 +30,7 @@ class ViewState:
         is_plain: bool,
         pieces: NDArray[np.int64],
         row_first: NDArray[np.int64],
-    ) -> None: ...
+    ) -> Self: ...
 
 class BatchReader:
     @property
@@ -38,8 +39,8 @@ class BatchReader:
     def fault(self) -> FaultReport: ...
     @property
     def is_stopped(self) -> bool: ...
-    def __init__(
-        self,
+    def __new__(
+        cls,
         view: ViewState,
         layout: LayoutTable,
         files: tuple[Files | None, ...],
@@ -47,6 +48,6 @@ class BatchReader:
         *,
         max_segments: int,
         scratch_bytes: int,
-    ) -> None: ...
+    ) -> Self: ...
     def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> bool: ...
     def stop(self) -> None: ...

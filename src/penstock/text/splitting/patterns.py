@@ -6,9 +6,7 @@ split by kernels; with any other one a tokenizer works by the engine that it cam
 
 from typing import NamedTuple
 
-# What a pattern's code holds; `kernels.next_piece` reads it.
-GPT2, GPT4, O200K = range(3)
-FAMILY_BITS, DIGITS_SHIFT, DIGITS_BITS, TRAILING_SHIFT = 3, 2, 3, 4
+from penstock.text.splitting.pieces import PatternFamily, pattern_code
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -22,11 +20,11 @@ class Pattern(NamedTuple):
     regex: str
     """as the tokenizers of this name are published"""
     code: int
+    """how kernels split by it: see `pattern_code`"""
 
 
-def _code(family: int, digits: int, *, trailing: bool = False) -> int:
-    """`digits`: how many of a number make one piece; `trailing`: space at the end is one."""
-    return family | digits << DIGITS_SHIFT | trailing << TRAILING_SHIFT
+def _code(family: PatternFamily, max_digits: int, *, joins_trailing: bool = False) -> int:
+    return pattern_code(family, max_digits, joins_trailing)
 
 
 def _gpt4(digits: str) -> str:
@@ -40,27 +38,27 @@ _KNOWN = (
     Pattern(
         "gpt2",
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-        _code(GPT2, 0),
+        _code(PatternFamily.GPT2, 0),
     ),
-    Pattern("gpt4", _gpt4(r"\p{N}{1,3}"), _code(GPT4, 3)),
+    Pattern("gpt4", _gpt4(r"\p{N}{1,3}"), _code(PatternFamily.GPT4, 3)),
     Pattern(
         "cl100k",
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
         r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
-        _code(GPT4, 3, trailing=True),
+        _code(PatternFamily.GPT4, 3, joins_trailing=True),
     ),
     Pattern(
         "nanochat",
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
         r"|\s*[\r\n]|\s+(?!\S)|\s+",
-        _code(GPT4, 2),
+        _code(PatternFamily.GPT4, 2),
     ),
-    Pattern("qwen2", _gpt4(r"\p{N}"), _code(GPT4, 1)),
+    Pattern("qwen2", _gpt4(r"\p{N}"), _code(PatternFamily.GPT4, 1)),
     Pattern(
         "o200k",
         rf"{_BEFORE}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        _code(O200K, 3),
+        _code(PatternFamily.O200K, 3),
     ),
 )
 PATTERNS = {pattern.name: pattern for pattern in _KNOWN}

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-LETTER, NUMBER, SPACE, UPPER, LOWER = 1, 2, 4, 8, 16
+from penstock.text.splitting.pieces import CharacterClass
+
 CLASSES = {
-    r"\p{L}": LETTER,
-    r"\p{N}": NUMBER,
-    r"\s": SPACE,
-    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]": UPPER,
-    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]": LOWER,
+    r"\p{L}": CharacterClass.LETTER,
+    r"\p{N}": CharacterClass.NUMBER,
+    r"\s": CharacterClass.SPACE,
+    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]": CharacterClass.UPPER,
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]": CharacterClass.LOWER,
 }
 _NUM_CODE_POINTS = 0x110000
 _TABLE = Path(__file__).with_name("unicode-16.classes")

@@ -11,6 +11,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.text.splitting.patterns import Pattern, find_pattern
+from penstock.text.splitting.pieces import last_certain_end
+from penstock.text.splitting.unicode import classes
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 from penstock.text.tokenizers.vocabulary import Vocabulary
 
@@ -67,12 +69,9 @@ class BytePairTokenizer(ABC):
 
     def cut(self, data: Bytes) -> int:
         """Where a text that goes on can be cut."""
-        from penstock.text.splitting.kernels import last_certain_end
-        from penstock.text.splitting.unicode import classes
-
         if self.pattern is None:
             return 0
-        return int(last_certain_end(data, self.pattern.code, classes()))
+        return last_certain_end(data, self.pattern.code, classes())
 
 
 def fingerprint_of(vocabulary: Vocabulary) -> str:

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from penstock.errors import UsageError
 from penstock.text.batch import TextBatch
 from penstock.text.splitting.patterns import Pattern, find_pattern
+from penstock.text.splitting.pieces import last_certain_end
 from penstock.text.splitting.unicode import classes
+from penstock.text.training.counting import WordTable
 
 Texts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -27,8 +29,6 @@ Texts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 _MAX_THREADS = 4
 # What is held back of a document that comes in parts, until a piece of it surely ends.
 _MAX_REST_BYTES = 1 << 24
-_FIRST_WORDS, _FIRST_BYTES = 1 << 16, 1 << 19
-_NO_WEIGHTS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -54,10 +54,14 @@ def count_words(batches: Iterable[TextBatch], pattern: str) -> Words:
     Known patterns are split by kernels, others by the `regex` package: slower, to the same result.
     """
     known = find_pattern(pattern)
-    add = partial(_Table.add, code=known.code) if known else partial(_add_by_regex, _Regex(pattern))
+    add = (
+        partial(WordTable.count_pieces, code=known.code, classes=classes())
+        if known
+        else partial(_add_by_regex, _Regex(pattern))
+    )
     num_threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
-    turns: deque[tuple[_Table, Future[None] | None]] = deque(
-        (_Table(), None) for _ in range(num_threads)
+    turns: deque[tuple[WordTable, Future[None] | None]] = deque(
+        (WordTable(), None) for _ in range(num_threads)
     )
     with ThreadPoolExecutor(num_threads) as pool:
         for data, offsets in _whole_pieces(batches, known):
@@ -70,14 +74,13 @@ def count_words(batches: Iterable[TextBatch], pattern: str) -> Words:
                 work.result()
     total, _ = turns.popleft()
     while turns:
-        total.add_words(turns.popleft()[0].words())
-    return total.words()
+        total.add_words(*turns.popleft()[0].words)
+    blob, starts, counts = total.words
+    return Words(blob=blob, starts=starts, counts=counts)
 
 
 def _whole_pieces(batches: Iterable[TextBatch], pattern: Pattern | None) -> Iterator[Texts]:
     """Texts that no piece goes beyond, also where a document comes in parts."""
-    from penstock.text.splitting.kernels import last_certain_end
-
     rest = np.empty(0, np.uint8)
     for batch in batches:
         if not batch.num_documents:
@@ -97,63 +100,6 @@ def _whole_pieces(batches: Iterable[TextBatch], pattern: Pattern | None) -> Iter
         yield data, offsets
     if len(rest):
         yield rest, np.array([0, len(rest)])
-
-
-class _Table:
-    """Words that are being counted, by one thread at a time."""
-
-    def __init__(self) -> None:
-        self._make(_FIRST_WORDS, _FIRST_BYTES)
-
-    def _make(self, max_words: int, max_bytes: int) -> None:
-        self._num_words = self._num_bytes = 0
-        self._slots = np.zeros(2 * max_words, np.uint64)
-        self._starts = np.zeros(max_words + 1, np.int64)
-        self._counts = np.empty(max_words, np.int64)
-        self._blob = np.empty(max_bytes, np.uint8)
-
-    def add(
-        self,
-        data: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
-        code: int,
-        weights: NDArray[np.int64] = _NO_WEIGHTS,
-    ) -> None:
-        """Count the words of texts."""
-        from penstock.text.training import kernels
-
-        texts = (data, offsets, weights, code, classes())
-        state = np.zeros(kernels.COUNTING_STATE, np.int64)
-        while True:
-            state[: kernels.DOCUMENT] = self._num_words, self._num_bytes
-            finished = kernels.count_words(
-                *texts, self._slots, self._starts, self._counts, self._blob, state
-            )
-            self._num_words, self._num_bytes = map(int, state[: kernels.DOCUMENT])
-            if finished:
-                return
-            document = state[kernels.DOCUMENT]
-            self._grow(int(offsets[document + 1] - offsets[document]))
-
-    def _grow(self, more_bytes: int) -> None:
-        """Make a table of twice the size, with room for a text of so many bytes."""
-        words = self.words()
-        self._make(2 * len(self._counts), 2 * len(self._blob) + more_bytes)
-        self.add_words(words)
-
-    def add_words(self, words: Words) -> None:
-        """Add what was counted elsewhere."""
-        from penstock.text.training.kernels import WHOLE
-
-        self.add(words.blob, words.starts, WHOLE, words.counts)
-
-    def words(self) -> Words:
-        """What was counted."""
-        return Words(
-            blob=self._blob[: self._num_bytes],
-            starts=self._starts[: self._num_words + 1],
-            counts=self._counts[: self._num_words],
-        )
 
 
 class _Regex:
@@ -188,16 +134,14 @@ class _Regex:
 
 
 def _add_by_regex(
-    splitter: _Regex, table: _Table, data: NDArray[np.uint8], offsets: NDArray[np.int64]
+    splitter: _Regex, table: WordTable, data: NDArray[np.uint8], offsets: NDArray[np.int64]
 ) -> None:
     counter: Counter[str] = Counter()
     for start, stop in pairwise(offsets):
         counter.update(splitter.pieces(data[start:stop].tobytes().decode()))
     words = [word.encode() for word in counter]
     table.add_words(
-        Words(
-            blob=np.frombuffer(b"".join(words), np.uint8),
-            starts=np.cumsum([0, *map(len, words)]),
-            counts=np.fromiter(counter.values(), np.int64, len(words)),
-        )
+        np.frombuffer(b"".join(words), np.uint8),
+        np.cumsum([0, *map(len, words)]),
+        np.fromiter(counter.values(), np.int64, len(words)),
     )

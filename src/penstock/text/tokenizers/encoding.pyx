@@ -1,0 +1,302 @@
+"""From pieces to tokens, outside the GIL.
+
+A piece that was seen before is found in a cache by its bytes; another one is merged pair by pair.
+The caches have a fixed size, and a new piece takes the place of another: memory does not grow with
+the text, and what is in a cache never changes what comes out.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from penstock.errors import FormatError
+
+from penstock.machine.memory_access cimport equal_bytes, hash_bytes, load_u64, prefetch
+from penstock.text.merging.merges cimport (
+    MAX_PIECE_BYTES,
+    Merges,
+    MergeTables,
+    Scratch,
+    allocate_scratch,
+    free_scratch,
+    merge,
+)
+from penstock.text.splitting.pieces cimport (
+    PatternRules,
+    Text,
+    check_classes,
+    check_documents,
+    piece_end,
+    rules_of,
+)
+
+cdef enum:
+    # Of 60 MB of manuals in many languages 0.9 % of the pieces have more than 15 bytes. 2^17 places
+    # for the others gave 130 MB/s, 2^19 gave 158, which is 16 MiB for every thread.
+    SHORT_BYTES = 15
+    SHORT_TOKENS = 4
+    NUM_SHORT_SETS = 1 << 18
+    LONG_BYTES = 63
+    LONG_TOKENS = 14
+    NUM_LONG_ENTRIES = 1 << 15
+    LAST_TOKEN_BITS = 24
+    LAST_TOKEN_MASK = (1 << LAST_TOKEN_BITS) - 1
+    CACHE_LINE = 64
+    USUAL_PIECE_BYTES = 1 << 14
+    BLOCK_PIECES = 64
+
+# A piece of up to 15 bytes. No piece is all zeros: those at the start of a cache match nothing.
+cdef struct ShortKey:
+    uint64_t first  # eight bytes
+    uint64_t second  # the rest, and how many there are in all in the last byte
+
+cdef struct ShortEntry:
+    ShortKey key
+    uint32_t tokens[SHORT_TOKENS]  # the last has their number in its last byte
+
+# A new piece takes the second place; a piece that is found there goes to the first.
+cdef struct ShortSet:
+    ShortEntry first
+    ShortEntry second
+
+cdef struct LongEntry:
+    uint8_t text[LONG_BYTES]
+    uint8_t size  # of the text; 0: the entry is free
+    uint32_t tokens[LONG_TOKENS]
+    uint64_t num_tokens
+
+# Part of a document, or the end of one.
+cdef struct SplitPiece:
+    Py_ssize_t start
+    Py_ssize_t size  # 0: the document ends here
+    ShortSet *place  # where a short piece is in the cache; NULL for others
+    ShortKey key
+
+# How far documents have been encoded.
+cdef struct Progress:
+    Py_ssize_t document
+    Py_ssize_t position  # where its next piece begins
+    Py_ssize_t num_ids
+
+# Documents, and where their tokens go.
+cdef struct Batch:
+    Py_ssize_t num_documents
+    const int64_t *offsets  # of documents in the text
+    uint32_t *ids
+    int64_t *id_offsets
+
+
+cdef class Encoder:
+    """Encodes texts by a vocabulary; it remembers pieces, for one thread at a time."""
+
+    cdef MergeTables _tables
+    cdef PatternRules _rules
+    cdef const uint8_t[::1] _classes
+    cdef object _short_memory
+    cdef object _long_memory
+    cdef ShortSet *_short
+    cdef LongEntry *_long
+    cdef Scratch _scratch
+
+    def __cinit__(self, MergeTables tables not None, int code, const uint8_t[::1] classes):
+        check_classes(classes)
+        self._tables, self._classes, self._rules = tables, classes, rules_of(code)
+        self._short_memory = np.zeros(NUM_SHORT_SETS * sizeof(ShortSet) + CACHE_LINE, np.uint8)
+        self._long_memory = np.zeros(NUM_LONG_ENTRIES * sizeof(LongEntry) + CACHE_LINE, np.uint8)
+        self._short = <ShortSet *>at_cache_line(self._short_memory)
+        self._long = <LongEntry *>at_cache_line(self._long_memory)
+
+    def __dealloc__(self):
+        free_scratch(&self._scratch)
+
+    def encode(
+        self,
+        const uint8_t[::1] data,
+        const int64_t[::1] offsets,
+        uint32_t[::1] ids,
+        int64_t[::1] id_offsets,
+    ):
+        """Fill in the ids of documents and where those of each begin; returns how many there are.
+
+        There must be room for `max_ids(size)` ids of so many bytes. Raises `FormatError` for a
+        piece that is too long to be text.
+        """
+        cdef Py_ssize_t num_documents = offsets.shape[0] - 1, needed
+        cdef Progress progress
+        cdef Batch batch
+        cdef Text text
+        check_documents(data, offsets)
+        if ids.shape[0] < max_ids(offsets[num_documents] - offsets[0]):
+            raise ValueError(f"room for {ids.shape[0]} ids; each byte may need one")
+        if id_offsets.shape[0] != num_documents + 1:
+            raise ValueError("every document has an offset, and so has the end")
+        id_offsets[0] = 0
+        if num_documents == 0:
+            return 0
+        text = Text(NULL, 0, data.shape[0], &self._classes[0])
+        if data.shape[0]:
+            text.bytes = &data[0]
+        batch = Batch(num_documents, &offsets[0], &ids[0], &id_offsets[0])
+        progress = Progress(0, offsets[0], 0)
+        needed = USUAL_PIECE_BYTES
+        while needed:
+            self.make_room(needed)
+            with nogil:
+                needed = self.encode_documents(text, &batch, &progress)
+        self.make_room(USUAL_PIECE_BYTES)
+        return progress.num_ids
+
+    cdef int make_room(self, Py_ssize_t piece_bytes) except -1:
+        """Have room to merge a piece of so many bytes; raises if that is too long to be text."""
+        if piece_bytes > MAX_PIECE_BYTES:
+            raise FormatError(
+                f"{piece_bytes:,} bytes that the split pattern does not cut; more than "
+                f"{MAX_PIECE_BYTES:,} in one piece are not merged, as they are hardly text"
+            )
+        if piece_bytes != self._scratch.max_bytes:
+            free_scratch(&self._scratch)
+            allocate_scratch(&self._scratch, piece_bytes)
+        return 0
+
+    cdef Py_ssize_t encode_documents(
+        self, Text text, const Batch *batch, Progress *progress
+    ) noexcept nogil:
+        """Encode documents; returns 0, or early how many bytes a piece needs room for.
+
+        Pieces are split some at a time, so that their places in the cache can be fetched before
+        they are looked at.
+        """
+        cdef SplitPiece[BLOCK_PIECES] pieces
+        cdef SplitPiece *piece
+        cdef Py_ssize_t split_document = progress.document, position = progress.position
+        cdef Py_ssize_t num_pieces, end, i
+        # Up to here the longest key can be read without looking where memory ends.
+        cdef Py_ssize_t last_safe = text.readable - <Py_ssize_t>sizeof(ShortKey)
+        cdef uint32_t *ids
+        text.stop = batch.offsets[split_document + 1]
+        while progress.document < batch.num_documents:
+            num_pieces = 0
+            while num_pieces < BLOCK_PIECES and split_document < batch.num_documents:
+                piece = &pieces[num_pieces]
+                num_pieces += 1
+                piece.start = position
+                if position == text.stop:
+                    piece.size = 0
+                    split_document += 1
+                    if split_document < batch.num_documents:
+                        position = batch.offsets[split_document]
+                        text.stop = batch.offsets[split_document + 1]
+                    continue
+                end = piece_end(&text, &self._rules, position)
+                piece.size = end - position
+                piece.place = NULL
+                if piece.size <= SHORT_BYTES and position <= last_safe:
+                    piece.key = short_key(text.bytes + position, piece.size)
+                    piece.place = self._short + short_place(piece.key)
+                    prefetch(piece.place)
+                position = end
+            for i in range(num_pieces):
+                piece = &pieces[i]
+                ids = batch.ids + progress.num_ids
+                if piece.size == 0:
+                    progress.document += 1
+                    batch.id_offsets[progress.document] = progress.num_ids
+                elif piece.place:
+                    progress.num_ids += self.encode_short(piece, text.bytes, ids)
+                elif piece.size <= LONG_BYTES:
+                    progress.num_ids += self.encode_long(text.bytes + piece.start, piece.size, ids)
+                elif piece.size > self._scratch.max_bytes:
+                    progress.position = piece.start
+                    return piece.size
+                else:
+                    progress.num_ids += self.merge_piece(text.bytes + piece.start, piece.size, ids)
+        return 0
+
+    cdef inline Py_ssize_t merge_piece(
+        self, const uint8_t *text, Py_ssize_t size, uint32_t *ids
+    ) noexcept nogil:
+        """Merge a piece that no cache knows."""
+        cdef Py_ssize_t count = merge(&self._tables.merges, text, size, &self._scratch), i
+        for i in range(count):
+            ids[i] = self._scratch.ids[i]
+        return count
+
+    cdef inline Py_ssize_t encode_short(
+        self, const SplitPiece *piece, const uint8_t *text, uint32_t *ids
+    ) noexcept nogil:
+        """Fill in the ids of a short piece, and up to three more words; returns how many."""
+        cdef ShortSet *place = piece.place
+        cdef ShortEntry entry
+        if not same_key(&place.first.key, &piece.key):
+            if not same_key(&place.second.key, &piece.key):
+                return self.encode_new_short(piece, text, ids)
+            entry = place.first
+            place.first = place.second
+            place.second = entry
+        memcpy(ids, place.first.tokens, sizeof(place.first.tokens))
+        ids[SHORT_TOKENS - 1] &= LAST_TOKEN_MASK
+        return place.first.tokens[SHORT_TOKENS - 1] >> LAST_TOKEN_BITS
+
+    cdef Py_ssize_t encode_new_short(
+        self, const SplitPiece *piece, const uint8_t *text, uint32_t *ids
+    ) noexcept nogil:
+        """Merge a short piece and remember it, if it has few tokens."""
+        cdef Py_ssize_t count = self.merge_piece(text + piece.start, piece.size, ids), i
+        cdef ShortEntry *entry = &piece.place.second
+        if count <= SHORT_TOKENS:
+            entry.key = piece.key
+            for i in range(SHORT_TOKENS):
+                entry.tokens[i] = ids[i] if i < count else 0
+            entry.tokens[SHORT_TOKENS - 1] |= <uint32_t>count << LAST_TOKEN_BITS
+        return count
+
+    cdef Py_ssize_t encode_long(
+        self, const uint8_t *text, Py_ssize_t size, uint32_t *ids
+    ) noexcept nogil:
+        """Fill in the ids of a piece of up to 63 bytes; returns how many."""
+        cdef LongEntry *entry = self._long + (hash_bytes(text, size) & (NUM_LONG_ENTRIES - 1))
+        cdef Py_ssize_t count, i
+        if entry.size == size and equal_bytes(entry.text, text, size):
+            for i in range(<Py_ssize_t>entry.num_tokens):
+                ids[i] = entry.tokens[i]
+            return entry.num_tokens
+        count = self.merge_piece(text, size, ids)
+        if count <= LONG_TOKENS:
+            memcpy(entry.text, text, size)
+            entry.size = <uint8_t>size
+            memcpy(entry.tokens, ids, count * sizeof(uint32_t))
+            entry.num_tokens = count
+        return count
+
+
+cpdef Py_ssize_t max_ids(Py_ssize_t num_bytes) noexcept:
+    """How many ids texts of so many bytes need room for: short pieces are stored four at a time."""
+    return num_bytes + SHORT_TOKENS - 1
+
+
+cdef void *at_cache_line(uint8_t[::1] memory) noexcept:
+    """The first address in memory that begins a cache line."""
+    return <void *>((<uintptr_t>&memory[0] + CACHE_LINE - 1) & ~<uintptr_t>(CACHE_LINE - 1))
+
+
+cdef inline ShortKey short_key(const uint8_t *text, Py_ssize_t size) noexcept nogil:
+    """The key of a piece of up to 15 bytes; 16 must be readable."""
+    cdef ShortKey key
+    key.first = load_u64(text)
+    key.second = <uint64_t>size << 56
+    if size > 8:
+        key.second |= load_u64(text + 8) & (<uint64_t>1 << 8 * (size - 8)) - 1
+    else:
+        key.first &= ~<uint64_t>0 >> (64 - 8 * size)
+    return key
+
+
+cdef inline uint64_t short_place(ShortKey key) noexcept nogil:
+    """Which set a key belongs to."""
+    cdef uint64_t mixed = (key.first ^ key.second * 0xD6E8FEB86659FD93ULL) * 0x9E3779B97F4A7C15ULL
+    return mixed >> 32 & (NUM_SHORT_SETS - 1)
+
+
+cdef inline bint same_key(const ShortKey *one, const ShortKey *other) noexcept nogil:
+    return one.first == other.first and one.second == other.second
