@@ -34,6 +34,33 @@ lint: $(BUILT)
 	$(BIN)/stubtest --concise --ignore-disjoint-bases --allowlist stubtest.txt \
 		--ignore-unused-allowlist $(MODULES)
 
+# The kernels' tests with bounds checks and asserts.
+debug: $(SETUP)
+	$(call build,debug)
+	PYTHONPATH=build/debug/lib $(BIN)/python -m pytest -q -n 2 tests/kernels
+
+# The kernels' tests, the attacks and ten minutes of mutated files under AddressSanitizer and
+# UndefinedBehaviorSanitizer, which end the process at a report; needs gcc.
+sanitize: $(SETUP)
+	$(call build,address)
+	$(call sanitized,address,asan) -m pytest -q -n 2 --timeout 600 tests/kernels tests/attacks
+	$(call sanitized,address,asan) tests/attacks/mutate.py 600
+
+# The prefetching tests under ThreadSanitizer; needs gcc.
+sanitize-threads: $(SETUP)
+	$(call build,thread)
+	$(call sanitized,thread,tsan) -m pytest -q --timeout 600 tests/test_loader.py
+
+# A build of its own, not beside the sources.
+build = PENSTOCK_BUILD=$(1) $(BIN)/python setup.py --quiet build --build-base build/$(1) \
+	--build-lib build/$(1)/lib
+# Python with a sanitizer loaded before all else; libstdc++ too, or exceptions of others are lost.
+# Python's own allocator would hide what lies beside an object.
+sanitized = LD_PRELOAD="$$(gcc -print-file-name=lib$(2).so) $$(gcc -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	TSAN_OPTIONS=halt_on_error=1:suppressions=tests/thread_sanitizer.txt \
+	PYTHONMALLOC=malloc PYTHONPATH=build/$(1)/lib $(BIN)/python
+
 format: $(SETUP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 
-collect_ignore = ["attacks/fuzz.py"]  # a program, and it needs atheris
+# Programs: one needs atheris.
+collect_ignore = ["attacks/fuzz.py", "attacks/fuzzing.py", "attacks/mutate.py"]
 collect_ignore_glob = ["golden/*/*.py"]  # programs that made golden data, with what they are of
 
 

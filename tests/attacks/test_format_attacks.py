@@ -35,6 +35,7 @@ from penstock.formats.llmbatch import Header
 from penstock.formats.llmchnk import HEADER as CHUNK_HEADER
 from penstock.formats.llmchnk import MAGIC as CHUNK_MAGIC
 from penstock.verify import verify
+from tests.memory_limit import limit_memory
 from tests.test_foreign_formats import GOLDEN, tokens_of
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -464,11 +465,10 @@ def run_elsewhere(path, script, memory_bytes=8 << 30):
     """Run a script in a process that may crash, with a limit on its memory."""
     body = "".join(f"    {line}\n" for line in script.strip().splitlines())
     whole = f"""
-import sys, resource, numpy, penstock, penstock.formats.arrow, pyarrow.ipc, pyarrow.parquet
+import sys, numpy, penstock, penstock.formats.arrow, pyarrow.ipc, pyarrow.parquet
 path = sys.argv[1]
 penstock.open
-resource.setrlimit(resource.RLIMIT_AS, ({memory_bytes}, {memory_bytes}))
-try:
+{limit_memory(memory_bytes)}try:
 {body}
     print("read")
 except penstock.PenstockError as error:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.compat.zerobatch import BatchFileReader, BatchNativeLoader
 from penstock.errors import FormatError
 from penstock.formats.llmbatch import Header, parse_header
+from tests.memory_limit import limit_memory
 
 FIELDS = struct.Struct("<8sIIIQIII")
 U32 = st.one_of(st.integers(0, 40), st.integers(0, (1 << 32) - 1), st.just((1 << 32) - 1))
@@ -92,10 +93,9 @@ def test_random_bytes_are_no_file(path, content):
 def test_a_huge_promise_takes_no_memory(path):
     path.write_bytes(Header((1 << 32) - 1, (1 << 32) - 1, (1 << 64) - 1, 0, 0).pack())
     script = (
-        "import resource, sys\n"
+        "import sys\n"
         "from penstock.compat.zerobatch import BatchFileReader\n"
-        "limit = 8 << 30\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        f"{limit_memory(8 << 30)}"
         "try:\n"
         "    BatchFileReader(sys.argv[1])\n"
         "except ValueError as error:\n"

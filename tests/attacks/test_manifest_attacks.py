@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError, MissingDataError
 from penstock.verify import verify
+from tests.memory_limit import limit_memory
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -67,10 +68,9 @@ def assert_stopped(path, manifest, check):
 def open_in_another_process(path, memory_bytes=2 << 30):
     """Open in a process that may crash, with a limit on its memory; returns what it printed."""
     script = f"""
-import resource, sys, penstock
+import sys, penstock
 penstock.open
-resource.setrlimit(resource.RLIMIT_AS, ({memory_bytes}, {memory_bytes}))
-try:
+{limit_memory(memory_bytes)}try:
     penstock.open(sys.argv[1])
     print("opened")
 except penstock.PenstockError as error:
