@@ -112,8 +112,6 @@ def resident_over_time(paths: list[Path], policy: str, every: int) -> list[int]:
 
 
 def _peaks(paths: list[Path], num_batches: int) -> Peaks:
-    # Kernels are compiled once on a machine, and a process that did so has memory left from it.
-    in_fresh_process(weigh_ours, paths, live_penstock.POLICIES[0], 1)
     peaks = {
         policy: in_fresh_process(weigh_ours, paths, policy, num_batches)
         for policy in live_penstock.POLICIES

@@ -88,7 +88,7 @@ def _packed(packer: Packer, tokens: list[Tokens]) -> Iterator[Pair]:
     """Batches in a memory that each overwrites, as nanochat's do."""
     fed, lane_of_row = cycle(tokens), np.zeros(BATCH_SIZE, np.int64)
     memory = np.zeros(packer.layout.num_bytes, np.uint8)
-    counts, places = memory.view(np.int64), packer.layout.places()
+    counts, places = packer.layout.counts(memory), packer.layout.places()
     inputs, labels = (
         torch.from_numpy(places[name].of(memory, BATCH_SIZE, counts))
         for name in ("input_ids", "labels")

@@ -84,8 +84,6 @@ def _walks(paths: list[Path], num_batches: int, num_rounds: int) -> Walks:
     if not live_nanochat.missing():
         base = live_nanochat.prepare(paths)
         jobs[_NANOCHAT] = partial(in_fresh_process, walk_of_nanochat, base, num_batches)
-    # Kernels are compiled once on a machine, and not by those that are timed.
-    in_fresh_process(walk_of_ours, paths, _SAME_ROWS, 1, 1)
     return in_turn(jobs, num_rounds)
 
 

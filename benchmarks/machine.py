@@ -14,7 +14,7 @@ from pathlib import Path
 def describe() -> dict[str, str]:
     """What a reader needs to judge the numbers."""
     memory = _first(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    libraries = ("numpy", "numba", "torch", "penstock")
+    libraries = ("numpy", "torch", "penstock")
     return {
         "CPU": cpu_model(),
         "cores": str(os.cpu_count()),

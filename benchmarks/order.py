@@ -35,7 +35,7 @@ def measure(quick: bool) -> Section:
     }
     contenders = {}
     for name, order in orders.items():
-        order.samples_at(chunks[0, :1])  # takes the compiled kernels from the cache
+        order.samples_at(chunks[0, :1])  # derives the keys of the epoch
         contenders[f"{name}: samples_at"] = Contender(
             lambda order=order: order.samples_at(next(next_positions)),  # type: ignore[misc]
             _CHUNK,

@@ -204,7 +204,7 @@ def _rates(
     data = penstock.open(directory)
     per_core: dict[str, list[float]] = {job.name: [] for job in _JOBS}
     per_second: dict[str, list[float]] = {job.name: [] for job in _JOBS}
-    make_rows(data, _RECIPES[0], None)  # takes the compiled kernels from the cache
+    make_rows(data, _RECIPES[0], None)  # reads the documents into the page cache
     shuffler = random.Random(0)
     for _ in range(num_rounds):
         for job in shuffler.sample(_JOBS, len(_JOBS)):

@@ -173,10 +173,8 @@ def _seconds_per_batch(loader: Any, num_batches: int) -> float:
 
 def _import_all() -> None:
     """What a training script has imported long before it opens its data."""
-    import numba  # noqa: F401
     import torch  # noqa: F401
 
-    import penstock.load.kernels
     import penstock.load.loader  # noqa: F401
 
 

@@ -75,7 +75,7 @@ def measure(quick: bool) -> Section:
             lambda: fast.encode(_NUM_CORES, _NUM_COPIES), _NUM_COPIES * size_bytes, fast.load
         ),
     }
-    # Kernels are compiled once on a machine, and not by those that are timed.
+    # A peer is to find as many tokens as we do.
     _empty(out)
     num_tokens = _tokenize(part, "fast", out)
     if peer is not None:

@@ -29,7 +29,6 @@ def measure(quick: bool) -> Section:
     paths = text_corpus.parquet_files()[: 1 if quick else None]
     size_bytes = text_corpus.size_bytes(paths)
     ways = {_OURS: _train_ours, _HUGGING_FACE: _train_hugging_face, _RUSTBPE: _train_rustbpe}
-    _train_ours(paths[:1])  # kernels are compiled once on a machine
     contenders = {
         name: Contender(partial(train, paths), size_bytes) for name, train in ways.items()
     }

@@ -6,7 +6,7 @@
 
 `penstock.TextLoader` tokenizes and packs while the model trains. Kill it and give the same command
 again: it goes on from the newest checkpoint, and the weights whose digest it prints at the end are,
-bit for bit, those of a run that was left alone. (The first run compiles Penstock's kernels first.)
+bit for bit, those of a run that was left alone.
 """
 
 import argparse

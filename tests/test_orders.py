@@ -1,7 +1,7 @@
 import copy
 import math
-import sys
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import jit
 from penstock.errors import PenstockError, ReadError
 from penstock.pack.rows import find_rows
 from penstock.verify import verify
@@ -32,10 +31,8 @@ def path(tmp_path):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """The user's cache, empty; compiled kernels stay where they are, or children compile anew."""
+    """The user's cache, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if jit._CACHE is not None:
-        monkeypatch.setenv("NUMBA_CACHE_DIR", str(jit._CACHE.parent.parent))
     return tmp_path / "cache" / "penstock" / "plans"
 
 

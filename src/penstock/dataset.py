@@ -16,9 +16,9 @@ from penstock.formats.stream import fields_to_json
 from penstock.metadata.spans import Decoder, as_array, check_decoder
 from penstock.pack.policy import Policy
 from penstock.read.documents import document_offsets, document_table, documents_digest
+from penstock.read.files import FileKind
 from penstock.read.fingerprint import records_digest
 from penstock.read.layout import BatchLayout, Extra, Output, token_dtype
-from penstock.read.files import FileKind
 from penstock.read.local import Access, LocalReader
 from penstock.read.segments import SEGMENT
 from penstock.views.packed import Documents, Excerpts, Overflow, Packed

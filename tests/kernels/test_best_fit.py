@@ -141,8 +141,11 @@ def test_or_by_length_and_of_equals_in_the_order_of_the_stream():
     assert rows == [[104, 2, 11], [111, 2, 12], [113, 2, 13], [100, 4, 10], [106, 6, 12]]
 
 
-def test_more_documents_than_rows_are_noticed():
-    rows = DocumentRows(histogram_of([2], 5), splits=True, by_length=True)
+@pytest.mark.parametrize("by_length", [False, True])
+def test_more_documents_than_rows_are_noticed(by_length):
+    rows = DocumentRows(histogram_of([2], 5), splits=True, by_length=by_length)
     pieces = np.empty((1, 3), np.int64)
     assert rows.list(offsets_of([2]), 0, 0, pieces)
-    assert not rows.list(offsets_of([2]), 2, 1, pieces)
+    for _ in range(3):
+        assert not rows.list(offsets_of([2]), 2, 1, pieces)
+    assert pieces.tolist() == [[0, 2, 0]]

@@ -1,7 +1,7 @@
 """Reading ahead: tickets go to threads through one pipe, their numbers come back through another.
 
-A thread spends its life in `BatchServer.serve`, outside the GIL. Only a failed read brings it back to
-Python, to raise the error where it happened, and metadata, to have it decoded. With depth 0 the
+A thread spends its life in `BatchServer.serve`, outside the GIL. Only a failed read brings it back
+to Python, to raise the error where it happened, and metadata, to have it decoded. With depth 0 the
 consumer reads for itself.
 """
 
@@ -95,9 +95,7 @@ class Worker:
         What the user's decoder makes of a step's metadata goes to `decoded`.
         """
         while True:
-            outcome = self._server.serve(
-                pipes.requests, pipes.replies, self._reader.has_metadata
-            )
+            outcome = self._server.serve(pipes.requests, pipes.replies, self._reader.has_metadata)
             if outcome == Outcome.ENDED or self.is_stopped:
                 return
             if outcome == Outcome.FAILED:

@@ -66,6 +66,8 @@ cdef class OrderState:
             raise ValueError("an order is of a known kind, and blocks and buckets have samples")
         if num_samples > <uint64_t>1 << 63 or block_size > <uint64_t>1 << 63:
             raise ValueError("an order has at most 2^63 samples")
+        if kind < BLOCKS and block_size != 1:
+            raise ValueError("this kind of order has no blocks")
         self.order.kind = kind
         self.order.num_samples = num_samples
         self.order.seed = seed

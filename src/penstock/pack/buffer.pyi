@@ -1,6 +1,4 @@
-from typing import Self
-
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 

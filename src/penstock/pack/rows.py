@@ -69,8 +69,7 @@ class Rows:
         if self.path is None or 0 in shape:
             return np.zeros(shape, np.int64)
         try:
-            # Copy-on-write: kernels take arrays that could be written to.
-            return np.asarray(np.memmap(self.path, np.int64, "c", offset, shape))
+            return np.asarray(np.memmap(self.path, np.int64, "r", offset, shape))
         except ValueError:
             raise FormatError(
                 f"{self.path}: is shorter than it was; remove it, and it will be made again"

@@ -214,7 +214,7 @@ class BatchLayout:
             if out.field == self.apart:
                 apart.append(shown + mask)
             elif out.mask is not None and out.mask == self.apart:
-                together.append(shown + (0, 0))
+                together.append((*shown, 0, 0))
                 apart.append((0, 1, 0, *shown[3:], *mask))  # only masked
             else:
                 together.append(shown + mask)

@@ -169,10 +169,11 @@ class LocalReader:
         return ReadError(detail, f"{path}: cannot be {verb} at byte {offset:,}: {reason}")
 
 
+_WRONG_OFFSET = "offset {item:,} is {detail:,}, outside of what its neighbours allow"
 _WRONG_CONTENT = {
     FileKind.RECORDS: "a record refers to metadata {detail:,}, which the shard does not have",
-    FileKind.DOCUMENT_OFFSETS: "offset {item:,} is {detail:,}, outside of what its neighbours allow",
-    FileKind.METADATA_OFFSETS: "offset {item:,} is {detail:,}, outside of what its neighbours allow",
+    FileKind.DOCUMENT_OFFSETS: _WRONG_OFFSET,
+    FileKind.METADATA_OFFSETS: _WRONG_OFFSET,
 }
 
 

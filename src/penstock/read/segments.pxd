@@ -79,7 +79,6 @@ cdef class LayoutTable:
     cdef const Output[::1] apart
 
 
-cdef char *place_of(const Output *output, const BatchRow *row, int64_t column) noexcept nogil
 cdef void unpack(
     const Outputs *outputs,
     const BatchRow *row,
@@ -90,5 +89,17 @@ cdef void unpack(
 ) noexcept nogil
 cdef void fill_rest(const Outputs *outputs, const BatchRow *row, int64_t column) noexcept nogil
 cdef bint fill_segments(
-    const Reading *reading, const Segment *segments, int64_t num_segments, char *batch, int64_t width
+    const Reading *reading,
+    const Segment *segments,
+    int64_t num_segments,
+    char *batch,
+    int64_t width,
 ) noexcept nogil
+
+
+cdef inline char *place_of(
+    const Output *output, const BatchRow *row, int64_t column
+) noexcept nogil:
+    """Where a column of a row lies in an output."""
+    cdef int64_t element = row.row * row.width + column - output.first_column
+    return row.batch + output.start + element * output.column_bytes

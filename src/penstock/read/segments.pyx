@@ -90,8 +90,13 @@ cdef Derived _derived(dict derived, str name) except *:
     return Derived(start, size, max_entries)
 
 
-def read_segments(Files files, LayoutTable layout, const Segment[::1] segments, uint8_t[::1] memory,
-                  uint8_t[::1] scratch):
+def read_segments(
+    Files files,
+    LayoutTable layout,
+    const Segment[::1] segments,
+    uint8_t[::1] memory,
+    uint8_t[::1] scratch,
+):
     """Read segments into the memory of a batch; returns the fault, or None."""
     cdef Fault fault
     cdef Reading reading
@@ -125,18 +130,17 @@ cdef int _check_segments(const Segment[::1] segments, LayoutTable layout, Files 
     cdef Segment segment
     for k in range(segments.shape[0]):
         segment = segments[k]
-        if not (0 <= segment.start <= num_items and 0 <= segment.length <= num_items - segment.start):
+        if not (
+            0 <= segment.start <= num_items and 0 <= segment.length <= num_items - segment.start
+        ):
             raise ValueError("a segment lies outside of the dataset")
-        if not (0 <= segment.row < layout.rows and 0 <= segment.column <= layout.width + 1
-                and segment.length <= layout.width + 1 - segment.column):
+        if not (
+            0 <= segment.row < layout.rows
+            and 0 <= segment.column <= layout.width + 1
+            and segment.length <= layout.width + 1 - segment.column
+        ):
             raise ValueError("a segment lies outside of the batch")
     return 0
-
-
-cdef inline char *place_of(const Output *output, const BatchRow *row, int64_t column) noexcept nogil:
-    """Where a column of a row lies in an output."""
-    cdef int64_t element = row.row * row.width + column - output.first_column
-    return row.batch + output.start + element * output.column_bytes
 
 
 cdef inline bint is_one_number(const Output *output) noexcept nogil:
@@ -250,10 +254,13 @@ cdef bint read_run(const Reading *reading, const Segment *run, const BatchRow *r
 
 
 cdef bint fill_segments(
-    const Reading *reading, const Segment *segments, int64_t num_segments, char *batch, int64_t width
+    const Reading *reading,
+    const Segment *segments,
+    int64_t num_segments,
+    char *batch,
+    int64_t width,
 ) noexcept nogil:
-    """Read segments into a batch, those that lie end to end in one go; False, and a fault, if not.
-    """
+    """Read segments, those that lie end to end in one go; False, and a fault, if that fails."""
     cdef Segment run
     cdef const Segment *following
     cdef BatchRow row

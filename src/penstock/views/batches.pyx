@@ -1,4 +1,4 @@
-"""Samples to batches, outside the GIL: find the segments of each row, read them, derive the rest."""
+"""Samples to batches, outside the GIL: find a row's segments, read them, derive the rest."""
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -118,9 +118,10 @@ cdef class BatchReader:
         reading.records.fault = reading.apart.fault = &reading.fault
         reading.search.documents = tables[<int>DOCUMENT_OFFSETS]
         reading.search.fault, reading.search.shard = &reading.fault, -1
-        reading.metadata = MetadataFiles(
-            tables[<int>RECORDS], tables[<int>METADATA_OFFSETS], tables[<int>METADATA_BYTES], &reading.fault
-        )
+        reading.metadata.records = tables[<int>RECORDS]
+        reading.metadata.index = tables[<int>METADATA_OFFSETS]
+        reading.metadata.blobs = tables[<int>METADATA_BYTES]
+        reading.metadata.fault = &reading.fault
         if spans is not None:
             reading.spans = &spans.spans_
         reading.segments = <Segment *>malloc(max_segments * sizeof(Segment))

@@ -71,8 +71,8 @@ class SampleReader:
         fault = self.batches.fault
         if fault.code == FaultCode.WRONG_ROWS:
             return FormatError(
-                f"{self._view.stored_in}: row {fault.offset:,} lies outside of the dataset; remove this "
-                "file, and it will be made again"
+                f"{self._view.stored_in}: row {fault.offset:,} lies outside of the dataset; "
+                "remove this file, and it will be made again"
             )
         return self._reader.error(fault)
 

@@ -5,7 +5,9 @@ from libc.stdint cimport int64_t
 from penstock.read.segments cimport BatchRow, Counts, Layout, Segment
 
 
-cdef void begin_batch(const Layout *layout, char *batch, int64_t width, Counts *counts) noexcept nogil
+cdef void begin_batch(
+    const Layout *layout, char *batch, int64_t width, Counts *counts
+) noexcept nogil
 cdef int64_t finish_row(
     const Layout *layout,
     const BatchRow *row,

@@ -8,7 +8,7 @@ them here, and from nothing else.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
-from penstock.machine.memory_access cimport load_u32, store_u32, store_u64
+from penstock.machine.memory_access cimport load_u32, store_u32
 from penstock.read.numbers cimport IGNORED_LABEL, count_up, fill_numbers, store_integer
 from penstock.read.segments cimport Derived, Output, fill_rest, place_of
 
@@ -16,7 +16,9 @@ cdef enum:
     LABELS = 1  # among the outputs, after input_ids
 
 
-cdef void begin_batch(const Layout *layout, char *batch, int64_t width, Counts *counts) noexcept nogil:
+cdef void begin_batch(
+    const Layout *layout, char *batch, int64_t width, Counts *counts
+) noexcept nogil:
     """Start counting; `batch` may be NULL, where rows are only counted."""
     counts.num_tokens, counts.width = 0, width
     counts.num_boundaries, counts.max_seqlen = 1, 0

@@ -194,9 +194,7 @@ class View(Sequence[Batch]):
             if name not in (TOKEN, METADATA_ID)
         ]
         if self.metadata is not None:
-            outputs.append(
-                Output("metadata_ids", METADATA_ID, _INT32, fill=-1, is_derived=True)
-            )
+            outputs.append(Output("metadata_ids", METADATA_ID, _INT32, fill=-1, is_derived=True))
         return tuple(outputs)
 
     def _label_dtype(self, tokens: np.dtype[Any]) -> np.dtype[Any]:

@@ -61,5 +61,7 @@ cdef bint allocate_lane(Lane *lane, const Rules *rules, int64_t token_bytes) noe
 cdef void free_lane(Lane *lane) noexcept nogil
 cdef int64_t max_waiting(const Rules *rules) noexcept nogil
 cdef Outcome fill_buffer(Lane *lane, const Rules *rules) noexcept nogil
-cdef bint is_piece(const Lane *lane, const Rules *rules, int64_t slot, int64_t num_ids) noexcept nogil
+cdef bint is_piece(
+    const Lane *lane, const Rules *rules, int64_t slot, int64_t num_ids
+) noexcept nogil
 cdef bint bring(Lane *lane, const Rules *rules, int64_t slot, Ids ids) noexcept nogil

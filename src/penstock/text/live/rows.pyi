@@ -1,3 +1,5 @@
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -5,8 +7,8 @@ from penstock.read.segments import LayoutTable
 from penstock.text.live.lane import Outcome, Policy
 
 class LaneBuffers:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         num_lanes: int,
         layout: LayoutTable,
         *,
@@ -15,7 +17,7 @@ class LaneBuffers:
         refill: int,
         marks: tuple[int, int],
         mask_ends: bool = False,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def columns(self) -> int: ...
     @property

@@ -55,7 +55,7 @@ from penstock.text.live.lane cimport (
 )
 from penstock.views.rows cimport begin_batch, end_batch, end_row, finish_row
 
-from penstock.pack.buffer import SLOT
+from penstock.pack.buffer import SLOT as _SLOT
 
 cdef struct Packer:
     Rules rules
@@ -241,7 +241,7 @@ cdef class LaneBuffers:
             PyBytes_FromStringAndSize(
                 <char *>copied.buffer.slots, copied.buffer.num_slots * sizeof(Slot)
             ),
-            SLOT,
+            _SLOT,
         )
 
     def chosen(self, int64_t lane):

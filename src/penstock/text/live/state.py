@@ -56,7 +56,7 @@ class Waiting:
         documents = np.cumsum(differences, dtype=np.int64)
         values = np.concatenate([documents, first_tokens, lengths - 2])
         if values.size and not 0 <= values.min() <= values.max() < _MOST:
-            raise StateError("the documents that wait in a lane of the state cannot be any")
+            raise StateError("the saved buffer contains impossible document ids or lengths")
         return cls(
             documents=documents,
             first_tokens=first_tokens,

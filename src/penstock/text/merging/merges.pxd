@@ -1,5 +1,6 @@
 """The merges of a vocabulary as compiled code sees them; `merges.pyx` says how they are used."""
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
@@ -30,6 +31,7 @@ cdef struct Scratch:
     uint64_t *heap  # `rank << 32 | place` of pairs that may merge
 
 
+@cython.final
 cdef class MergeTables:
     cdef Merges merges
     # What the pointers above point into.

@@ -195,7 +195,9 @@ cdef inline uint32_t find_pair(const Merges *merges, uint32_t left, uint32_t rig
         slot = slot + 1 & merges.pair_mask
 
 
-cdef void add_pair(uint64_t[::1] pairs, uint32_t left, uint32_t right, uint64_t rank) noexcept nogil:
+cdef void add_pair(
+    uint64_t[::1] pairs, uint32_t left, uint32_t right, uint64_t rank
+) noexcept nogil:
     """Remember a merge, unless there is one of these two already."""
     cdef uint64_t mask = pairs.shape[0] - 1, key = pair_key(left, right)
     cdef uint64_t slot = first_slot(key, mask)

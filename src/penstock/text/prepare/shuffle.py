@@ -143,7 +143,9 @@ class Gather:
         """Documents by their numbers, as `Writer.extend` takes them; long ones in pieces."""
         shards = np.searchsorted(self._first_document, numbers, "right") - 1
         # The table of every shard has one entry more than documents.
-        bounds = self._items(FileKind.DOCUMENT_OFFSETS, OFFSET, numbers + shards, np.full_like(numbers, 2))
+        bounds = self._items(
+            FileKind.DOCUMENT_OFFSETS, OFFSET, numbers + shards, np.full_like(numbers, 2)
+        )
         bounds = bounds.astype(np.int64).reshape(-1, 2)
         starts, lengths = self._first_record[shards] + bounds[:, 0], np.diff(bounds)[:, 0]
         most = max(1, _CHUNK_BYTES // self.data.fields.itemsize)
@@ -193,7 +195,10 @@ class Gather:
         bounds = bounds.astype(np.int64).reshape(-1, 2)
         sizes = np.diff(bounds)[:, 0]
         content = self._items(
-            FileKind.METADATA_BYTES, np.dtype("u1"), self._first_byte[of_shard] + bounds[:, 0], sizes
+            FileKind.METADATA_BYTES,
+            np.dtype("u1"),
+            self._first_byte[of_shard] + bounds[:, 0],
+            sizes,
         ).tobytes()
         byte_ends = np.cumsum(sizes)
         found: list[list[tuple[int, int, bytes]]] = [[] for _ in range(len(lengths))]

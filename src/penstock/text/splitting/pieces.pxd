@@ -117,7 +117,9 @@ cdef inline Py_ssize_t letters_end(const Text *text, Py_ssize_t i) noexcept nogi
     return run_end(text, i, LETTER)
 
 
-cdef inline Py_ssize_t contraction_end(const Text *text, Py_ssize_t i, bint any_case) noexcept nogil:
+cdef inline Py_ssize_t contraction_end(
+    const Text *text, Py_ssize_t i, bint any_case
+) noexcept nogil:
     """The end of a contraction such as `'s` or `'ll` at `i`; 0 if there is none."""
     cdef uint8_t first, second = 0
     if i + 1 >= text.stop or text.bytes[i] != c"'":

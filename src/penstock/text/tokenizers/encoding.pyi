@@ -1,10 +1,13 @@
+from typing import Self, final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.text.merging.merges import MergeTables
 
+@final
 class Encoder:
-    def __init__(self, tables: MergeTables, code: int, classes: NDArray[np.uint8]) -> None: ...
+    def __new__(cls, tables: MergeTables, code: int, classes: NDArray[np.uint8]) -> Self: ...
     def encode(
         self,
         data: NDArray[np.uint8],

@@ -5,6 +5,7 @@ The caches have a fixed size, and a new piece takes the place of another: memory
 the text, and what is in a cache never changes what comes out.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
@@ -15,7 +16,6 @@ from penstock.errors import FormatError
 from penstock.machine.memory_access cimport equal_bytes, hash_bytes, load_u64, prefetch
 from penstock.text.merging.merges cimport (
     MAX_PIECE_BYTES,
-    Merges,
     MergeTables,
     Scratch,
     allocate_scratch,
@@ -87,6 +87,7 @@ cdef struct Batch:
     int64_t *id_offsets
 
 
+@cython.final
 cdef class Encoder:
     """Encodes texts by a vocabulary; it remembers pieces, for one thread at a time."""
 
@@ -170,12 +171,13 @@ cdef class Encoder:
         cdef SplitPiece[BLOCK_PIECES] pieces
         cdef SplitPiece *piece
         cdef Py_ssize_t split_document = progress.document, position = progress.position
+        cdef Py_ssize_t document = split_document, num_ids = progress.num_ids
         cdef Py_ssize_t num_pieces, end, i
         # Up to here the longest key can be read without looking where memory ends.
         cdef Py_ssize_t last_safe = text.readable - <Py_ssize_t>sizeof(ShortKey)
         cdef uint32_t *ids
         text.stop = batch.offsets[split_document + 1]
-        while progress.document < batch.num_documents:
+        while document < batch.num_documents:
             num_pieces = 0
             while num_pieces < BLOCK_PIECES and split_document < batch.num_documents:
                 piece = &pieces[num_pieces]
@@ -198,19 +200,20 @@ cdef class Encoder:
                 position = end
             for i in range(num_pieces):
                 piece = &pieces[i]
-                ids = batch.ids + progress.num_ids
+                ids = batch.ids + num_ids
                 if piece.size == 0:
-                    progress.document += 1
-                    batch.id_offsets[progress.document] = progress.num_ids
+                    document += 1
+                    batch.id_offsets[document] = num_ids
                 elif piece.place:
-                    progress.num_ids += self.encode_short(piece, text.bytes, ids)
+                    num_ids += self.encode_short(piece, text.bytes, ids)
                 elif piece.size <= LONG_BYTES:
-                    progress.num_ids += self.encode_long(text.bytes + piece.start, piece.size, ids)
+                    num_ids += self.encode_long(text.bytes + piece.start, piece.size, ids)
                 elif piece.size > self._scratch.max_bytes:
-                    progress.position = piece.start
+                    progress[0] = Progress(document, piece.start, num_ids)
                     return piece.size
                 else:
-                    progress.num_ids += self.merge_piece(text.bytes + piece.start, piece.size, ids)
+                    num_ids += self.merge_piece(text.bytes + piece.start, piece.size, ids)
+        progress[0] = Progress(document, position, num_ids)
         return 0
 
     cdef inline Py_ssize_t merge_piece(
@@ -228,6 +231,7 @@ cdef class Encoder:
         """Fill in the ids of a short piece, and up to three more words; returns how many."""
         cdef ShortSet *place = piece.place
         cdef ShortEntry entry
+        cdef Py_ssize_t count
         if not same_key(&place.first.key, &piece.key):
             if not same_key(&place.second.key, &piece.key):
                 return self.encode_new_short(piece, text, ids)
@@ -235,8 +239,10 @@ cdef class Encoder:
             place.first = place.second
             place.second = entry
         memcpy(ids, place.first.tokens, sizeof(place.first.tokens))
-        ids[SHORT_TOKENS - 1] &= LAST_TOKEN_MASK
-        return place.first.tokens[SHORT_TOKENS - 1] >> LAST_TOKEN_BITS
+        count = place.first.tokens[SHORT_TOKENS - 1] >> LAST_TOKEN_BITS
+        if count == SHORT_TOKENS:
+            ids[SHORT_TOKENS - 1] &= LAST_TOKEN_MASK
+        return count
 
     cdef Py_ssize_t encode_new_short(
         self, const SplitPiece *piece, const uint8_t *text, uint32_t *ids

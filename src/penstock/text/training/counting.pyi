@@ -1,8 +1,11 @@
+from typing import Self, final
+
 import numpy as np
 from numpy.typing import NDArray
 
+@final
 class WordTable:
-    def __init__(self) -> None: ...
+    def __new__(cls) -> Self: ...
     @property
     def words(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]: ...
     def count_pieces(

@@ -4,6 +4,7 @@ Words, the pieces that a split pattern makes, are kept once each, in the order i
 found, and are looked up in a hash table.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -41,6 +42,7 @@ cdef struct Progress:
     Py_ssize_t position
 
 
+@cython.final
 cdef class WordTable:
     """Words that are being counted, by one thread at a time; it grows with them."""
 
@@ -230,7 +232,7 @@ cdef Py_ssize_t add_counts(
     const int64_t[::1] counts,
     Py_ssize_t word,
 ) noexcept nogil:
-    """Add words from `word` on; returns the first for which the store must grow, or their number."""
+    """Add words from `word` on; returns the first that has no room, or their number."""
     cdef Py_ssize_t size
     while word < counts.shape[0]:
         size = starts[word + 1] - starts[word]

@@ -8,6 +8,7 @@ and from then on its count only falls: in the heap counts may be too high, never
 right one is looked up when a pair comes out on top.
 """
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 
@@ -77,6 +78,7 @@ cdef enum Outcome:
     NO_PAIRS_LEFT
 
 
+@cython.final
 cdef class MergeLearner:
     """Learns merges from words that do not change meanwhile."""
 
@@ -93,7 +95,7 @@ cdef class MergeLearner:
     ):
         cdef Py_ssize_t num_places = data.shape[0] + counts.shape[0] + 1
         cdef Py_ssize_t num_ids = NUM_BYTE_TOKENS + max_merges
-        cdef int32_t[:, ::1] by_bytes = np.full((NUM_BYTE_TOKENS, NUM_BYTE_TOKENS), NO_PAIR, np.int32)
+        cdef int32_t[:, ::1] by_bytes
         check_documents(data, starts)
         if counts.shape[0] != starts.shape[0] - 1:
             raise ValueError("every word has a count")
@@ -110,6 +112,7 @@ cdef class MergeLearner:
         ):
             raise MemoryError
         self.make_room(FIRST_PAIRS)
+        by_bytes = np.full((NUM_BYTE_TOKENS, NUM_BYTE_TOKENS), NO_PAIR, np.int32)
         with nogil:
             begin_tokens(&self.state, num_ids)
             lay_out(&self.state, data, starts, by_bytes)
