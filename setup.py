@@ -40,6 +40,7 @@ _DIRECTIVES = {
     "auto_pickle": False,
     "autotestdict": False,
     "freethreading_compatible": False,
+    "show_performance_hints": False,  # bounds are checked where a build is to check them
 }
 _NO_COMPILER = """\
 penstock: there is no C compiler: {} was not found.
