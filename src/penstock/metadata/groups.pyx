@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from penstock.formats.shard import NO_METADATA
+from penstock.formats import shard as _shard
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -18,7 +18,7 @@ from penstock.read.files cimport (
     set_fault,
 )
 
-cdef uint32_t _NO_METADATA = NO_METADATA
+cdef uint32_t _NO_METADATA = _shard.NO_METADATA
 # Of metadata in one batch: more is a broken index.
 cdef int64_t _MAX_BYTES = <int64_t>1 << 60
 
