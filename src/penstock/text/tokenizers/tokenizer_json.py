@@ -4,6 +4,7 @@ Tokens stand there as strings with a printable character for every byte. What de
 read; what a `Vocabulary` cannot say is refused by its name, so that another engine can take over.
 """
 
+import codecs
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -139,22 +140,33 @@ def _pattern(pre_tokenizer: object, name: str) -> str:
 def _merges(pairs: list[Any], ids: Mapping[str, int], name: str) -> NDArray[np.int64]:
     if len(pairs) > MAX_MERGES:
         raise FormatError(f"{name}: {len(pairs):,} merges are more than {MAX_MERGES:,}")
-    merges: dict[tuple[int, int], int] = {}
-    for i, pair in enumerate(pairs):
-        try:
-            # Until 2024 pairs were written as one string.
-            left, right = pair.split(" ") if isinstance(pair, str) else pair
-            key, new = (ids[left], ids[right]), ids[left + right]
-        except (KeyError, TypeError, ValueError):
+    # Until 2024 pairs were written as one string.
+    parts = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
+    for i, part in enumerate(parts):
+        if not _joins(part, ids):
             raise FormatError(
-                f"{name}, merge {i}: {excerpt(pair)} is not two tokens that join to a third"
-            ) from None
-        if key in merges:
-            raise NotByteLevelError(
-                f"{name}, merge {i}: {excerpt(pair)} is there twice, which no training does"
+                f"{name}, merge {i}: {excerpt(pairs[i])} is not two tokens that join to a third"
             )
-        merges[key] = new
-    return np.array([(*key, new) for key, new in merges.items()], np.int64).reshape(-1, 3)
+    lefts = [ids[left] for left, _ in parts]
+    rights = [ids[right] for _, right in parts]
+    made = [ids[left + right] for left, right in parts]
+    merges = np.array([lefts, rights, made], np.int64).T
+    _, first = np.unique(merges[:, 0] << 32 | merges[:, 1], return_index=True)
+    if len(first) < len(merges):
+        i = int(np.setdiff1d(np.arange(len(merges)), first)[0])
+        raise NotByteLevelError(
+            f"{name}, merge {i}: {excerpt(pairs[i])} is there twice, which no training does"
+        )
+    return np.ascontiguousarray(merges)
+
+
+def _joins(part: Any, ids: Mapping[str, int]) -> bool:
+    """Whether these are two tokens that join to a third."""
+    try:
+        left, right = part
+        return left in ids and right in ids and left + right in ids
+    except (TypeError, ValueError):
+        return False
 
 
 @cache
@@ -167,15 +179,14 @@ def _characters() -> tuple[str, ...]:
 
 
 @cache
-def _bytes_by_character() -> dict[str, int]:
-    return {character: byte for byte, character in enumerate(_characters())}
+def _bytes_by_character() -> Any:
+    return codecs.charmap_build("".join(_characters()))
 
 
 def _bytes_of(string: str) -> bytes:
-    known = _bytes_by_character()
     try:
-        return bytes([known[character] for character in string])
-    except KeyError:
+        return codecs.charmap_encode(string, "strict", _bytes_by_character())[0]
+    except UnicodeEncodeError:
         raise NotByteLevelError(
             "its characters do not all stand for bytes, as in byte-level BPE"
         ) from None
