@@ -73,7 +73,7 @@ cdef class ShardFiles:
 
 cdef class Files:
     cdef FileTable table
-    cdef ShardFiles shards  # what the table points into
+    cdef readonly ShardFiles shards  # what the table points into
 
 
 cdef object describe_fault(const Fault *fault)
