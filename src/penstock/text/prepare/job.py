@@ -24,7 +24,6 @@ from penstock.text.prepare.place import Place, is_finished
 from penstock.text.prepare.plan import Add, Plan, check_number_of_tasks, choose_task_bytes
 from penstock.text.prepare.progress import Tell, Watcher
 from penstock.text.prepare.report import TokenizeReport
-from penstock.text.prepare.shuffle import ShuffleStage, cut_parts
 from penstock.text.prepare.split import make_split, threshold_of_fraction
 from penstock.text.prepare.stage import Stage
 from penstock.text.prepare.statistics import Statistics
@@ -196,6 +195,8 @@ def _sum_up(place: Place, plan: Plan, started: float, resumed: int) -> TokenizeR
 
 
 def _shuffle(runner: "_Runner", plan: Plan) -> dict[str, int]:
+    from penstock.text.prepare.shuffle import ShuffleStage, cut_parts  # reads datasets
+
     """Write the parts of all sides anew; how many they are."""
     place = runner.place
     for side in plan.split.sides:

@@ -142,15 +142,15 @@ def _merges(pairs: list[Any], ids: Mapping[str, int], name: str) -> NDArray[np.i
         raise FormatError(f"{name}: {len(pairs):,} merges are more than {MAX_MERGES:,}")
     # Until 2024 pairs were written as one string.
     parts = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
-    for i, part in enumerate(parts):
-        if not _joins(part, ids):
-            raise FormatError(
-                f"{name}, merge {i}: {excerpt(pairs[i])} is not two tokens that join to a third"
-            )
-    lefts = [ids[left] for left, _ in parts]
-    rights = [ids[right] for _, right in parts]
-    made = [ids[left + right] for left, right in parts]
-    merges = np.array([lefts, rights, made], np.int64).T
+    try:
+        lefts, rights = zip(*parts, strict=True) if parts else ((), ())
+        columns = [[ids[token] for token in lefts], [ids[token] for token in rights]]
+        merges = np.array([*columns, [ids[token] for token in map("".join, parts)]], np.int64).T
+    except (KeyError, TypeError, ValueError):
+        i = next(i for i, part in enumerate(parts) if not _joins(part, ids))
+        raise FormatError(
+            f"{name}, merge {i}: {excerpt(pairs[i])} is not two tokens that join to a third"
+        ) from None
     _, first = np.unique(merges[:, 0] << 32 | merges[:, 1], return_index=True)
     if len(first) < len(merges):
         i = int(np.setdiff1d(np.arange(len(merges)), first)[0])
