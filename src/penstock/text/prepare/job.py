@@ -195,9 +195,9 @@ def _sum_up(place: Place, plan: Plan, started: float, resumed: int) -> TokenizeR
 
 
 def _shuffle(runner: "_Runner", plan: Plan) -> dict[str, int]:
-    from penstock.text.prepare.shuffle import ShuffleStage, cut_parts  # reads datasets
-
     """Write the parts of all sides anew; how many they are."""
+    from penstock.text.prepare.shuffle import ShuffleStage, cut_parts  # which most jobs do without
+
     place = runner.place
     for side in plan.split.sides:
         if not is_finished(place.unshuffled / side):
