@@ -453,7 +453,8 @@ def mutations(draw):
     chosen = draw(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 2), EVIL), min_size=1))
 
     def mutate(manifest):
-        for number, action, value in chosen[:3]:
+        for number, action, chosen_value in chosen[:3]:
+            value = copy.deepcopy(chosen_value)  # which may be chosen again, and go into itself
             everywhere = list(places(manifest))
             *parents, last = everywhere[number % len(everywhere)] or (None,)
             parent = manifest

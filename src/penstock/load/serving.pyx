@@ -154,6 +154,7 @@ cdef bint is_valid(const Serving *serving, const Ticket *ticket) noexcept nogil:
 cdef Outcome serve(
     Serving *serving, Ticket *ticket, int requests, int replies, bint decodes
 ) noexcept nogil:
+    """Read the batches on tickets, and reply to each; see `BatchServer.serve`."""
     cdef ssize_t got
     while True:
         got = read(requests, ticket, sizeof(Ticket))
@@ -165,4 +166,5 @@ cdef Outcome serve(
             return FAILED
         if decodes:
             return UNDECODED
-        write(replies, &ticket.sequence, sizeof(ticket.sequence))
+        while write(replies, &ticket.sequence, sizeof(ticket.sequence)) < 0 and errno == EINTR:
+            pass
