@@ -39,6 +39,10 @@ __attribute__((constructor)) static void penstock_choose_copies(void) {
     }
 
 PENSTOCK_COPY(penstock_u32_to_u16, uint32_t, uint16_t)
+PENSTOCK_COPY(penstock_u16_to_i32, uint16_t, int32_t)
+PENSTOCK_COPY(penstock_u8_to_i64, uint8_t, int64_t)
+PENSTOCK_COPY(penstock_u16_to_i64, uint16_t, int64_t)
 PENSTOCK_COPY(penstock_u32_to_i64, uint32_t, int64_t)
+PENSTOCK_COPY(penstock_i32_to_i64, int32_t, int64_t)
 
 #endif

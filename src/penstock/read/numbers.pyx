@@ -1,21 +1,26 @@
 """Converting, masking and filling runs of integers, outside the GIL.
 
-The usual widths have loops of their own, simple enough to be vectorized; any other pair of types is
-converted by one loop that decides for every number.
+Numbers side by side of the usual widths are converted by vectorized loops (`copies.h`), those inside
+of larger records by a loop for each width; any other pair of types by one loop that decides for
+every number.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
+cdef extern from "copies.h" nogil:
+    void copy_u8_to_i64 "penstock_u8_to_i64"(const void *source, void *target, int64_t count)
+    void copy_u16_to_i64 "penstock_u16_to_i64"(const void *source, void *target, int64_t count)
+    void copy_u32_to_i64 "penstock_u32_to_i64"(const void *source, void *target, int64_t count)
+    void copy_i32_to_i64 "penstock_i32_to_i64"(const void *source, void *target, int64_t count)
+    void copy_u16_to_i32 "penstock_u16_to_i32"(const void *source, void *target, int64_t count)
+
 ctypedef fused Stored:
-    uint8_t
     uint16_t
     uint32_t
-    int32_t
 
 ctypedef fused Shown:
     uint16_t
-    int32_t
     uint32_t
     int64_t
 
@@ -38,19 +43,6 @@ def convert_numbers(
         convert(&numbers, <char *>&target[0], size_out, count)
 
 
-cdef inline void widen_bare(
-    const char *source, char *target, int64_t count, Stored _, Shown __
-) noexcept nogil:
-    """Numbers side by side."""
-    cdef Stored value
-    cdef Shown shown
-    cdef int64_t i
-    for i in range(count):
-        memcpy(&value, source + i * <int64_t>sizeof(value), sizeof(value))
-        shown = <Shown>value
-        memcpy(target + i * <int64_t>sizeof(shown), &shown, sizeof(shown))
-
-
 cdef inline void widen_apart(
     const char *source, int64_t stride, char *target, int64_t count, Stored _, Shown __
 ) noexcept nogil:
@@ -71,17 +63,17 @@ cdef bint convert_bare(
     cdef const char *first = source.first
     if source.is_signed:
         if source.size == 4 and size == 8:
-            widen_bare(first, target, count, <int32_t>0, <int64_t>0)
+            copy_i32_to_i64(first, target, count)
             return True
         return False
     if source.size == 2 and size == 8:
-        widen_bare(first, target, count, <uint16_t>0, <int64_t>0)
+        copy_u16_to_i64(first, target, count)
     elif source.size == 4 and size == 8:
-        widen_bare(first, target, count, <uint32_t>0, <int64_t>0)
+        copy_u32_to_i64(first, target, count)
     elif source.size == 1 and size == 8:
-        widen_bare(first, target, count, <uint8_t>0, <int64_t>0)
+        copy_u8_to_i64(first, target, count)
     elif source.size == 2 and size == 4:
-        widen_bare(first, target, count, <uint16_t>0, <int32_t>0)
+        copy_u16_to_i32(first, target, count)
     else:
         return False
     return True
