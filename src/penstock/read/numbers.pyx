@@ -1,8 +1,8 @@
 """Converting, masking and filling runs of integers, outside the GIL.
 
-Numbers side by side of the usual widths are converted by vectorized loops (`copies.h`), those inside
-of larger records by a loop for each width; any other pair of types by one loop that decides for
-every number.
+Numbers side by side of the usual widths are converted by vectorized loops (`copies.h`), those
+inside of larger records by a loop for each width; any other pair of types by one loop that decides
+for every number.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
