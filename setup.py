@@ -36,6 +36,7 @@ _DIRECTIVES = {
     "wraparound": False,
     "cdivision": True,
     "initializedcheck": False,
+    "allow_none_for_extension_args": False,  # else None for an object or buffer is a crash
     "embedsignature": False,
     "auto_pickle": False,
     "autotestdict": False,
@@ -61,7 +62,7 @@ class BuildExtensions(build_ext):
     def finalize_options(self) -> None:
         """Use all cores."""
         super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
+        self.parallel = self.parallel or len(os.sched_getaffinity(0))
 
     def build_extensions(self) -> None:
         """Translate to C what has changed, and compile that."""

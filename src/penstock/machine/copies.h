@@ -12,11 +12,6 @@
 
 #include "processor.h"
 
-static int penstock_use_avx2;
-__attribute__((constructor)) static void penstock_choose_copies(void) {
-    penstock_use_avx2 = penstock_has_avx2();
-}
-
 /* Define a function that copies `count` numbers; neither side need be aligned. */
 #define PENSTOCK_COPY_LOOP(From, To)                                      \
     for (int64_t i = 0; i < count; i++) {                                 \

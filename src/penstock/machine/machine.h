@@ -1,4 +1,4 @@
-/* What Cython cannot say: checks of the debug build, processor hints, and atomics. */
+/* What Cython cannot say: checks of the debug build, and atomics. */
 #ifndef PENSTOCK_MACHINE_H
 #define PENSTOCK_MACHINE_H
 

@@ -4,7 +4,7 @@ Numbers in files lie anywhere, so they are copied, not dereferenced: compilers m
 of it where the processor allows that.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef extern from * nogil:

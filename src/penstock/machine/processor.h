@@ -22,4 +22,10 @@ static int penstock_has_avx2(void) {
 static int penstock_has_avx2(void) { return 0; }
 #endif
 
+/* Asked once, when the module is loaded. */
+static int penstock_use_avx2;
+__attribute__((constructor)) static void penstock_ask_processor(void) {
+    penstock_use_avx2 = penstock_has_avx2();
+}
+
 #endif

@@ -42,6 +42,7 @@ cdef class SpanTable:
     cdef readonly object spans
     cdef readonly object row_first
     cdef readonly int64_t max_rows
+    cdef int64_t max_width
     cdef object _keep
 
 

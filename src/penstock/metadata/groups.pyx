@@ -40,7 +40,7 @@ cdef class SpanTable:
         cdef int64_t[::1] row_first, offsets, sequence
         if rows < 0 or width < 1:
             raise ValueError("a batch has columns")
-        self.max_rows = rows
+        self.max_rows, self.max_width = rows, width
         self.spans, self.row_first = np.empty(most, _SPAN), np.zeros(rows + 1, np.int64)
         spans, row_first = self.spans, self.row_first
         groups = np.empty(most, _GROUP)

@@ -17,6 +17,7 @@ for a global shuffle, `BlockShuffle(block_size)` where storage wants longer runs
 [19, 10]
 """
 
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,6 +157,7 @@ class Order:
         It is a sum over positions: digests of neighbouring ranges add up (`penstock.sum_digests`)
         to that of the whole.
         """
+        start, stop = operator.index(start), operator.index(stop)
         if not 0 <= start <= stop < 1 << 63 or (self.num_samples == 0 and start < stop):
             raise IndexError(f"no positions [{start:,}, {stop:,}) in this order")
         return digest_text(self._state.digest(start, stop))

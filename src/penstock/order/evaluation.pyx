@@ -32,10 +32,9 @@ cdef extern from "rounds.h" nogil:
     void rounds_portable "penstock_rounds_portable"(
         uint64_t *indices, size_t count, const uint64_t *keys, uint64_t base
     )
-    void rounds_avx2 "penstock_rounds_avx2"(
+    void all_rounds "penstock_rounds"(
         uint64_t *indices, size_t count, const uint64_t *keys, uint64_t base
     )
-    bint has_avx2 "penstock_has_avx2"()
 
 cdef enum:
     TABLE_BELOW = 1 << 16
@@ -47,8 +46,6 @@ cdef enum KeyPurpose:
     FOR_TABLE = 2
     FOR_INSIDE = 3
     FOR_REST = 4
-
-cdef bint _HAS_AVX2 = has_avx2()
 
 
 cdef class OrderState:
@@ -100,10 +97,13 @@ cdef class OrderState:
             fill_samples(&self.order, &positions[0], &samples[0], positions.shape[0])
 
     def indices_of(self, uint64_t epoch, const int64_t[::1] samples, int64_t[::1] indices):
-        """Fill in where in the epoch each sample stands; samples are of this order."""
+        """Fill in where in the epoch each sample stands."""
         if samples.shape[0] != indices.shape[0]:
             raise ValueError("samples and indices differ in number")
         cdef Py_ssize_t k
+        for k in range(samples.shape[0]):
+            if <uint64_t>samples[k] >= self.order.num_samples:
+                raise ValueError(f"there is no sample {samples[k]}")
         with nogil:
             for k in range(samples.shape[0]):
                 indices[k] = <int64_t>index_of(&self.order, epoch, <uint64_t>samples[k])
@@ -148,10 +148,10 @@ def shuffle_rounds(uint64_t[::1] indices, const uint64_t[::1] keys, uint64_t bas
     if keys.shape[0] != NUM_KEYS or not 0 < base < <uint64_t>1 << 32:
         raise ValueError("there are two keys for each round, and the base is less than 2^32")
     if indices.shape[0]:
-        if portable or not _HAS_AVX2:
+        if portable:
             rounds_portable(&indices[0], indices.shape[0], &keys[0], base)
         else:
-            rounds_avx2(&indices[0], indices.shape[0], &keys[0], base)
+            all_rounds(&indices[0], indices.shape[0], &keys[0], base)
 
 
 cdef uint64_t ceil_sqrt(uint64_t n) noexcept nogil:
@@ -216,10 +216,7 @@ cdef void network_all(
         size = min(<Py_ssize_t>CHUNK, count)
         for k in range(size):
             indices[k] = swapped(indices[k], n, keys)
-        if _HAS_AVX2:
-            rounds_avx2(indices, size, keys.rounds, base)
-        else:
-            rounds_portable(indices, size, keys.rounds, base)
+        all_rounds(indices, size, keys.rounds, base)
         for k in range(size):
             if indices[k] >= n:
                 indices[k] = rounds(indices[k], n, keys)

@@ -112,4 +112,11 @@ static PENSTOCK_AVX2 void penstock_rounds_avx2(
 #define penstock_rounds_avx2 penstock_rounds_portable
 #endif
 
+/* The same, as fast as the processor at hand can. */
+static void penstock_rounds(
+    uint64_t *indices, size_t count, const uint64_t *keys, uint64_t base) {
+    (penstock_use_avx2 ? penstock_rounds_avx2 : penstock_rounds_portable)(
+        indices, count, keys, base);
+}
+
 #endif

@@ -10,7 +10,7 @@ import numpy as np
 
 from libc.errno cimport EINTR, EMFILE, ENFILE, errno
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 from posix.fcntl cimport O_CLOEXEC, O_NONBLOCK, O_RDONLY, open, posix_fadvise
 from posix.fcntl cimport POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED
@@ -88,7 +88,7 @@ cdef class Files:
             self.table.geometry = &shards.geometry[0]
         self.table.names = shards.names
         self.table.use_mmap = use_mmap
-        self.table.places = <OpenFile *>malloc(num_places * sizeof(OpenFile))
+        self.table.places = <OpenFile *>calloc(num_places, sizeof(OpenFile))
         if not self.table.places:
             raise MemoryError
         self.table.num_places = num_places

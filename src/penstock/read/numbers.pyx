@@ -36,7 +36,7 @@ def convert_numbers(
         raise ValueError("integers have 1, 2, 4 or 8 bytes")
     if count == 0:
         return
-    if (count - 1) * stride + size > source.shape[0]:
+    if size > source.shape[0] or count - 1 > (source.shape[0] - size) // stride:
         raise ValueError("the source is too short")
     numbers = Numbers(<const char *>&source[0], stride, size, is_signed)
     with nogil:

@@ -77,6 +77,7 @@ cdef class LayoutTable:
     cdef readonly int64_t width
     cdef const Output[::1] outputs
     cdef const Output[::1] apart
+    cdef int check_places(self, dict derived) except -1
 
 
 cdef void unpack(

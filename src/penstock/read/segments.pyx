@@ -62,6 +62,8 @@ cdef class LayoutTable:
     ):
         self.outputs, self.apart = outputs, apart
         self.num_bytes, self.rows, self.width = num_bytes, rows, width
+        if rows < 0 or width < 0 or scratch_records < 1:
+            raise ValueError("sizes are not negative, and records are read at least one at a time")
         cdef Layout *layout = &self.layout
         layout.scratch_records = scratch_records
         layout.outputs = _outputs(outputs)
@@ -71,6 +73,25 @@ cdef class LayoutTable:
         layout.attention_mask = _derived(derived, "attention_mask")
         layout.cu_seqlens = _derived(derived, "cu_seqlens")
         layout.metadata_ids = _derived(derived, "metadata_ids")
+        self.check_places(derived)
+
+    cdef int check_places(self, dict derived) except -1:
+        """Refuse outputs that leave the memory, by Python's integers, which do not overflow."""
+        cdef Py_ssize_t k
+        cdef object rows = self.rows, cells, start, num_bytes
+        cells = rows * self.width
+        places = [(0, sizeof(Counts) + 8 * rows)]
+        for k in range(self.outputs.shape[0]):
+            places.append((self.outputs[k].start, cells * self.outputs[k].column_bytes))
+        for k in range(self.apart.shape[0]):
+            places.append((self.apart[k].start, cells * self.apart[k].column_bytes))
+        for name, (start, size, max_entries) in derived.items():
+            count = rows * max_entries + 1 if name == "cu_seqlens" else cells
+            places.append((start, count * size))
+        for start, num_bytes in places:
+            if not 0 <= start <= self.num_bytes - num_bytes:
+                raise ValueError("an output lies outside of the memory of a batch")
+        return 0
 
 
 cdef Outputs _outputs(const Output[::1] outputs) except *:

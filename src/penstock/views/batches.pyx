@@ -86,7 +86,7 @@ cdef class BatchReader:
         ViewState view,
         LayoutTable layout,
         tuple files,
-        SpanTable spans,
+        SpanTable spans or None,
         *,
         int64_t max_segments,
         int64_t scratch_bytes,
@@ -106,6 +106,17 @@ cdef class BatchReader:
                 and scratch_bytes < layout.layout.scratch_records * tables[kind].item_bytes
             ):
                 raise ValueError("the scratch memory is too small")
+        check_files(view, layout, files)
+        if view.view.kind in (WINDOWS_BY_DOCUMENT, WINDOWS_BY_EOS) and (
+            max_segments <= min(view.view.width, view.view.num_records)
+        ):
+            raise ValueError("a window may have a segment for each of its records")
+        if spans is not None and (
+            spans.max_rows < layout.rows
+            or spans.max_width < layout.width
+            or layout.layout.metadata_ids.start < 0
+        ):
+            raise ValueError("the spans are not of this layout")
         self.view, self.layout, self.files, self.spans = view, layout, files, spans
         reading.view, reading.layout = view.view, &layout.layout
         reading.files = reading.records.files = reading.search.records = tables[<int>RECORDS]
@@ -160,6 +171,28 @@ cdef class BatchReader:
     def is_stopped(self):
         """Whether somebody has called `stop`."""
         return is_set(&self.reading.stop)
+
+
+cdef int check_files(ViewState view, LayoutTable layout, tuple files) except -1:
+    """Refuse a view without the files or outputs that its kernels read and write."""
+    cdef Files records = files[<int>RECORDS]
+    if records is None or records.table.first_item[records.table.num_shards] < (
+        view.view.num_records
+    ):
+        raise ValueError("the records are not those of the view")
+    if view.view.kind == WINDOWS_BY_DOCUMENT and files[<int>DOCUMENT_OFFSETS] is None:
+        raise ValueError("windows are cut by documents, and there are none")
+    if layout.layout.apart.count and files[<int>FIELD_APART] is None:
+        raise ValueError("a field lies in files of its own, and there are none")
+    if layout.layout.metadata_ids.start >= 0 and (
+        files[<int>METADATA_OFFSETS] is None or files[<int>METADATA_BYTES] is None
+    ):
+        raise ValueError("records have metadata, and there are no files of it")
+    if layout.layout.outputs.count < 2 and (
+        view.view.mask_ends or view.view.kind == WINDOWS_BY_EOS
+    ):
+        raise ValueError("documents end in tokens, and none are shown")
+    return 0
 
 
 cdef int64_t cut_by_eos(

@@ -83,7 +83,7 @@ cdef class LaneBuffers:
     def __cinit__(
         self,
         int64_t num_lanes,
-        LayoutTable layout not None,
+        LayoutTable layout,
         *,
         Policy policy,
         int64_t buffer_size,
@@ -147,7 +147,7 @@ cdef class LaneBuffers:
         """Let `pack` start with the first row."""
         self.packer.next_row = 0
 
-    def pack(self, const int64_t[::1] lane_of_row, uint8_t[::1] memory):
+    def pack(self, const int64_t[::1] lane_of_row, uint8_t[::1] memory or None):
         """Fill the rows of a batch in turn, from `next_row` on, each from its lane.
 
         Returns DONE, or what the next row needs. Without a memory, rows are only counted.

@@ -41,6 +41,8 @@ cdef class MergeTables:
     cdef const uint8_t[::1] _bytes
     cdef const int64_t[::1] _offsets
     cdef int32_t[::1] _whole
+    cdef Py_ssize_t _num_added  # pairs, some perhaps twice
+    cdef int check_room(self, Py_ssize_t count) except -1
 
 
 cdef int allocate_scratch(Scratch *scratch, Py_ssize_t max_bytes) except -1

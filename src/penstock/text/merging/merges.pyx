@@ -76,13 +76,13 @@ cdef class MergeTables:
         cdef Py_ssize_t i
         if pairs.shape[0] != ranks.shape[0] or pairs.shape[1] < 2:
             raise ValueError("every pair has two tokens and a rank")
-        if 2 * pairs.shape[0] > self._pairs.shape[0]:
-            raise ValueError("more pairs than the table has room for")
+        self.check_room(pairs.shape[0])
         for i in range(pairs.shape[0]):
             if not (0 <= pairs[i, 0] < MAX_TOKENS and 0 <= pairs[i, 1] < MAX_TOKENS):
                 raise ValueError(f"there are no tokens {pairs[i, 0]} and {pairs[i, 1]}")
             if not 0 <= ranks[i] < self._made.shape[0]:
                 raise ValueError(f"there is no rank {ranks[i]}")
+        self._num_added += pairs.shape[0]
         with nogil:
             for i in range(pairs.shape[0]):
                 add_pair(self._pairs, <uint32_t>pairs[i, 0], <uint32_t>pairs[i, 1], ranks[i])
@@ -100,8 +100,8 @@ cdef class MergeTables:
         cdef int64_t[:, ::1] found
         if self._made.shape[0] < self.merges.num_tokens:
             raise ValueError("ids are ranks only where every token has a rank")
-        if 2 * self.merges.num_tokens > self._pairs.shape[0]:
-            raise ValueError("more tokens than the table of pairs has room for")
+        self.check_room(self.merges.num_tokens)
+        self._num_added += self.merges.num_tokens
         pairs = np.empty((self.merges.num_tokens, 3), np.int64)
         found = pairs
         allocate_scratch(&scratch, longest_token(&self.merges))
@@ -109,6 +109,12 @@ cdef class MergeTables:
             count = find_parts(&self.merges, self._pairs, &scratch, found)
             free_scratch(&scratch)
         return pairs[:count]
+
+    cdef int check_room(self, Py_ssize_t count) except -1:
+        """Refuse pairs beyond half of the table: in a full one, a search would never end."""
+        if count > self._pairs.shape[0] // 2 - self._num_added:
+            raise ValueError("more pairs than the table has room for")
+        return 0
 
     def makes_every_token(self):
         """Whether the bytes of every token are merged to it."""

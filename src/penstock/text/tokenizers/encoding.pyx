@@ -100,7 +100,7 @@ cdef class Encoder:
     cdef LongEntry *_long
     cdef Scratch _scratch
 
-    def __cinit__(self, MergeTables tables not None, int code, const uint8_t[::1] classes):
+    def __cinit__(self, MergeTables tables, int code, const uint8_t[::1] classes):
         check_classes(classes)
         self._tables, self._classes, self._rules = tables, classes, rules_of(code)
         self._short_memory = np.zeros(NUM_SHORT_SETS * sizeof(ShortSet) + CACHE_LINE, np.uint8)

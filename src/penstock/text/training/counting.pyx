@@ -116,10 +116,13 @@ cdef class WordTable:
         cdef uint8_t[::1] memory
         if max_words >= <Py_ssize_t>1 << 32:
             raise MemoryError("a table has less than 2^32 words")
-        self._slots = slots = np.zeros(2 * max_words, np.uint64)
-        self._starts = starts = grown(self._starts, max_words + 1)
-        self._counts = counts = grown(self._counts, max_words)
-        self._bytes = memory = grown(self._bytes, max_bytes)
+        slots = np.zeros(2 * max_words, np.uint64)
+        starts = grown(self._starts, max_words + 1)
+        counts = grown(self._counts, max_words)
+        memory = grown(self._bytes, max_bytes)
+        # All at once: where memory runs out before, the store still points into the old arrays.
+        self._slots, self._starts = slots.base, starts.base
+        self._counts, self._bytes = counts.base, memory.base
         self.store.slots, self.store.mask = &slots[0], slots.shape[0] - 1
         self.store.starts, self.store.counts = &starts[0], &counts[0]
         self.store.bytes = &memory[0]
