@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.sources.frame_headers import Fault, FrameWalker
+from penstock.text.sources.frame_headers import FrameFault, FrameWalker
 
 PLAIN, REPEATED, COMPRESSED, RESERVED = range(4)
 
@@ -53,7 +53,7 @@ def walk(tmp_path_factory):
     return walk
 
 
-FINE = (Fault.FINE, 0, 0)
+FINE = (FrameFault.FINE, 0, 0)
 
 
 def test_each_frame_is_a_run_where_no_text_is_wanted_together(walk):
@@ -124,20 +124,20 @@ def test_more_runs_than_one_call_returns(walk, num_frames):
 def test_faults_say_where_and_what(walk):
     good = frame(block(PLAIN, 4), stated=4)
     at = len(good)
-    assert walk(good + b"\1\2\3\4")[1] == (Fault.NOT_A_FRAME, at, 0x04030201)
-    assert walk(frame(block(PLAIN, 4), stated=4, flags=8))[1] == (Fault.RESERVED_BIT, 4, 0)
-    assert walk(good + frame(block(RESERVED, 4)))[1] == (Fault.RESERVED_BLOCK, at + 6, 0)
+    assert walk(good + b"\1\2\3\4")[1] == (FrameFault.NOT_A_FRAME, at, 0x04030201)
+    assert walk(frame(block(PLAIN, 4), stated=4, flags=8))[1] == (FrameFault.RESERVED_BIT, 4, 0)
+    assert walk(good + frame(block(RESERVED, 4)))[1] == (FrameFault.RESERVED_BLOCK, at + 6, 0)
     endless = good + frame(block(PLAIN, 4, is_last=False))
-    assert walk(endless)[1] == (Fault.CUT_OFF, len(endless), 0)
-    assert walk(good[:-1])[1] == (Fault.TOO_LONG, 0, at)
-    assert walk(good + b"\x28\xb5")[1] == (Fault.CUT_OFF, at, 0)
-    assert walk(skippable(9)[:-1])[1] == (Fault.TOO_LONG, 0, 17)
+    assert walk(endless)[1] == (FrameFault.CUT_OFF, len(endless), 0)
+    assert walk(good[:-1])[1] == (FrameFault.TOO_LONG, 0, at)
+    assert walk(good + b"\x28\xb5")[1] == (FrameFault.CUT_OFF, at, 0)
+    assert walk(skippable(9)[:-1])[1] == (FrameFault.TOO_LONG, 0, 17)
 
 
 def test_a_read_that_fails_is_a_fault_with_its_errno():
     walker = FrameWalker(-1, 100, 0, 3)
     assert walker.next_runs() == []
-    assert walker.fault == (Fault.CANNOT_READ, 0, 9)  # EBADF
+    assert walker.fault == (FrameFault.CANNOT_READ, 0, 9)  # EBADF
 
 
 def test_sizes_are_checked():

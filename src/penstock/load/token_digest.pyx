@@ -35,7 +35,8 @@ def token_digest(
     return total.first, total.second
 
 
-cdef inline uint64_t mixed(int64_t value, int64_t place) noexcept nogil:
+cdef inline uint64_t hash_at(int64_t value, int64_t place) noexcept nogil:
+    """A hash of a token and where in its row it stands."""
     cdef uint64_t x = <uint64_t>value + <uint64_t>place * 0x9E3779B97F4A7C15ULL
     x *= 0xBF58476D1CE4E5B9ULL
     x = (x ^ x >> 32) * 0x9E3779B97F4A7C15ULL
@@ -45,13 +46,13 @@ cdef inline uint64_t mixed(int64_t value, int64_t place) noexcept nogil:
 cdef uint64_t row_content(
     const int64_t *inputs, const int64_t *labels, int64_t length
 ) noexcept nogil:
-    """A sum over the tokens of a row, each mixed with its place."""
+    """A sum over the tokens of a row, each hashed with its place."""
     cdef uint64_t content = 0
     cdef int64_t i
     for i in range(length - 1):
-        content += mixed(inputs[i], i + 1)
+        content += hash_at(inputs[i], i + 1)
         if labels[i] != inputs[i + 1]:
-            content += mixed(labels[i], -i - 1)
+            content += hash_at(labels[i], -i - 1)
     if length > 0:
-        content += mixed(inputs[length - 1], length) + mixed(labels[length - 1], length + 1)
+        content += hash_at(inputs[length - 1], length) + hash_at(labels[length - 1], length + 1)
     return content

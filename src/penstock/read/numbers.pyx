@@ -81,7 +81,8 @@ cdef bint convert_bare(
 
 cdef void convert(const Numbers *source, char *target, int64_t size, int64_t count) noexcept nogil:
     """Copy integers to integers of `size` bytes, side by side."""
-    cdef Numbers from_ = source[0]  # which the target cannot overlap, as the compiler sees
+    # A local copy, so that the compiler knows that stores to the target do not change it.
+    cdef Numbers from_ = source[0]
     cdef int64_t i, value
     if source.stride == source.size and convert_bare(source, target, size, count):
         return
@@ -101,7 +102,7 @@ cdef void convert(const Numbers *source, char *target, int64_t size, int64_t cou
 
 cdef void ignore(const Numbers *mask, char *target, int64_t size, int64_t count) noexcept nogil:
     """Put the ignored label where the mask, one number for each of `count`, is zero."""
-    cdef Numbers from_ = mask[0]
+    cdef Numbers from_ = mask[0]  # as above
     cdef int64_t i
     for i in range(count):
         if load_integer(from_.first + i * from_.stride, from_.size, False) == 0:

@@ -54,9 +54,14 @@ cdef class ViewState:
         self.view.width, self.view.stride, self.view.eos_id = width, stride, eos_id
         self.view.mask_ends, self.view.narrow_to = mask_ends, narrow_to
         self.view.pad_boundaries, self.view.is_plain = pad_boundaries, is_plain
+        if min(num_samples, num_records, width, stride, narrow_to) < 0:
+            raise ValueError("a view has no negative sizes")
         if kind == ROWS:
             self._use_rows()
-        elif num_samples and (num_samples - 1) * stride + width + 1 > num_records:
+        elif num_samples and (
+            num_records <= width
+            or (stride and num_samples - 1 > (num_records - width - 1) // stride)
+        ):
             raise ValueError("windows reach beyond the dataset")
 
     cdef int _use_rows(self) except -1:

@@ -20,6 +20,9 @@ import numpy as np
 
 from penstock.machine.checks cimport check
 
+cdef extern from "copies.h" nogil:
+    void narrow "penstock_u32_to_u16"(const void *source, void *target, int64_t count)
+
 
 cdef bint allocate_pages(Arena *arena, int64_t size) noexcept nogil:
     """Get empty memory for `size` tokens; False if there is none."""
@@ -74,13 +77,10 @@ cdef void copy_ids(
     const uint32_t *ids, int64_t count, char *target, int64_t token_bytes
 ) noexcept nogil:
     """Copy ids, which fit into tokens of this size."""
-    cdef uint16_t *narrow = <uint16_t *>target
-    cdef int64_t i
     if token_bytes == 4:
         memcpy(target, ids, count * sizeof(uint32_t))
     else:
-        for i in range(count):
-            narrow[i] = <uint16_t>ids[i]
+        narrow(ids, target, count)
 
 
 def tokens_between(

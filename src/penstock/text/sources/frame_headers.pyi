@@ -1,7 +1,7 @@
 from enum import IntEnum
 from typing import Self
 
-class Fault(IntEnum):
+class FrameFault(IntEnum):
     FINE = 0
     CANNOT_READ = 1
     NOT_A_FRAME = 2
@@ -16,4 +16,4 @@ class FrameWalker:
     ) -> Self: ...
     def next_runs(self) -> list[tuple[int, int, int]]: ...
     @property
-    def fault(self) -> tuple[Fault, int, int]: ...
+    def fault(self) -> tuple[FrameFault, int, int]: ...

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 cdef extern from "<unistd.h>" nogil:
     Py_ssize_t pread(int descriptor, void *target, size_t size, int64_t at)
 
-cpdef enum Fault:
+cpdef enum FrameFault:
     FINE
     CANNOT_READ  # the detail is the errno
     NOT_A_FRAME  # the detail is the magic number
@@ -47,7 +47,7 @@ cdef struct Cursor:
     int64_t text_of_compressed  # bytes of text estimated for a compressed byte
     int64_t at  # where the next frame begins
     Run run  # the frames before that which are not reported yet
-    Fault fault
+    FrameFault fault
     int64_t fault_at
     int64_t fault_detail
     int64_t first_read  # where in the file the buffer begins
@@ -84,7 +84,7 @@ cdef class FrameWalker:
     @property
     def fault(self):
         """Why the walk ended early, the byte where it did, and a detail that depends on why."""
-        return Fault(self.cursor.fault), self.cursor.fault_at, self.cursor.fault_detail
+        return FrameFault(self.cursor.fault), self.cursor.fault_at, self.cursor.fault_detail
 
 
 cdef Py_ssize_t find_runs(Cursor *cursor, Run *runs) noexcept nogil:
@@ -201,7 +201,7 @@ cdef bint fill_buffer(Cursor *cursor, int64_t at, int64_t num_bytes) noexcept no
     return True
 
 
-cdef void fail(Cursor *cursor, Fault fault, int64_t at, int64_t detail) noexcept nogil:
+cdef void fail(Cursor *cursor, FrameFault fault, int64_t at, int64_t detail) noexcept nogil:
     """Keep a fault, unless there is one already."""
     if cursor.fault == FINE:
         cursor.fault, cursor.fault_at, cursor.fault_detail = fault, at, detail

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.errors import FormatError, ReadError
 from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
-from penstock.text.sources.frame_headers import Fault, FrameWalker
+from penstock.text.sources.frame_headers import FrameFault, FrameWalker
 
 
 class Run(NamedTuple):
@@ -31,19 +31,19 @@ def runs_of_frames(file: TextFile, target_bytes: int) -> Iterator[Run]:
         while runs := walker.next_runs():
             yield from map(Run._make, runs)
         fault, at, detail = walker.fault
-        if fault != Fault.FINE:
+        if fault != FrameFault.FINE:
             raise _error(file, fault, at, detail)
 
 
-def _error(file: TextFile, fault: Fault, at: int, detail: int) -> FormatError | ReadError:
-    if fault == Fault.CANNOT_READ:
+def _error(file: TextFile, fault: FrameFault, at: int, detail: int) -> FormatError | ReadError:
+    if fault == FrameFault.CANNOT_READ:
         return ReadError(detail, f"{file.path}: {os.strerror(detail)} at byte {at:,}")
     why = {
-        Fault.NOT_A_FRAME: f"no frame begins with 0x{detail:08x}",
-        Fault.RESERVED_BIT: "a reserved bit is set",
-        Fault.RESERVED_BLOCK: "a block is of a reserved kind",
-        Fault.CUT_OFF: "more bytes are missing",
-        Fault.TOO_LONG: f"this frame needs {detail:,} bytes",
+        FrameFault.NOT_A_FRAME: f"no frame begins with 0x{detail:08x}",
+        FrameFault.RESERVED_BIT: "a reserved bit is set",
+        FrameFault.RESERVED_BLOCK: "a block is of a reserved kind",
+        FrameFault.CUT_OFF: "more bytes are missing",
+        FrameFault.TOO_LONG: f"this frame needs {detail:,} bytes",
     }[fault]
     return FormatError(
         f"{file.path}: is damaged or cut off, or no zstd: at byte {at:,} of {file.size_bytes:,}, "

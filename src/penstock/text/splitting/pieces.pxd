@@ -3,7 +3,7 @@
 The split patterns, written out by hand: each decides by the classes of characters and looks at most
 one character past the piece, or past a run of white space.
 
-Texts are UTF-8. One that is not is split somehow, without reading outside of it.
+Texts are UTF-8. Bytes that are not are split at unspecified places, never outside of the text.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -212,7 +212,8 @@ cdef inline Py_ssize_t unlettered_end(
             return others_end(text, rules, after)
         if rules.family == GPT2 and classes & NUMBER:
             return digits_end(text, rules, after)
-    return space_end(text, rules, start)
+    # At least a byte, whatever the table of classes says: a piece must not be empty.
+    return max(space_end(text, rules, start), start + 1)
 
 
 cdef inline Py_ssize_t cased_word_end(
