@@ -14,8 +14,9 @@ MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 demo: $(BUILT)
 	$(BIN)/penstock demo
 
+# Tests start many processes: with bytecode left behind, they need not compile our modules each.
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
 
 bench: $(BUILT)
 	$(BIN)/python -m benchmarks
