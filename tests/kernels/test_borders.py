@@ -8,7 +8,13 @@ from penstock.order.evaluation import OrderKind, OrderState
 from penstock.read.files import GEOMETRY, Files, ShardFiles
 from penstock.read.numbers import convert_numbers
 from penstock.read.segments import OUTPUT, LayoutTable
+from penstock.text.merging.merges import MergeTables
+from penstock.text.splitting.patterns import PATTERNS
+from penstock.text.splitting.pieces import split
 from penstock.text.training import counting
+from penstock.views.batches import BatchReader, ViewKind
+from tests.kernels.reading import token_layout
+from tests.kernels.test_batches import view_state
 
 
 def test_none_is_no_object_and_no_buffer():
@@ -60,6 +66,39 @@ def test_words_survive_a_table_that_could_not_grow(monkeypatch):
     table.add_words(words[:40], starts[:11], counts[:10])
     assert len(table.words[2]) == before == 1 << 16
     assert table.words[2][:11].tolist() == [2] * 10 + [1]
+
+
+def test_a_table_of_pairs_is_never_filled_up():
+    ids = np.arange(256, dtype=np.uint32)
+    tables = MergeTables(ids, ids, ids.astype(np.uint8), np.arange(257), max_pairs=8)
+    pairs = np.stack([np.arange(8), np.arange(8)], axis=1)
+    tables.add_pairs(pairs, np.arange(8))
+    with pytest.raises(ValueError, match="room"):
+        tables.add_pairs(pairs + 8, np.arange(8))
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_no_piece_is_empty_whatever_the_classes_say(name):
+    text = np.frombuffer(b" 1 a\n", np.uint8)
+    ends = np.zeros(text.size, np.int64)
+    for kind in range(32):
+        classes = np.full(0x110000, kind, np.uint8)
+        count = split(text, PATTERNS[name].code, classes, ends)
+        assert np.all(np.diff(ends[:count], prepend=0) > 0)
+        assert ends[count - 1] == text.size
+
+
+def test_a_view_without_its_files_is_refused():
+    view = view_state(ViewKind.WINDOWS, num_samples=1, num_records=9, width=8)
+    layout, _ = token_layout(1, 8)
+    with pytest.raises(ValueError, match="records"):
+        BatchReader(view, layout, (None,) * 5, None, max_segments=9, scratch_bytes=1 << 12)
+
+
+@pytest.mark.parametrize("sizes", [{"width": -1}, {"stride": -1}, {"stride": 1 << 62}])
+def test_windows_whose_sizes_overflow_are_refused(sizes):
+    with pytest.raises(ValueError, match=r"negative|beyond"):
+        view_state(ViewKind.WINDOWS, **({"num_samples": 9, "num_records": 99, "width": 8} | sizes))
 
 
 class _WithoutMemory:

@@ -46,7 +46,7 @@ cdef struct Cursor:
     int64_t target_bytes
     int64_t text_of_compressed  # bytes of text estimated for a compressed byte
     int64_t at  # where the next frame begins
-    Run run  # the frames before that which are not reported yet
+    Run run  # frames before it that are not reported yet
     FrameFault fault
     int64_t fault_at
     int64_t fault_detail
