@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from itertools import islice
 
 import numpy as np
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, StateError, UsageError
-from tests.conftest import write
+from tests.conftest import num_reading_threads, write
 
 SEQ_LEN = 5
 
@@ -192,18 +191,16 @@ def test_threads_that_share_a_loader_get_every_batch_once(data):
         loader = penstock.Loader(data.windows(SEQ_LEN), 1, output="numpy", prefetch=prefetch)
         got = []
 
-        def take(loader=loader, got=got):
-            got.extend(map(inputs, loader))
+        def take(batches, got=got):
+            got.extend(map(inputs, batches))
 
-        threads = [threading.Thread(target=take) for _ in range(3)]
+        threads = [threading.Thread(target=take, args=(iter(loader),)) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        counts = {str(batch): got.count(batch) for batch in whole}
-        # A thread that looks while another takes the last batch goes on into the next epoch.
-        assert set(counts.values()) <= {1, 2, 3}
-        assert len(got) == loader.position
+        assert sorted(got) == whole
+        assert loader.position == len(whole)
         loader.close()
 
 
@@ -407,17 +404,16 @@ def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path,
 def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
     loader = penstock.Loader(data.windows(SEQ_LEN), 4)
     next(iter(loader))
-    assert any(thread.name == "penstock" for thread in threading.enumerate())
+    assert num_reading_threads() > 0
     loader.close()
     loader.close()
-    assert not any(thread.name == "penstock" for thread in threading.enumerate())
+    assert num_reading_threads() == 0
     with loader:
         next(iter(loader))
-    assert not any(thread.name == "penstock" for thread in threading.enumerate())
+    assert num_reading_threads() == 0
     next(iter(loader))
-    del loader
-    gc.collect()  # tells the threads to end, but does not wait: it may run anywhere
-    while any(thread.name == "penstock" for thread in threading.enumerate()):
+    del loader  # tells the threads to end, but does not wait: the collector may do it anywhere
+    while num_reading_threads():
         time.sleep(0.001)
 
 
@@ -434,20 +430,17 @@ def test_nothing_stays_open_after_close(data, prefetch):
 
 @pytest.mark.usefixtures("no_thread_is_left")
 @pytest.mark.parametrize("prefetch", [0, 8])
-def test_a_failed_read_reaches_the_consumer_in_its_turn_with_the_traceback_of_the_thread(
-    tmp_path, tokens, prefetch
-):
+def test_a_failed_read_reaches_the_consumer_in_its_turn(tmp_path, tokens, prefetch):
     data = write(tmp_path / "d", tokens, cuts=[500])
     second = tmp_path / "d" / "00001.stream"
     whole = second.read_bytes()
     loader = penstock.Loader(data.windows(50), 1, shuffle=False, prefetch=prefetch, output="numpy")
     second.write_bytes(whole[:-10])
     got = []
-    with pytest.raises(FormatError, match=r"00001\.stream: 996 bytes, expected 1,006") as failure:
+    with pytest.raises(FormatError, match=r"00001\.stream: 996 bytes, expected 1,006"):
         for batch in loader:
             got.append(inputs(batch))
     assert len(got) == 9  # the tenth window reaches over into the second shard
-    assert "in serve" in "".join(traceback.format_exception(failure.value))
     assert loader.position == 9
     second.write_bytes(whole)
     got += [inputs(batch) for batch in loader]  # the same position is tried again
@@ -462,8 +455,11 @@ def test_statistics_count_what_was_handed_out(data):
         while loader.stats.ready < 4:  # the queue fills up while nobody takes from it
             time.sleep(0.001)
     assert (stats.batches, stats.samples, stats.tokens) == (7, 28, 140)
-    assert stats.waited_seconds > 0
     assert loader.stats.ready == 0
+    with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=0) as loader:
+        next(iter(loader))
+        waited = loader.stats.waited_seconds
+    assert loader.stats.waited_seconds == waited > 0
 
 
 @pytest.mark.parametrize(
@@ -538,14 +534,12 @@ class InterruptError(Exception):
 
 
 def interrupt_at_line(number, function):
-    """Call `function`, and raise at the n-th line that runs in the loader or its engine."""
+    """Call `function`, and raise at the n-th line of ours that runs in Python."""
     count = 0
 
     def trace(frame, event, argument):
         nonlocal count
-        if not frame.f_code.co_filename.endswith(("/load/loader.py", "/load/prefetch.py")):
-            return None
-        if frame.f_code.co_name == "_close_descriptors":  # the collector swallows what it raises
+        if "/penstock/" not in frame.f_code.co_filename:
             return None
         count += event == "line"
         if count == number:
@@ -581,10 +575,10 @@ def test_an_interrupt_at_any_line_neither_repeats_nor_skips_a_step(data, tokens,
         loader.close()
         if not interrupted:
             break
-    assert number > 5
+    assert number > (40 if moment == "first batch" else 1)
     del loader, act, batch
     gc.collect()  # an engine whose close was interrupted ends with its loader
-    while any(thread.name == "penstock" for thread in threading.enumerate()):
+    while num_reading_threads():
         time.sleep(0.001)
 
 

@@ -806,14 +806,18 @@ def test_a_row_takes_one_read_and_neighbouring_rows_take_it_together(tmp_path):
 
 
 def test_a_decoder_runs_in_the_reading_thread(numbered):
-    names = set()
+    local, calls = threading.local(), []
 
     def decode(blob):
-        names.add(threading.current_thread().name)
+        local.count = getattr(local, "count", 0) + 1
+        calls.append((threading.get_ident(), local.count))
         return blob
 
-    for prefetch, expected in ((2, "penstock"), (0, threading.current_thread().name)):
-        names.clear()
-        with penstock.Loader(numbered.windows(7, metadata=decode), 4, prefetch=prefetch) as loader:
-            next(iter(loader))
-        assert names == {expected}
+    for prefetch in (2, 0):
+        local, calls = threading.local(), []
+        view = numbered.windows(7, metadata=decode)
+        with penstock.Loader(view, 4, prefetch=prefetch, threads=1) as loader:
+            list(islice(loader, 3))
+        assert {ident == threading.get_ident() for ident, _ in calls} == {prefetch == 0}
+        # Thread-local variables last as long as the thread.
+        assert [count for _, count in calls] == list(range(1, len(calls) + 1))

@@ -1,3 +1,4 @@
+import pickle
 from itertools import islice
 
 import pytest
@@ -30,6 +31,13 @@ def plans(draw):
     ]
 
 
+def steps_from(plan, position):
+    while True:
+        step = plan.step_at(position)
+        yield step
+        position = step.end
+
+
 def positions_of(plan, step):
     return [step.position + plan.rank + k * plan.ranks for k in range(step.rows)]
 
@@ -60,7 +68,7 @@ def test_the_number_of_steps_is_exact_on_every_rank(ranks, start):
         if plan.endless:
             continue
         end = plan.end_of_epoch(start)
-        steps = list(islice(plan.steps_from(start), plan.num_steps(start)))
+        steps = list(islice(steps_from(plan, start), plan.num_steps(start)))
         assert steps[-1].end == end
         assert all(step.end < end for step in steps[:-1])
         assert plan.num_steps(start) == ranks[0].num_steps(start) >= 1
@@ -80,7 +88,7 @@ def test_a_short_last_step_is_kept_with_rows_that_differ_by_at_most_one():
 
 def test_wrap_takes_the_missing_rows_from_the_next_epoch_and_goes_on_after_them():
     plan = Plan(num_samples=10, batch_size=4, tail="wrap")
-    assert [step.position for step in islice(plan.steps_from(0), 6)] == [0, 4, 8, 12, 16, 20]
+    assert [step.position for step in islice(steps_from(plan, 0), 6)] == [0, 4, 8, 12, 16, 20]
     assert plan.num_steps(0) == 3
     assert plan.num_steps(12) == 2
 
@@ -98,3 +106,14 @@ def test_wrap_takes_the_missing_rows_from_the_next_epoch_and_goes_on_after_them(
 def test_what_cannot_work_is_refused_with_the_remedy(settings, words):
     with pytest.raises(UsageError, match=words):
         Plan(**({"num_samples": 10, "batch_size": 1} | settings))
+
+
+def test_a_plan_travels_to_other_processes():
+    plan = Plan(num_samples=10, batch_size=2, rank=1, ranks=2, tail="keep")
+    copy = pickle.loads(pickle.dumps(plan))
+    assert [tuple(copy.step_at(position)) for position in (0, 4, 8)] == [
+        (0, 2, 4),
+        (4, 2, 8),
+        (8, 1, 10),
+    ]
+    assert copy.tail == "keep"

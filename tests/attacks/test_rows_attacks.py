@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock
-import penstock.load.prefetch  # for children: each of them would load the kernels by itself
+import penstock.load.loader  # for children: each of them would load it by itself
 from penstock.audit import audit_tokens
 from penstock.errors import FormatError, PenstockError, VerificationError
 from tests.test_packing import EXTRAS, POLICIES, numbered, write_numbered

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from penstock.load.serving import BatchServer
+from penstock.load.plan import Plan
+from penstock.load.step_reader import StepReader
 from penstock.order.evaluation import OrderKind, OrderState
 from penstock.read.files import GEOMETRY, Files, ShardFiles
 from penstock.read.numbers import convert_numbers
@@ -19,7 +20,7 @@ from tests.kernels.test_batches import view_state
 
 def test_none_is_no_object_and_no_buffer():
     with pytest.raises(TypeError):
-        BatchServer(None, None, None, 1)
+        StepReader(Plan(num_samples=1, batch_size=1), None, None, None)
     with pytest.raises(TypeError):
         OrderState(OrderKind.SHUFFLED, 10, 0, 1, 1).samples_at(None, None)
 

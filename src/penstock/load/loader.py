@@ -1,41 +1,36 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
 import os
-import threading
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
-from penstock.load.buffers import Memory, PinnedPool, Pool
-from penstock.load.owning import EngineOwner
+from penstock.load.batch_maker import BatchMaker
+from penstock.load.batch_memory import Pool
+from penstock.load.owning import Closable
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank
+from penstock.load.source import Source
 from penstock.load.tensors import (
-    as_tensors,
     check_output,
     find_worker,
+    from_numpy,
+    new_pinned,
     plain_dtype,
     register_as_dataset,
-    shower,
 )
-from penstock.load.token_digest import token_digest
-from penstock.order import Indices, LengthBuckets, Order, Shuffle, digest_text, make_order
+from penstock.load.walk import Iteration, Walk
+from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
 from penstock.views.view import View
-
-if TYPE_CHECKING:
-    from penstock.load.prefetch import Decoded, Engine
 
 STATE_VERSION = 1
 _MAX_POSITION = 1 << 62
-MAX_DEPTH = 512  # as many replies fit into the smallest pipe there is, one page
+_MAX_DEPTH = 512
 
 Batch = dict[str, Any]
 
@@ -64,7 +59,7 @@ def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
     return make_order(shuffle, len(view), seed)
 
 
-class Loader(EngineOwner):
+class Loader(Closable):
     """Batches of `view`, one epoch per `iter`, the same global order on any number of ranks.
 
     Arguments:
@@ -134,50 +129,38 @@ class Loader(EngineOwner):
         check_output(output, pin_memory=pin_memory)
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
-        self._output = output
-        self._layout = view.layout(self.plan.batch_size, plain_dtype(dtype))
-        self._pin_memory = pin_memory
-        self._prefetch = integer("prefetch", prefetch, 0, MAX_DEPTH)
         if threads is None:
             threads = min(4, len(os.sched_getaffinity(0)))
-        self._threads = integer("threads", threads, 1, 64)
-        self._announce = integer("announce", announce, 0, MAX_DEPTH)
-        self._digest_tokens = digest_tokens
-        self._worker = (0, 1)
+        self._source = Source(
+            view=view,
+            order=self.order,
+            layout=view.layout(self.plan.batch_size, plain_dtype(dtype)),
+            plan=self.plan,
+            prefetch=integer("prefetch", prefetch, 0, _MAX_DEPTH),
+            threads=integer("threads", threads, 1, 64),
+            announce=integer("announce", announce, 0, _MAX_DEPTH),
+            output=output,
+            digests_tokens=digest_tokens,
+        )
+        self._pin_memory = pin_memory
         self._share_is_open = False
-        self._position = 0
-        self._num_jumps = 0
-        self._reset()
+        self._walk = self._new_walk()
 
-    def _reset(self) -> None:
-        """Forget what was handed out and started; the position stays."""
-        self._engine: Engine | None = None
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
-        # Two beside those read ahead: the batch in the user's hand, and the one that comes next.
-        make_pool = PinnedPool if self._pin_memory else Pool
-        self._pool = make_pool(self._layout.num_bytes, self._prefetch + 2)
-        self._show = {
-            name: shower(place, self._output, pinned=self._pin_memory)
-            for name, place in self._layout.places().items()
-        }
+    def _new_walk(self) -> Walk:
+        source, layout = self._source, self._source.layout
         register_as_dataset(Loader)
-        self._last_step: Step | None = None
-        self._token_sum: str | None = None
-        self._num_batches = self._num_samples = self._num_tokens = 0
-        self._waited_before = 0.0
+        # Two beside those read ahead: the batch in the user's hand, and the one that comes next.
+        new_tensor = new_pinned if self._pin_memory else None
+        pool = Pool(layout.num_bytes, source.prefetch + 2, new_tensor)
+        maker = BatchMaker(layout.places(), layout.rows, from_numpy(source.output))
+        finish = source.finish if source.finishes else None
+        return Walk(self.plan, pool, maker, source.new_queue, finish)
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""
-        number, count = self._use_worker(find_worker())
-        if count > 1:
-            yield from self._iterate_as_worker(number, count)
-            return
-        jumps, end = self._num_jumps, self.plan.end_of_epoch(self._position)
-        while self.plan.endless or self._position < end:
-            yield self._next()
-            if jumps != self._num_jumps:  # load_state_dict was called meanwhile
-                jumps, end = self._num_jumps, self.plan.end_of_epoch(self._position)
+        number, count = find_worker()
+        self._walk.use_share((number, count))
+        return Iteration(self._walk) if count == 1 else self._iterate_as_worker(number, count)
 
     def _iterate_as_worker(self, number: int, count: int) -> Iterator[Batch]:
         """Every `count`-th batch from `number` on, as DataLoader collects from its workers."""
@@ -188,19 +171,18 @@ class Loader(EngineOwner):
             )
         self._share_is_open = True
         while self.plan.endless:
-            yield self._next()
-        end = self.plan.end_of_epoch(self._position)
-        for _ in range(number, self.plan.num_steps(self._position), count):
-            yield self._next()
-        self._stop_engine()
-        self._position = end
+            yield self._walk.take()
+        end = self.plan.end_of_epoch(self.position)
+        for _ in range(number, self.plan.num_steps(self.position), count):
+            yield self._walk.take()
+        self._walk.jump_to(end)
         self._share_is_open = False
 
     def __len__(self) -> int:
         """How many batches the next `iter` gives: on every rank the same."""
         if self.plan.endless:
             raise TypeError("an endless loader has no length")
-        return self.plan.num_steps(self._position)
+        return self.plan.num_steps(self.position)
 
     def __bool__(self) -> bool:
         return True  # `if loader` must not ask an endless one for its length
@@ -209,7 +191,7 @@ class Loader(EngineOwner):
         """What to save: a position in the global order, and what it is a position in."""
         return {
             "version": STATE_VERSION,
-            "position": self._position,
+            "position": self.position,
             "seed": self.order.seed,
             "order": self.order.fingerprint,
             "view": self.view.fingerprint,
@@ -239,12 +221,11 @@ class Loader(EngineOwner):
         position = state["position"]
         if type(position) is not int or not 0 <= position < _MAX_POSITION:
             raise StateError(f"position is {position!r}, not a count of samples")
-        self._notice_fork()
-        with self._lock:
-            self._stop_engine()
-            self._last_step = self._token_sum = None
-            self._position = self.plan.settle(position)
-            self._num_jumps += 1
+        self._walk.jump_to(self.plan.settle(position))
+
+    def close(self) -> None:
+        """End all threads; iterating again starts them again."""
+        self._walk.close()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to where iterating from the start would begin this epoch.
@@ -258,23 +239,23 @@ class Loader(EngineOwner):
     @property
     def position(self) -> int:
         """How many samples of the global order all ranks together have been handed."""
-        return self._position
+        return self._walk.position
 
     @property
     def epoch(self) -> int:
         """The epoch that the next batch begins in."""
-        return self.plan.settle(self._position) // self.plan.num_samples
+        return self.plan.settle(self.position) // self.plan.num_samples
 
     @property
     def stats(self) -> LoaderStats:
         """Counts since this loader was made."""
-        engine = self._engine
+        walk = self._walk
         return LoaderStats(
-            batches=self._num_batches,
-            samples=self._num_samples,
-            tokens=self._num_tokens,
-            waited_seconds=self._waited_before + (engine.waited_seconds if engine else 0.0),
-            ready=engine.num_ready if engine else 0,
+            batches=walk.num_batches,
+            samples=walk.num_samples,
+            tokens=walk.num_tokens,
+            waited_seconds=walk.waited_seconds,
+            ready=walk.num_ready,
         )
 
     def samples(self) -> Indices:
@@ -299,113 +280,24 @@ class Loader(EngineOwner):
         every way of splitting the step. Needs `digest_tokens=True`.
         """
         self._step_handed_out()
-        if self._token_sum is None:
+        digest: str | None = self._walk.finished
+        if digest is None:
             raise UsageError("make the loader with digest_tokens=True to hash its tokens")
-        return self._token_sum
-
-    def _next(self) -> Batch:
-        self._notice_fork()
-        with self._lock:
-            return self._next_of_thread()
-
-    def _next_of_thread(self) -> Batch:
-        step, memory, decoded = self._get_step()
-        if step.position != self._position and self._worker == (0, 1):
-            # An interrupt fell between taking a step and counting it: the engine is one ahead.
-            self._stop_engine()
-            step, memory, decoded = self._get_step()
-        if self._digest_tokens:
-            self._token_sum = self._hash_tokens(memory.array, step)
-        counts = memory.counts
-        num_tokens = int(counts["num_tokens"])
-        lent = self._pool.lend(memory)
-        batch = {name: show(lent, step.rows, counts) for name, show in self._show.items()}
-        if "cu_seqlens" in batch:
-            batch["max_seqlen"] = int(counts["max_seqlen"])
-        if decoded:
-            batch |= as_tensors(decoded, self._output)
-        self._last_step = step
-        self._num_batches += 1
-        self._num_samples += step.rows
-        self._num_tokens += num_tokens
-        self._position = step.end  # last, so that an interrupt before it loses nothing
-        return batch
-
-    def _notice_fork(self) -> None:
-        """Start anew in a forked child: it has no threads, and perhaps a lock one of them held."""
-        if self._pid != os.getpid():
-            self._stop_engine()
-            self._reset()
-
-    def _get_step(self) -> "tuple[Step, Memory, Decoded]":
-        try:
-            if self._engine is None:
-                self._engine = self._new_engine()
-                self._engine.start()
-            return self._engine.get()
-        except BaseException:
-            self._stop_engine()  # the position still is that of the step that failed
-            raise
-
-    def _use_worker(self, worker: tuple[int, int]) -> tuple[int, int]:
-        """Take every `count`-th step from `number` on, as DataLoader collects from its workers."""
-        if worker != self._worker:
-            self._stop_engine()
-            self._worker = worker
-        return worker
-
-    def _new_engine(self) -> "Engine":
-        from penstock.load.prefetch import Prefetcher, Source, Synchronous, Tickets
-
-        source = Source(
-            view=self.view,
-            order=self.order,
-            layout=self._layout,
-            rank=self.plan.rank,
-            ranks=self.plan.ranks,
-            num_threads=self._threads if self._prefetch else 1,
-        )
-        number, count = self._worker
-        steps = islice(self.plan.steps_from(self._position), number, None, count)
-        uses_pread = self.view.dataset.access == "pread"
-        tickets = Tickets(source, steps, self._announce if uses_pread else 0)
-        engine: Engine = (
-            Prefetcher(source, tickets, self._pool, self._prefetch)
-            if self._prefetch
-            else Synchronous(source, tickets, self._pool)
-        )
-        self._finalizer = weakref.finalize(self, engine.abandon)
-        self._finalizer.atexit = False  # at exit, `prefetch` closes all engines, and waits
-        return engine
-
-    def _stop_engine(self) -> None:
-        # First of all let go of it: interrupted, a half-closed engine must not be used again.
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            self._waited_before += engine.waited_seconds
-            engine.close()
-            self._finalizer.detach()
+        return digest
 
     def _step_handed_out(self) -> Step:
-        if self._last_step is None:
+        step = self._walk.last_step
+        if step is None:
             raise UsageError("no batch has been handed out yet")
-        return self._last_step
-
-    def _hash_tokens(self, memory: NDArray[np.uint8], step: Step) -> str:
-        places, counts = self._layout.places(), self._layout.counts(memory)
-        inputs, labels = (
-            np.ascontiguousarray(places[name].of(memory, step.rows, counts), np.int64)
-            for name in ("input_ids", "labels")
-        )
-        lengths = self._layout.row_lengths(memory, step.rows)
-        first = step.position + self.plan.rank
-        return digest_text(token_digest(inputs, labels, lengths, first, self.plan.ranks))
+        return step
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
-        left_out = ("_engine", "_finalizer", "_lock", "_pool", "_show")
-        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+        settings = {key: value for key, value in self.__dict__.items() if key != "_walk"}
+        return settings | {"position": self.position}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        position = state.pop("position")
         self.__dict__.update(state)
-        self._reset()
+        self._walk = self._new_walk()
+        self._walk.jump_to(position)

@@ -35,8 +35,27 @@ def leave_signals_to_others() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
-class EngineOwner(ABC):
-    """A loader that can be closed, and used as a context."""
+class Closable(ABC):
+    """What can be closed, and used as a context."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all threads; iterating again starts them again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class EngineOwner(Closable):
+    """A loader with an engine in Python."""
 
     _lock: threading.RLock
 
@@ -53,14 +72,3 @@ class EngineOwner(ABC):
         self._notice_fork()
         with self._lock:
             self._stop_engine()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

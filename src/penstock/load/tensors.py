@@ -1,7 +1,6 @@
 """Where torch is met: tensors, page-locked memory, workers; imported only when needed."""
 
 import contextlib
-import math
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -11,7 +10,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from penstock.errors import UsageError
-from penstock.read.layout import Place
 
 
 def check_output(output: str, *, pin_memory: bool) -> None:
@@ -35,28 +33,21 @@ def plain_dtype(dtype: Any) -> DTypeLike | None:
     return name.removeprefix("torch.") if name.startswith("torch.") else dtype
 
 
-def shower(place: Place, output: str, *, pinned: bool) -> Callable[[Any, int, Any], Any]:
-    """How an output of a batch's memory is handed out; what torch has no type for stays NumPy."""
+def from_numpy(output: str) -> Callable[[Any], Any] | None:
+    """What makes an output of an array: torch's function, or nothing."""
     if output == "numpy":
-        return place.of
+        return None
     import torch
 
-    try:
-        dtype = torch.from_numpy(np.empty(0, place.dtype)).dtype
-    except TypeError:
-        if not pinned:
-            return place.of
-        # A copy, so that it need not keep page-locked memory from being used again.
-        return lambda block, rows, counts: place.of(block.numpy(), rows, counts).copy()
-    if not pinned:
-        return lambda memory, rows, counts: torch.from_numpy(place.of(memory, rows, counts))
+    make: Callable[[Any], Any] = torch.from_numpy
+    return make
 
-    def show(block: Any, rows: int, counts: Any) -> Any:
-        shape = place.shape(rows, counts)
-        num_bytes = math.prod(shape) * place.dtype.itemsize
-        return block[place.offset : place.offset + num_bytes].view(dtype).view(*shape)
 
-    return show
+def new_pinned(num_bytes: int) -> Any:
+    """Page-locked memory: torch's allocator uses it again when no copy is queued."""
+    import torch
+
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
 def as_tensors(decoded: dict[str, Any], output: str) -> dict[str, Any]:

@@ -61,6 +61,7 @@ cdef class BatchReader:
     cdef ViewState view
     cdef LayoutTable layout
     cdef tuple files
+    cpdef void close(self)
 
 
 cdef bint fill_batch(

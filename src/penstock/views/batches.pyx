@@ -163,6 +163,12 @@ cdef class BatchReader:
             done = fill_batch(&self.reading, first, samples.shape[0], <char *>&memory[0])
         return done
 
+    cpdef void close(self):
+        """Close the files; they are opened again when they are read."""
+        for files in self.files:
+            if files is not None:
+                (<Files>files).close()
+
     @property
     def fault(self):
         """What went wrong with the last batch, for `LocalReader.error`."""

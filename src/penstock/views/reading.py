@@ -31,21 +31,21 @@ class SampleReader:
             FileKind.FIELD_APART: layout.apart is not None,
         }
         num_sharers *= sum(wanted.values())
-        self._files = {
+        files = {
             kind: self._reader.new_files(kind, num_sharers=num_sharers)
             for kind, is_wanted in wanted.items()
             if is_wanted
         }
         spans = SpanTable(layout.rows, layout.width) if with_metadata else None
         self._spans = (
-            SpanReader(self._reader, view.metadata, spans, self._files[FileKind.METADATA_BYTES])
+            SpanReader(self._reader, view.metadata, spans, files[FileKind.METADATA_BYTES])
             if spans is not None
             else None
         )
         self.batches = BatchReader(
             view.for_kernels(),
             layout.for_kernels(),
-            tuple(self._files.get(kind) for kind in FileKind),
+            tuple(files.get(kind) for kind in FileKind),
             spans,
             max_segments=view.max_segments,
             scratch_bytes=layout.scratch_bytes,
@@ -78,5 +78,4 @@ class SampleReader:
 
     def close(self) -> None:
         """Close the files."""
-        for files in self._files.values():
-            files.close()
+        self.batches.close()

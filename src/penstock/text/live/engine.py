@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.load.buffers import Memory, Pool
+from penstock.load.batch_memory import BatchMemory, Pool
 from penstock.load.owning import end_at_exit, leave_signals_to_others
 from penstock.read.layout import BatchLayout
 from penstock.text.live.packer import Packer
@@ -50,7 +50,7 @@ class Work:
 class Ready:
     """A batch that is packed."""
 
-    memory: Memory
+    memory: BatchMemory
     rows: int
     snapshots: tuple[Snapshot, ...]
     """of the lanes, after it"""
@@ -164,7 +164,7 @@ class Engine:
     def _pack_batch(self, packer: Packer, lane_of_row: NDArray[np.int64]) -> Ready:
         started, waited = time.perf_counter(), self._seconds.waiting_for_tokens
         memory = self._pool.take()
-        filled = packer.pack(lane_of_row, memory.array, self._next_tokens)
+        filled = packer.pack(lane_of_row, memory, self._next_tokens)
         for lane in set(lane_of_row.tolist()):  # others are as they were; one takes 60 KB
             self._snapshots[lane] = packer.snapshot(lane)
         waited = self._seconds.waiting_for_tokens - waited

@@ -11,15 +11,17 @@ import numpy as np
 
 from penstock.arguments import integer
 from penstock.errors import PenstockError, StateError, UsageError
-from penstock.load.buffers import PinnedPool, Pool
+from penstock.load.batch_maker import BatchMaker
+from penstock.load.batch_memory import Pool
 from penstock.load.owning import EngineOwner
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import (
     check_output,
     find_worker,
+    from_numpy,
+    new_pinned,
     plain_dtype,
     register_as_dataset,
-    shower,
 )
 from penstock.text.live.lanes import Dealing, Lanes
 from penstock.text.live.packing import LivePolicy, Packing
@@ -173,12 +175,9 @@ class TextLoader(EngineOwner):
         self._pid = os.getpid()
         self._lock = threading.RLock()
         # Beside those packed ahead: the one in the making, and some in the user's hands.
-        make_pool = PinnedPool if self._pin_memory else Pool
-        self._pool = make_pool(self._layout.num_bytes, self._prefetch + 4)
-        self._show = {
-            name: shower(place, self._output, pinned=self._pin_memory)
-            for name, place in self._layout.places().items()
-        }
+        new_tensor = new_pinned if self._pin_memory else None
+        self._pool = Pool(self._layout.num_bytes, self._prefetch + 4, new_tensor)
+        self._maker = BatchMaker(self._layout.places(), self._layout.rows, from_numpy(self._output))
         register_as_dataset(TextLoader)
         self._counts, self._seconds, self._skipped = Counts(), Seconds(), SkippedRows()
         self._first: tuple[float, int] | None = None
@@ -370,15 +369,11 @@ class TextLoader(EngineOwner):
             ready = self._get_ready()
             now = time.perf_counter()
             self._seconds.consumer_waiting += now - started
-            self._first = self._first or (now, int(ready.memory.counts["num_tokens"]))
-            counts, rows = ready.memory.counts, ready.rows
-            lent = self._pool.lend(ready.memory)
-            batch = {name: show(lent, rows, counts) for name, show in self._show.items()}
-            if "cu_seqlens" in batch:
-                batch["max_seqlen"] = int(counts["max_seqlen"])
+            self._first = self._first or (now, ready.memory.num_tokens)
+            batch = self._maker.make(ready.memory, ready.rows)
             self._counts.batches += 1
-            self._counts.rows += rows
-            self._counts.tokens += int(counts["num_tokens"])
+            self._counts.rows += ready.rows
+            self._counts.tokens += ready.memory.num_tokens
             self._counts.cropped = self._cropped_before + ready.num_cropped
             # Last, and at once, so that an interrupt before it loses nothing.
             position = self._reached.position + self.batch_size * self.ranks
@@ -473,7 +468,7 @@ class TextLoader(EngineOwner):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no memory."""
-        left_out = ("_engine", "_finalizer", "_lock", "_pool", "_show")
+        left_out = ("_engine", "_finalizer", "_lock", "_maker", "_pool")
         state = {key: value for key, value in self.__dict__.items() if key not in left_out}
         epoch, position, *_ = self._reached
         return state | {"_reached": Reached(epoch, position, self._states())}

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StateError
+from penstock.load.batch_memory import BatchMemory
 from penstock.read.layout import BatchLayout
 from penstock.text.live.lane import ABSENT, Outcome, Policy
 from penstock.text.live.packing import Packing
@@ -62,7 +63,7 @@ class Packer:
     def pack(
         self,
         lane_of_row: NDArray[np.int64],
-        memory: NDArray[np.uint8] | None,
+        memory: NDArray[np.uint8] | BatchMemory | None,
         next_tokens: Callable[[int], Tokens | None],
     ) -> NDArray[np.int64]:
         """Fill rows, each from its lane, into a batch's memory; returns the lanes of those rows.

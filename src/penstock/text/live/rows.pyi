@@ -3,6 +3,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.load.batch_memory import BatchMemory
 from penstock.read.segments import LayoutTable
 from penstock.text.live.lane import Outcome, Policy
 
@@ -25,7 +26,9 @@ class LaneBuffers:
     @property
     def next_row(self) -> int: ...
     def begin_batch(self) -> None: ...
-    def pack(self, lane_of_row: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> Outcome: ...
+    def pack(
+        self, lane_of_row: NDArray[np.int64], memory: NDArray[np.uint8] | BatchMemory | None
+    ) -> Outcome: ...
     def feed(
         self,
         lane: int,

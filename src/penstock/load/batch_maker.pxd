@@ -1,0 +1,32 @@
+"""From the memory of a batch to the batch. See `batch_maker.pyx`."""
+
+from libc.stdint cimport int64_t
+
+from penstock.load.batch_memory cimport BatchMemory
+from penstock.read.segments cimport Counts
+
+cdef enum Length:
+    OF_LAYOUT
+    OF_WIDEST_ROW
+    OF_BOUNDARIES
+
+
+cdef class Shown:
+    cdef str name
+    cdef object dtype
+    cdef int64_t offset
+    cdef int64_t rows
+    cdef tuple row_shape
+    cdef tuple shape
+    cdef Length length
+    cdef object torch_dtype
+    cdef tuple shape_of(self, int64_t rows, const Counts *counts)
+    cdef object as_array(self, memory, tuple shape)
+    cdef object as_pinned(self, block, tuple shape)
+
+
+cdef class BatchMaker:
+    cdef list outputs
+    cdef object from_numpy
+    cdef bint has_boundaries
+    cpdef dict make(self, BatchMemory memory, int64_t rows)

@@ -1,0 +1,92 @@
+"""From the memory of a batch to the dict that the user gets, without a Python frame.
+
+Arrays and tensors are new objects every time; what they show is the memory, which they keep alive.
+"""
+
+import math
+
+import numpy as np
+
+from libc.stdint cimport int64_t
+
+from penstock.load.batch_memory cimport BatchMemory
+from penstock.read.segments cimport Counts
+
+cdef object ndarray = np.ndarray
+
+
+cdef class Shown:
+    """One output of a batch: where it lies, and what is made of it."""
+
+    def __cinit__(self, str name, place, int64_t rows, torch_dtype):
+        self.name, self.dtype, self.offset = name, place.dtype, place.offset
+        self.rows, self.row_shape, self.torch_dtype = rows, place.row_shape, torch_dtype
+        self.shape = (rows, *place.row_shape)
+        self.length = OF_LAYOUT
+        if place.count == "width":
+            self.length = OF_WIDEST_ROW
+        elif place.count == "num_boundaries":
+            self.length = OF_BOUNDARIES
+
+    cdef tuple shape_of(self, int64_t rows, const Counts *counts):
+        """Its shape in a batch of `rows` rows."""
+        if self.length == OF_BOUNDARIES:
+            return (counts.num_boundaries,)
+        if self.length == OF_WIDEST_ROW:
+            return (rows, counts.width, *self.row_shape[1:])
+        return self.shape if rows == self.rows else (rows, *self.row_shape)
+
+    cdef object as_array(self, memory, tuple shape):
+        """An array on the memory."""
+        if 0 in shape:
+            return ndarray(shape, self.dtype)
+        return ndarray(shape, self.dtype, memory, self.offset)
+
+    cdef object as_pinned(self, block, tuple shape):
+        """A tensor on page-locked memory, itself a tensor of bytes."""
+        cdef int64_t num_bytes = math.prod(shape) * self.dtype.itemsize
+        if self.torch_dtype is None:
+            # A copy, so that it need not keep page-locked memory from being used again.
+            return self.as_array(block.numpy(), shape).copy()
+        return block[self.offset:self.offset + num_bytes].view(self.torch_dtype).view(shape)
+
+
+cdef class BatchMaker:
+    """Makes batches of `rows` rows as NumPy arrays, or as torch tensors by `from_numpy`.
+
+    What torch has no type for stays NumPy.
+    """
+
+    def __cinit__(self, dict places, int64_t rows, from_numpy=None):
+        self.from_numpy = from_numpy
+        self.has_boundaries = "cu_seqlens" in places
+        self.outputs = []
+        for name, place in places.items():
+            torch_dtype = None
+            if from_numpy is not None:
+                try:
+                    torch_dtype = from_numpy(np.empty(0, place.dtype)).dtype
+                except TypeError:
+                    pass
+            self.outputs.append(Shown(name, place, rows, torch_dtype))
+
+    cpdef dict make(self, BatchMemory memory, int64_t rows):
+        """The batch that was read into `memory`."""
+        cdef const Counts *counts = memory.counts()
+        cdef dict batch = {}
+        cdef Shown shown
+        cdef tuple shape
+        if not memory.address:
+            raise ValueError("this memory is not of a pool")
+        for shown in self.outputs:
+            shape = shown.shape_of(rows, counts)
+            if memory.tensor is not None:
+                output = shown.as_pinned(memory.tensor, shape)
+            else:
+                output = shown.as_array(memory, shape)
+                if shown.torch_dtype is not None:
+                    output = self.from_numpy(output)
+            batch[shown.name] = output
+        if self.has_boundaries:
+            batch["max_seqlen"] = counts.max_seqlen
+        return batch

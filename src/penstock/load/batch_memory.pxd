@@ -1,0 +1,24 @@
+"""The memory of batches. See `batch_memory.pyx`."""
+
+from libc.stdint cimport int64_t
+
+from penstock.read.segments cimport Counts
+
+
+cdef class Pool:
+    cdef readonly int64_t num_bytes
+    cdef int64_t keep
+    cdef void **free_pages  # a stack: the pages that came back last are still in the cache
+    cdef int64_t num_free
+    cdef object new_tensor
+    cpdef BatchMemory take(self)
+
+
+cdef class BatchMemory:
+    cdef Pool pool
+    cdef char *address
+    cdef object tensor  # that owns page-locked memory, or None
+
+    cdef inline const Counts *counts(self) noexcept:
+        """What kernels said about the batch."""
+        return <const Counts *>self.address

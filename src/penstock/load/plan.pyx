@@ -1,0 +1,112 @@
+"""The plan: which positions make up each step, on which rank, decided by arithmetic alone.
+
+Row k of rank r in a step that starts at position p is position p + r + k * ranks. So the union
+over ranks is p to p + batch_size * ranks, whatever the number of ranks, and a saved p continues
+the same global order with any other number of ranks or rows.
+
+Every rank takes the same number of steps. What happens where an epoch is not a multiple of a step:
+
+    drop   the rest of the epoch is left out (with another order every epoch, it is another rest)
+    keep   the last step is short: ranks get rows that differ by at most one, perhaps none
+    wrap   the last step is filled up with the first samples of the next epoch, which go on from
+           there: nothing is lost and nothing comes twice
+"""
+
+from collections import namedtuple
+from typing import Literal
+
+from penstock.arguments import integer
+from penstock.errors import UsageError
+
+from libc.stdint cimport int64_t
+
+Tail = Literal["drop", "keep", "wrap"]
+Step = namedtuple("Step", "position rows end")  # of a `StepSpan`
+
+
+cdef class Plan:
+    """How `num_samples` per epoch are walked."""
+
+    def __cinit__(
+        self, *, num_samples, batch_size, rank=0, ranks=1, tail="drop", endless=False
+    ):
+        self.batch_size = integer("batch_size", batch_size, 1, 1 << 31)
+        self.ranks = integer("ranks", ranks, 1, 1 << 31)
+        self.rank = integer("rank", rank, 0, self.ranks - 1)
+        self.step_size = self.batch_size * self.ranks
+        self.num_samples = num_samples
+        self.tail, self.endless = tail, endless
+        if tail not in ("drop", "keep", "wrap"):
+            raise UsageError(f"tail is {tail!r}; it must be 'drop', 'keep' or 'wrap'")
+        self.drops_rest = tail == "drop" and not endless
+        self.keeps_rest = tail == "keep" and not endless
+        if self.num_samples < 1:
+            raise UsageError("the view has no samples: the dataset is shorter than one row")
+        if self.drops_rest and self.num_samples < self.step_size:
+            raise UsageError(
+                f"an epoch of {self.num_samples:,} samples is less than one step of "
+                f"{self.batch_size} rows on {self.ranks} ranks, so every epoch would be dropped; "
+                "use tail='keep' or 'wrap', or smaller batches"
+            )
+
+    def __reduce__(self):
+        return _make_plan, (
+            self.num_samples, self.batch_size, self.rank, self.ranks, self.tail, self.endless
+        )
+
+    cpdef int64_t left_in_epoch(self, int64_t position) noexcept:
+        """Positions until the next epoch begins, at least 1."""
+        return self.num_samples - position % self.num_samples
+
+    cpdef int64_t settle(self, int64_t position) noexcept:
+        """Move past the rest of an epoch that is too short for a step and is to be dropped."""
+        cdef int64_t left = self.left_in_epoch(position)
+        return position + left if self.drops_rest and left < self.step_size else position
+
+    cdef StepSpan find_step(self, int64_t position) noexcept:
+        """The step that starts at `position`."""
+        cdef int64_t left
+        position = self.settle(position)
+        left = self.left_in_epoch(position)
+        if self.keeps_rest and left < self.step_size:
+            return StepSpan(
+                position, max(0, (left - self.rank + self.ranks - 1) // self.ranks), position + left
+            )
+        return StepSpan(position, self.batch_size, self.settle(position + self.step_size))
+
+    def step_at(self, int64_t position):
+        """The step that starts at `position`."""
+        cdef StepSpan step = self.find_step(position)
+        return Step(step.position, step.rows, step.end)
+
+    cpdef int64_t num_steps(self, int64_t position) noexcept:
+        """Steps from `position` to the end of its epoch."""
+        cdef int64_t left = self.left_in_epoch(self.settle(position))
+        if self.tail == "drop":
+            return left // self.step_size
+        return (left - 1) // self.step_size + 1
+
+    def start_of_epoch(self, epoch):
+        """Where the epoch's first step starts, if the first epoch started at 0."""
+        start = epoch * self.num_samples
+        if self.tail == "wrap":
+            return -(-start // self.step_size) * self.step_size
+        return start
+
+    cpdef int64_t end_of_epoch(self, int64_t position) noexcept:
+        """The position after the last step of the epoch."""
+        position = self.settle(position)
+        if self.tail == "wrap":
+            return position + self.num_steps(position) * self.step_size
+        return position + self.left_in_epoch(position)
+
+
+def _make_plan(num_samples, batch_size, rank, ranks, tail, endless):
+    return Plan(
+        num_samples=num_samples,
+        batch_size=batch_size,
+        rank=rank,
+        ranks=ranks,
+        tail=tail,
+        endless=endless,
+    )

@@ -1,0 +1,79 @@
+"""What a loader reads its steps from, and with how many threads."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.load.batch_memory import BatchMemory
+from penstock.load.plan import Plan, Step
+from penstock.load.step_queue import StepQueue
+from penstock.load.step_reader import StepReader, num_readers
+from penstock.load.tensors import as_tensors
+from penstock.load.token_digest import token_digest
+from penstock.order import Order, digest_text
+from penstock.read.layout import BatchLayout
+from penstock.views.reading import SampleReader
+from penstock.views.view import View
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A view in an order, and how it is read ahead."""
+
+    view: View
+    order: Order
+    layout: BatchLayout
+    plan: Plan
+    prefetch: int
+    threads: int
+    announce: int
+    output: str
+    digests_tokens: bool
+
+    def new_queue(self, position: int, share: tuple[int, int]) -> StepQueue:
+        """The steps from a position on; of a share `(number, count)`, every `count`-th."""
+        number, count = share
+        uses_pread = self.view.dataset.access == "pread"
+        return StepQueue(
+            self.plan,
+            [self._new_reader() for _ in range(self.threads if self.prefetch else 1)],
+            position=position,
+            skip=number,
+            every=count,
+            depth=self.prefetch,
+            announce=self.announce if uses_pread else 0,
+        )
+
+    def _new_reader(self) -> StepReader:
+        num_sharers = max(num_readers() + 1, self.threads)
+        reader = SampleReader(self.view, self.layout, num_sharers)
+        return StepReader(self.plan, self.order.new_state(), self.order.new_state(), reader)
+
+    @property
+    def finishes(self) -> bool:
+        """Whether batches need `finish`."""
+        return self.digests_tokens or self.view.metadata is not None
+
+    def finish(
+        self,
+        batch: dict[str, Any],
+        memory: BatchMemory,
+        step: Step,
+        decoded: dict[str, Any] | None,
+    ) -> str | None:
+        """Add what was decoded to a batch; returns the digest of its tokens, if it is kept."""
+        if decoded:
+            batch |= as_tensors(decoded, self.output)
+        return self._digest(memory, step) if self.digests_tokens else None
+
+    def _digest(self, memory: BatchMemory, step: Step) -> str:
+        content = np.frombuffer(memoryview(memory), np.uint8)
+        places, counts = self.layout.places(), self.layout.counts(content)
+        inputs, labels = (
+            np.ascontiguousarray(places[name].of(content, step.rows, counts), np.int64)
+            for name in ("input_ids", "labels")
+        )
+        lengths = self.layout.row_lengths(content, step.rows)
+        first = step.position + self.plan.rank
+        return digest_text(token_digest(inputs, labels, lengths, first, self.plan.ranks))

@@ -1,0 +1,62 @@
+"""Steps that are read ahead. See `step_queue.pyx`."""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t
+from posix.types cimport pid_t
+
+from penstock.load.batch_memory cimport BatchMemory
+from penstock.load.plan cimport Plan, StepSpan
+from penstock.load.step_reader cimport StepReading, WantedStep
+from penstock.machine.threads cimport pthread_cond_t, pthread_mutex_t, pthread_t
+
+# What the consumer and the threads share; steps are numbered from 0 on, and step k is at
+# k % num_places. The mutex is never held while anybody waits for the GIL.
+cdef struct Queue:
+    pthread_mutex_t mutex
+    pthread_cond_t is_wanted  # there is a step to read, or everything ends
+    pthread_cond_t is_done  # a step that a consumer waits for, or a thread
+    WantedStep *places
+    int64_t num_places
+    int64_t first  # the step that is handed out next
+    int64_t taken  # the first step that no thread has begun to read
+    int64_t end  # the first step that has not been asked for
+    int num_running  # threads
+    int is_stopped
+
+# One thread.
+cdef struct Part:
+    PyObject *owner  # the StepQueue, of which every running thread holds a reference
+    Queue *queue
+    int number
+    StepReading *reading
+    bint decodes
+    pthread_t thread
+
+
+cdef class StepQueue:
+    cdef Queue queue
+    cdef Part *parts
+    cdef int num_threads
+    cdef int num_started
+    cdef bint is_joined
+    cdef pid_t pid
+    cdef Plan plan
+    cdef int64_t every
+    cdef int64_t position  # of the step that is asked for next
+    cdef int64_t position_ahead  # of the step that is announced with it
+    cdef bint announces
+    cdef list readers
+    cdef list memories
+    cdef list decoded
+    cdef list failures
+    cdef object turn
+    cdef double waited
+    cdef StepSpan next_step(self, int64_t *position) noexcept
+    cdef int request(self, BatchMemory memory) except -1
+    cdef int start_threads(self) except -1
+    cdef int wait_for(self, int64_t number) except -1
+    cdef int read_here(self, int64_t number) except -1
+    cdef int advance(self, BatchMemory memory) except -1
+    cdef void stop(self) noexcept
+    cdef void abandon(self) noexcept
+    cdef int conclude(self, int number, int64_t place, bint was_read) except -1

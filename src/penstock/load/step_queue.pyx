@@ -1,0 +1,393 @@
+"""Steps that are read ahead, by threads that never see Python.
+
+The consumer asks for steps and waits for the first of them; threads take steps in order, read
+them, and mark them done. A thread takes the GIL only to have metadata decoded or a fault put into
+words, and at its end. Without threads, whoever waits for a step reads it.
+
+Nothing here can be torn by an interrupt: Python runs signal handlers between its own instructions
+only, and there are none between starting a thread and noting it, or between handing out a step and
+asking for another. A consumer that waits looks for signals every `TICK_MILLISECONDS`.
+
+Every running thread holds a reference to its queue, so a queue that is let go of without `close`
+ends by itself: it cannot be deallocated under its threads.
+"""
+
+import atexit
+import os
+import threading
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from posix.unistd cimport getpid
+
+from penstock.load.batch_memory cimport BatchMemory
+from penstock.load.plan cimport Plan, StepSpan
+from penstock.load.step_reader cimport StepReader, WantedStep, read_step
+from penstock.machine.checks cimport is_set, set_flag
+from penstock.machine.threads cimport (
+    init_condition,
+    name_thread,
+    pthread_cond_broadcast,
+    pthread_cond_destroy,
+    pthread_cond_signal,
+    pthread_cond_wait,
+    pthread_detach,
+    pthread_join,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    seconds_now,
+    start_thread,
+    wait_briefly,
+)
+
+cdef enum:
+    TICK_MILLISECONDS = 50
+
+cdef set running = set()  # queues that have threads
+
+
+@atexit.register
+def _close_all():
+    """End all threads before the interpreter takes what they use."""
+    for queue in list(running):
+        queue.close()
+
+
+cdef class StepQueue:
+    """The steps of `plan` from `position` on, every `every`-th of them, `depth` ahead.
+
+    There is a thread for each of `readers`; with a depth of 0 there is one reader and no thread.
+    With each step, the one that comes `announce` steps later is announced.
+    """
+
+    def __cinit__(
+        self,
+        Plan plan,
+        list readers,
+        *,
+        int64_t position,
+        int64_t skip,
+        int64_t every,
+        int64_t depth,
+        int64_t announce,
+    ):
+        cdef StepReader reader
+        cdef int number
+        self.pid = getpid()
+        self.plan, self.readers, self.every = plan, readers, every
+        self.num_threads = len(readers) if depth else 0
+        self.queue.num_places = max(depth, 1)
+        if not readers or min(depth, announce, skip, every - 1, position) < 0:
+            raise ValueError("a queue needs a reader, and has no negative sizes")
+        self.queue.places = <WantedStep *>calloc(self.queue.num_places, sizeof(WantedStep))
+        self.parts = <Part *>calloc(len(readers), sizeof(Part))
+        if not self.queue.places or not self.parts:
+            raise MemoryError
+        pthread_mutex_init(&self.queue.mutex, NULL)
+        init_condition(&self.queue.is_wanted)
+        init_condition(&self.queue.is_done)
+        for number in range(len(readers)):
+            reader = <StepReader?>readers[number]
+            self.parts[number].owner, self.parts[number].queue = <PyObject *>self, &self.queue
+            self.parts[number].number, self.parts[number].reading = number, &reader.steps
+            self.parts[number].decodes = reader.decodes
+        for _ in range(skip):
+            position = plan.find_step(position).end
+        self.position = self.position_ahead = position
+        self.announces = announce > 0
+        for _ in range(announce):
+            self.next_step(&self.position_ahead)
+        self.memories = [None] * self.queue.num_places
+        self.decoded = [None] * self.queue.num_places
+        self.failures = [None] * self.queue.num_places
+        self.turn = threading.RLock()
+
+    def __dealloc__(self):
+        if self.parts and self.pid == getpid():
+            pthread_mutex_destroy(&self.queue.mutex)
+            pthread_cond_destroy(&self.queue.is_wanted)
+            pthread_cond_destroy(&self.queue.is_done)
+        free(self.queue.places)
+        free(self.parts)
+
+    def start(self, pool):
+        """Begin to read, into memory of `pool`."""
+        for memory in [pool.take() for _ in range(self.queue.num_places)]:
+            self.request(memory)
+        self.start_threads()
+
+    cdef int start_threads(self) except -1:
+        """Start all threads, or none."""
+        cdef Part *part
+        cdef int error
+        if self.num_threads == 0:
+            return 0
+        running.add(self)
+        self.queue.num_running = self.num_threads
+        while self.num_started < self.num_threads:
+            part = &self.parts[self.num_started]
+            Py_INCREF(self)
+            error = start_thread(&part.thread, run_thread, part)
+            if error:
+                Py_DECREF(self)
+                pthread_mutex_lock(&self.queue.mutex)
+                self.queue.num_running -= self.num_threads - self.num_started
+                pthread_mutex_unlock(&self.queue.mutex)
+                if self.num_started == 0:
+                    running.discard(self)
+                self.abandon()
+                raise OSError(error, f"cannot start a thread to read ahead: {os.strerror(error)}")
+            self.num_started += 1
+        return 0
+
+    cdef StepSpan next_step(self, int64_t *position) noexcept:
+        """The step at `position`, which moves on to that of the next."""
+        cdef StepSpan step = self.plan.find_step(position[0])
+        position[0] = step.end
+        for _ in range(1, self.every):
+            position[0] = self.plan.find_step(position[0]).end
+        return step
+
+    cdef int request(self, BatchMemory memory) except -1:
+        """Ask for the next step; nothing but this adds to the queue."""
+        cdef Queue *queue = &self.queue
+        cdef int64_t place = queue.end % queue.num_places
+        cdef WantedStep *wanted = &queue.places[place]
+        self.memories[place] = memory
+        wanted.step = self.next_step(&self.position)
+        if self.announces:
+            wanted.ahead = self.next_step(&self.position_ahead)
+        wanted.is_first = queue.end == 0
+        wanted.memory = memory.address
+        pthread_mutex_lock(&queue.mutex)
+        wanted.is_done = 0
+        queue.end += 1
+        pthread_mutex_unlock(&queue.mutex)
+        pthread_cond_signal(&queue.is_wanted)
+        return 0
+
+    cdef int wait_for(self, int64_t number) except -1:
+        """Return when a step is done, was handed out to another thread, or the queue is stopped."""
+        cdef Queue *queue = &self.queue
+        cdef double started
+        if queue.first != number or is_set(&queue.places[number % queue.num_places].is_done):
+            return 0
+        started = seconds_now()
+        try:
+            if self.num_threads == 0:
+                return self.read_here(number)
+            while is_awaited(queue, number):
+                with nogil:
+                    wait_once(queue, number)
+                PyErr_CheckSignals()
+        finally:
+            self.waited += seconds_now() - started
+        return 0
+
+    cdef int read_here(self, int64_t number) except -1:
+        """Read a step in the thread that waits for it; others wait their turn."""
+        cdef Queue *queue = &self.queue
+        cdef int64_t place = number % queue.num_places
+        cdef bint was_read
+        self.turn.acquire()
+        try:
+            if is_awaited(queue, number):
+                with nogil:
+                    was_read = read_step(self.parts[0].reading, &queue.places[place])
+                if not queue.is_stopped:
+                    self.conclude(0, place, was_read)
+                    queue.places[place].is_done = 1
+        finally:
+            self.turn.release()
+        return 0
+
+    cdef int conclude(self, int number, int64_t place, bint was_read) except -1:
+        """Decode the metadata of a step that was read; say why, if it was not."""
+        cdef StepReader reader = self.readers[number]
+        try:
+            if not was_read:
+                raise reader.sample_reader.error()
+            if reader.decodes:
+                self.decoded[place] = reader.sample_reader.read_metadata(
+                    self.queue.places[place].step.rows
+                )
+        except BaseException as error:
+            self.failures[place] = error
+        return 0
+
+    cdef int advance(self, BatchMemory memory) except -1:
+        """Let go of the first step, and ask for another, to be read into `memory`."""
+        cdef Queue *queue = &self.queue
+        self.decoded[queue.first % queue.num_places] = None
+        pthread_mutex_lock(&queue.mutex)
+        queue.first += 1
+        pthread_mutex_unlock(&queue.mutex)
+        pthread_cond_broadcast(&queue.is_done)  # other consumers, who wait for this step
+        return self.request(memory)
+
+    @property
+    def num_ready(self):
+        """Steps that are read and wait for the consumer."""
+        cdef int64_t k
+        cdef int count = 0
+        for k in range(self.queue.num_places):
+            count += is_set(&self.queue.places[k].is_done)
+        return count
+
+    @property
+    def waited_seconds(self):
+        """How long consumers stood waiting."""
+        return self.waited
+
+    cdef void stop(self) noexcept:
+        """Tell the threads to end, without waiting: the collector may call this anywhere."""
+        cdef int number
+        pthread_mutex_lock(&self.queue.mutex)
+        set_flag(&self.queue.is_stopped)
+        for number in range(max(self.num_threads, 1)):
+            set_flag(&self.parts[number].reading.reading.stop)
+        pthread_cond_broadcast(&self.queue.is_wanted)
+        pthread_cond_broadcast(&self.queue.is_done)
+        pthread_mutex_unlock(&self.queue.mutex)
+
+    cdef void abandon(self) noexcept:
+        """Let everything end by itself."""
+        cdef int number
+        if self.pid != getpid():
+            return  # a forked child has none of the threads, and perhaps a mutex one of them held
+        self.stop()
+        if self.num_threads == 0:
+            (<StepReader>self.readers[0]).batches.close()
+        if not self.is_joined:
+            self.is_joined = True
+            for number in range(self.num_started):
+                pthread_detach(self.parts[number].thread)
+
+    def close(self):
+        """End the threads, and wait until they have, and their files are closed."""
+        cdef int number
+        if self.pid != getpid():
+            return
+        self.stop()
+        try:
+            while self.queue.num_running:
+                with nogil:
+                    wait_for_threads(&self.queue)
+                PyErr_CheckSignals()
+        except BaseException:
+            self.abandon()
+            raise
+        if self.num_threads == 0:
+            with self.turn:
+                (<StepReader>self.readers[0]).batches.close()
+        if not self.is_joined:
+            self.is_joined = True
+            with nogil:  # they have ended but for a few instructions
+                for number in range(self.num_started):
+                    pthread_join(self.parts[number].thread, NULL)
+
+
+cdef bint is_awaited(Queue *queue, int64_t number) noexcept nogil:
+    """Whether it makes sense to wait for a step."""
+    return (
+        queue.first == number
+        and not is_set(&queue.places[number % queue.num_places].is_done)
+        and not is_set(&queue.is_stopped)
+    )
+
+
+cdef void wait_once(Queue *queue, int64_t number) noexcept nogil:
+    """Wait for a step, but not for long."""
+    pthread_mutex_lock(&queue.mutex)
+    if is_awaited(queue, number):
+        wait_briefly(&queue.is_done, &queue.mutex, TICK_MILLISECONDS)
+    pthread_mutex_unlock(&queue.mutex)
+
+
+cdef void wait_for_threads(Queue *queue) noexcept nogil:
+    """Wait until no thread is running, but not for long."""
+    pthread_mutex_lock(&queue.mutex)
+    if queue.num_running:
+        wait_briefly(&queue.is_done, &queue.mutex, TICK_MILLISECONDS)
+    pthread_mutex_unlock(&queue.mutex)
+
+
+cdef WantedStep *take_step(Queue *queue) noexcept nogil:
+    """Wait for a step that nobody reads yet; NULL when there will be none."""
+    cdef WantedStep *wanted = NULL
+    pthread_mutex_lock(&queue.mutex)
+    while queue.taken == queue.end and not queue.is_stopped:
+        pthread_cond_wait(&queue.is_wanted, &queue.mutex)
+    if not queue.is_stopped:
+        wanted = &queue.places[queue.taken % queue.num_places]
+        queue.taken += 1
+    pthread_mutex_unlock(&queue.mutex)
+    return wanted
+
+
+cdef void mark_done(Queue *queue, WantedStep *wanted) noexcept nogil:
+    """Note that a step is read, or has failed; wake the consumers, if it is the first."""
+    cdef bint is_first
+    pthread_mutex_lock(&queue.mutex)
+    set_flag(&wanted.is_done)
+    is_first = wanted == &queue.places[queue.first % queue.num_places]
+    pthread_mutex_unlock(&queue.mutex)
+    if is_first:
+        pthread_cond_broadcast(&queue.is_done)
+
+
+cdef void *run_thread(void *argument) noexcept nogil:
+    """The life of a thread."""
+    cdef Part *part = <Part *>argument
+    name_thread("penstock-reader")
+    if part.decodes:
+        read_and_decode(part)
+    else:
+        read_steps(part)
+    end_thread(part)
+    return NULL
+
+
+cdef void read_and_decode(Part *part) noexcept with gil:
+    """Read steps with one Python state, in which a decoder's thread-local variables live."""
+    with nogil:
+        read_steps(part)
+
+
+cdef void read_steps(Part *part) noexcept nogil:
+    """Read steps until the queue is stopped."""
+    cdef WantedStep *wanted
+    cdef bint was_read
+    while True:
+        wanted = take_step(part.queue)
+        if not wanted:
+            return
+        was_read = read_step(part.reading, wanted)
+        if is_set(&part.queue.is_stopped):
+            return
+        if not was_read or part.decodes:
+            conclude(part, wanted - part.queue.places, was_read)
+        mark_done(part.queue, wanted)
+
+
+cdef void conclude(Part *part, int64_t place, bint was_read) noexcept with gil:
+    (<StepQueue>part.owner).conclude(part.number, place, was_read)
+
+
+cdef void end_thread(Part *part) noexcept with gil:
+    """Close the thread's files, and let go of the queue."""
+    cdef Queue *queue = part.queue
+    cdef StepQueue owner = <StepQueue>part.owner
+    (<StepReader>owner.readers[part.number]).batches.close()
+    pthread_mutex_lock(&queue.mutex)
+    queue.num_running -= 1
+    pthread_cond_broadcast(&queue.is_done)
+    pthread_mutex_unlock(&queue.mutex)
+    if queue.num_running == 0:
+        running.discard(owner)
+    Py_DECREF(owner)

@@ -1,0 +1,38 @@
+"""Reading one step of a plan. See `step_reader.pyx`."""
+
+from libc.stdint cimport int64_t
+
+from penstock.load.plan cimport StepSpan
+from penstock.order.evaluation cimport Order, OrderState
+from penstock.views.batches cimport BatchReader, BatchReading
+
+# A step that is to be read, is being read, or is read.
+cdef struct WantedStep:
+    StepSpan step
+    StepSpan ahead  # a later step to announce; without rows there is none
+    bint is_first  # no step before this one has been announced
+    char *memory
+    int is_done  # read, or failed
+
+cdef struct StepReading:
+    Order *order
+    Order *order_ahead  # what is announced may be an epoch ahead of what is read
+    BatchReading *reading
+    int64_t rank
+    int64_t ranks
+    int64_t *positions
+    int64_t *samples
+    int num_announced  # batches that are still announced without trying whether they are cached
+
+
+cdef class StepReader:
+    cdef StepReading steps
+    cdef OrderState order
+    cdef OrderState order_ahead
+    cdef BatchReader batches
+    cdef readonly object sample_reader
+    cdef readonly bint decodes
+    cdef bint is_counted
+
+
+cdef bint read_step(StepReading *reading, const WantedStep *wanted) noexcept nogil

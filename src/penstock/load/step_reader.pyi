@@ -1,0 +1,18 @@
+from typing import Self
+
+from penstock.load.plan import Plan
+from penstock.order.evaluation import OrderState
+from penstock.views.reading import SampleReader
+
+def num_readers() -> int: ...
+
+class StepReader:
+    sample_reader: SampleReader
+    decodes: bool
+    def __new__(
+        cls,
+        plan: Plan,
+        order: OrderState,
+        order_ahead: OrderState,
+        sample_reader: SampleReader,
+    ) -> Self: ...

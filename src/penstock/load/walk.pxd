@@ -1,0 +1,44 @@
+"""The position of a loader. See `walk.pyx`."""
+
+from libc.stdint cimport int64_t
+from posix.types cimport pid_t
+
+from penstock.load.batch_maker cimport BatchMaker
+from penstock.load.batch_memory cimport Pool
+from penstock.load.plan cimport Plan, StepSpan
+from penstock.load.step_queue cimport StepQueue
+
+
+cdef class Walk:
+    cdef Plan plan
+    cdef Pool pool
+    cdef BatchMaker maker
+    cdef object new_queue
+    cdef object finish
+    cdef pid_t pid
+    cdef StepQueue queue
+    cdef readonly int64_t position
+    cdef int64_t num_jumps
+    cdef tuple share
+    cdef StepSpan last
+    cdef bint has_last
+    cdef readonly object finished
+    cdef readonly int64_t num_batches
+    cdef readonly int64_t num_samples
+    cdef readonly int64_t num_tokens
+    cdef double waited_before
+    cdef int notice_fork(self) except -1
+    cdef int stop(self) except -1
+    cdef dict next_batch(self, Iteration iteration)
+    cdef int start(self) except -1
+    cdef bint has_step(self, StepQueue queue, int64_t number) noexcept
+    cdef dict take_step(self)
+
+
+cdef class Iteration:
+    cdef Walk walk
+    cdef bint is_over
+    cdef int64_t end
+    cdef int64_t num_jumps
+    cdef void find_end(self) noexcept
+    cdef bint has_ended(self) noexcept

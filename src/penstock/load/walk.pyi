@@ -1,0 +1,37 @@
+from collections.abc import Callable
+from typing import Any, Self
+
+from penstock.load.batch_maker import BatchMaker
+from penstock.load.batch_memory import BatchMemory, Pool
+from penstock.load.plan import Plan, Step
+from penstock.load.step_queue import StepQueue
+
+_Share = tuple[int, int]
+_Finish = Callable[[dict[str, Any], BatchMemory, Step, dict[str, Any] | None], Any]
+
+class Walk:
+    position: int
+    finished: Any
+    num_batches: int
+    num_samples: int
+    num_tokens: int
+    last_step: Step | None
+    num_ready: int
+    waited_seconds: float
+    def __new__(
+        cls,
+        plan: Plan,
+        pool: Pool,
+        maker: BatchMaker,
+        new_queue: Callable[[int, _Share], StepQueue],
+        finish: _Finish | None = None,
+    ) -> Self: ...
+    def jump_to(self, position: int) -> None: ...
+    def use_share(self, share: _Share) -> None: ...
+    def close(self) -> None: ...
+    def take(self) -> dict[str, Any]: ...
+
+class Iteration:
+    def __new__(cls, walk: Walk) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> dict[str, Any]: ...

@@ -1,0 +1,63 @@
+/* What Cython cannot say of POSIX threads; macOS has no other clock for a condition. */
+#ifndef PENSTOCK_THREADS_H
+#define PENSTOCK_THREADS_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#ifdef __APPLE__
+#define PENSTOCK_CLOCK CLOCK_REALTIME
+#else
+#define PENSTOCK_CLOCK CLOCK_MONOTONIC
+#endif
+
+/* Starts a thread that never gets a signal: signals are the main thread's. */
+static int penstock_start_thread(pthread_t *thread, void *(*run)(void *), void *argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int error = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+/* Names the calling thread, for `top` and debuggers. */
+static void penstock_name_thread(const char *name) {
+#ifdef __APPLE__
+    pthread_setname_np(name);
+#else
+    pthread_setname_np(pthread_self(), name);
+#endif
+}
+
+static int penstock_init_condition(pthread_cond_t *condition) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+#ifndef __APPLE__
+    pthread_condattr_setclock(&attributes, PENSTOCK_CLOCK);
+#endif
+    int error = pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return error;
+}
+
+/* Waits for a condition, but no longer than so many milliseconds (less than 1,000). */
+static void penstock_wait_briefly(pthread_cond_t *condition, pthread_mutex_t *mutex, int milliseconds) {
+    struct timespec until;
+    clock_gettime(PENSTOCK_CLOCK, &until);
+    until.tv_nsec += milliseconds * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_nsec -= 1000000000L;
+        until.tv_sec += 1;
+    }
+    pthread_cond_timedwait(condition, mutex, &until);
+}
+
+static double penstock_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
+#endif

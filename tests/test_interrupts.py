@@ -1,0 +1,138 @@
+"""Real SIGINTs at random moments, caught as a notebook does, and the run goes on."""
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import penstock
+
+NUM_ROWS = 500
+
+CHILD = """
+import gc, itertools, json, os, random, signal, sys, time
+import numpy as np
+import penstock
+from tests.conftest import num_reading_threads
+
+path, prefetch, decodes, num_interrupts = sys.argv[1], *map(int, sys.argv[2:5])
+is_armed, num_caught, unraisable = False, 0, []
+sys.unraisablehook = lambda what: unraisable.append(repr(what.exc_value))
+
+def interrupt(number, frame):
+    global is_armed
+    if is_armed:  # once for every time that it is armed, so that catching it is not interrupted
+        is_armed = False
+        raise KeyboardInterrupt
+
+def decode(blob):
+    time.sleep(0.0005)
+    return blob
+
+def new_loader():
+    data = penstock.open(path)
+    view = data.windows(4, metadata=decode) if decodes else data.windows(4)
+    return penstock.Loader(
+        view, 1, prefetch=prefetch, threads=2, seed=5, output="numpy", endless=True
+    )
+
+got, chance = [], random.Random(int(sys.argv[5]))
+take = got.append
+loader = new_loader()
+batches = iter(loader)
+num_open = len(os.listdir("/proc/self/fd"))
+signal.signal(signal.SIGINT, interrupt)
+print("ready", flush=True)
+while num_caught < num_interrupts:
+    try:
+        is_armed = True
+        # Python looks for signals after a call and at a jump: never between the two lines.
+        for batch in itertools.islice(batches, 100):
+            take(batch)
+    except KeyboardInterrupt:
+        num_caught += 1
+    try:
+        is_armed = True
+        what = chance.choice(["the same", "the same", "anew", "close", "resume"])
+        if what == "anew":
+            batches = iter(loader)
+        elif what == "close":
+            loader.close()
+        elif what == "resume":
+            state = json.loads(json.dumps(loader.state_dict()))
+            fresh = new_loader()
+            fresh.load_state_dict(state)
+            fresh_batches = iter(fresh)
+            loader, batches = fresh, fresh_batches
+    except KeyboardInterrupt:
+        num_caught += 1
+    is_armed = False
+    position = loader.position
+    if position != len(got):
+        raise SystemExit(f"position {position}, and {len(got)} batches came")
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+loader.close()
+del loader, batches, batch
+gc.collect()
+deadline = time.monotonic() + 20
+while num_reading_threads() and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(json.dumps({
+    "rows": [batch["input_ids"][0, 0].item() for batch in got],
+    "caught": num_caught,
+    "threads": num_reading_threads(),
+    "unraisable": unraisable,
+    "opened": len(os.listdir("/proc/self/fd")) - num_open,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory):
+    """Windows of four tokens, each of which is the window's number."""
+    path = tmp_path_factory.mktemp("interrupts") / "data"
+    tokens = np.repeat(np.arange(NUM_ROWS + 1), 4)
+    with penstock.Writer(path, vocab_size=NUM_ROWS + 1, metadata=bytes) as writer:
+        for start in range(0, len(tokens), 40):
+            writer.append(tokens[start : start + 40], b"x")
+    return path
+
+
+def run_interrupted(path, prefetch, decodes, num_interrupts, seed):
+    arguments = [path, prefetch, int(decodes), num_interrupts, seed]
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert child.stdout.readline() == "ready\n"
+    moments = random.Random(seed)
+    deadline = time.monotonic() + 60 + num_interrupts / 20
+    while not select.select([child.stdout], [], [], 0)[0] and time.monotonic() < deadline:
+        child.send_signal(signal.SIGINT)
+        time.sleep(moments.choice([0.0001, 0.001, 0.003, 0.006]) * moments.random())
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err[-3000:]
+    return json.loads(out)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("prefetch", "decodes"), [(0, False), (3, False), (0, True), (3, True)])
+def test_interrupts_at_random_moments_lose_and_repeat_nothing(numbered, prefetch, decodes):
+    found = run_interrupted(numbered, prefetch, decodes, num_interrupts=150, seed=prefetch)
+    data = penstock.open(numbered)
+    order = penstock.Loader(data.windows(4), 1, seed=5, endless=True).order
+    expected = order.samples_at(np.arange(len(found["rows"]))).tolist()
+    assert found["rows"] == expected
+    assert found["caught"] >= 150
+    assert (found["threads"], found["unraisable"]) == (0, [])
+    assert found["opened"] <= 0
