@@ -73,6 +73,13 @@ def as_records(
     return document
 
 
+def integer_range(stored: np.dtype[Any], vocab_size: int | None) -> tuple[int, int]:
+    """The lowest integer that may be stored, and the first one above the highest."""
+    if vocab_size is not None:
+        return 0, vocab_size
+    return int(np.iinfo(stored).min), int(np.iinfo(stored).max) + 1
+
+
 def _columns(records: Records, names: list[str]) -> dict[str, NDArray[Any]]:
     """One array for each field, from any of the forms that `append` takes."""
     if isinstance(records, Mapping):
@@ -92,9 +99,7 @@ def _value_problem(
 ) -> str | None:
     """Say why values would not come back as they went in, if so."""
     if stored.kind in "iu" and values.dtype.kind in "iub":
-        lowest, limit = int(np.iinfo(stored).min), int(np.iinfo(stored).max) + 1
-        if vocab_size is not None:
-            lowest, limit = 0, vocab_size
+        lowest, limit = integer_range(stored, vocab_size)
         signed = values.dtype.kind == "i"
         for value in (int(values.min()) if signed else lowest, int(values.max())):
             if not lowest <= value < limit:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,13 @@ from penstock.atomic import TEMPORARY, hold_lock, publish
 from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.formats import stream
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
+from penstock.write.collected import Collected
 from penstock.write.metadata import Attached, Encoder, Span
 from penstock.write.records import Records, as_records, record_type
 from penstock.write.shard import SUFFIXES, OpenShard
+
+_COLLECTED_BYTES = 1 << 18
+_COLLECTED_DOCUMENTS = 1 << 13
 
 
 class Writer:
@@ -59,8 +64,7 @@ class Writer:
         vocab_size = _optional("vocab_size", vocab_size, 1)
         part = _optional("part", part, 0, 99_999)
         self.fields = record_type(fields, vocab_size, with_metadata=metadata is not None)
-        self.num_documents = 0
-        self.num_records = 0
+        self._num_extended_documents = self._num_extended_records = 0
         self._directory = Path(path).absolute()
         self._head = Manifest(
             self.fields,
@@ -74,10 +78,19 @@ class Writer:
         _check_that_it_opens(self._head)
         self._encode = metadata
         self._part = part
-        self._shard_bytes = integer("shard_bytes", shard_bytes, 1)
+        shard_bytes = integer("shard_bytes", shard_bytes, 1)
+        self._max_records = -(-shard_bytes // self.fields.itemsize)
+        """how many of them end a shard"""
         self._shards: list[Shard] = []
         self._open_shard: OpenShard | None = None
         self._goes_on = self._closed = False
+        self._collected = Collected(
+            self.fields,
+            vocab_size,
+            max_bytes=_COLLECTED_BYTES,
+            max_documents=_COLLECTED_DOCUMENTS,
+        )
+        self._one_at_a_time = threading.RLock()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -91,6 +104,16 @@ class Writer:
             self._close()
             raise
 
+    @property
+    def num_documents(self) -> int:
+        """How many documents were appended."""
+        return self._num_extended_documents + self._collected.num_documents
+
+    @property
+    def num_records(self) -> int:
+        """How many records they have together."""
+        return self._num_extended_records + self._collected.num_records
+
     def append(
         self,
         records: Records,
@@ -103,9 +126,12 @@ class Writer:
         `metadata` belongs to the whole document; `spans` gives `(start, stop, metadata)` for runs
         of its records instead.
         """
+        of_document = list(spans)
+        if metadata is None and not of_document and self._collected.add(records):
+            return
         whole = [metadata] if metadata is not None else None
-        of_document = [list(spans)]
-        self._extend(records, None, whole, of_document if of_document[0] else None)
+        with self._one_at_a_time:
+            self._extend(records, None, whole, [of_document] if of_document else None)
 
     def extend(
         self,
@@ -128,7 +154,8 @@ class Writer:
         >>> penstock.open(tmp / "many").document(2).tolist()
         [3, 4, 5]
         """
-        self._extend(records, lengths, metadata, spans, continues=continues)
+        with self._one_at_a_time:
+            self._extend(records, lengths, metadata, spans, continues=continues)
 
     def _extend(
         self,
@@ -151,8 +178,8 @@ class Writer:
         except BaseException:
             self.abort()
             raise
-        self.num_documents += counts.size - continues
-        self.num_records += len(documents)
+        self._num_extended_documents += counts.size - continues
+        self._num_extended_records += len(documents)
 
     def _attach(
         self,
@@ -187,6 +214,7 @@ class Writer:
         continues: bool,
     ) -> None:
         """Fill shards with whole documents; one that goes on stays in its shard."""
+        self._write_collected()
         ends, span_ends = np.cumsum(lengths), np.cumsum(num_spans)
         first = start = first_span = 0
         while first < lengths.size:
@@ -194,7 +222,7 @@ class Writer:
             if self._goes_on:
                 last = first + 1
             else:
-                room = max(self._shard_bytes // self.fields.itemsize - shard.num_records, 1)
+                room = self._max_records - shard.num_records
                 last = min(int(np.searchsorted(ends, start + room)), lengths.size - 1) + 1
                 span_room = first_span + NO_METADATA - shard.num_spans
                 last = min(
@@ -210,39 +238,50 @@ class Writer:
             shard.extend(records, lengths[first:last], of_these, continues=goes_on)
             self._goes_on = goes_on
             first, start, first_span = last, stop, last_span
+        if self._open_shard is not None and not self._goes_on:
+            self._collected.begin(self._max_records - self._open_shard.num_records)
+
+    def _write_collected(self) -> None:
+        """Write what `append` has collected, all of which belongs into the open shard."""
+        records, lengths = self._collected.take()
+        if self._open_shard is not None and lengths.size:
+            self._open_shard.extend(records, lengths, [])
 
     def finish(self) -> None:
         """Make what was appended a dataset, or a finished part of one."""
-        if self._closed:
-            return
-        if self._goes_on:
-            self.abort()
-            raise UsageError("the last document goes on; call extend with its last piece")
-        try:
-            self._end_shard()
-            manifest = replace(self._head, shards=tuple(self._shards))
-            with hold_lock(self._directory, "finish", wait=True):
-                self._refuse_to_replace()
-                publish(self._listed_in, stream.manifest_to_json(manifest))
-        except BaseException:
-            self.abort()
-            raise
-        self._close()
+        with self._one_at_a_time:
+            if self._closed:
+                return
+            if self._goes_on:
+                self.abort()
+                raise UsageError("the last document goes on; call extend with its last piece")
+            try:
+                self._write_collected()
+                self._end_shard()
+                manifest = replace(self._head, shards=tuple(self._shards))
+                with hold_lock(self._directory, "finish", wait=True):
+                    self._refuse_to_replace()
+                    publish(self._listed_in, stream.manifest_to_json(manifest))
+            except BaseException:
+                self.abort()
+                raise
+            self._close()
 
     def abort(self) -> None:
         """Remove what this writer wrote; nothing that was finished before is touched."""
-        if self._closed:
-            return
-        try:
-            if self._open_shard is not None:
-                self._open_shard.discard()
-                self._open_shard = None
-            # An interrupt may have come after the manifest was renamed: then all is finished.
-            if not self._listed_in.exists():
-                for path in self._own_files():
-                    path.unlink()
-        finally:
-            self._close()
+        with self._one_at_a_time:
+            if self._closed:
+                return
+            try:
+                if self._open_shard is not None:
+                    self._open_shard.discard()
+                    self._open_shard = None
+                # An interrupt may have come after the manifest was renamed: then all is finished.
+                if not self._listed_in.exists():
+                    for path in self._own_files():
+                        path.unlink()
+            finally:
+                self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -274,6 +313,7 @@ class Writer:
         return self._directory / f"{self._part:05d}{stream.PART_SUFFIX}"
 
     def _close(self) -> None:
+        self._collected.take()  # and nothing after this
         self._closed = True
         self._lock.close()
 
@@ -319,7 +359,7 @@ class Writer:
     def _shard_with_room(self, num_spans: int) -> OpenShard:
         shard = self._open_shard
         if shard is not None and not self._goes_on:
-            is_full = shard.num_records * self.fields.itemsize >= self._shard_bytes
+            is_full = shard.num_records >= self._max_records
             if is_full or shard.num_spans + num_spans > NO_METADATA:
                 self._end_shard()
         if self._open_shard is None:
