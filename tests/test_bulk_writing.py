@@ -99,6 +99,67 @@ def test_documents_in_pieces_are_written_as_whole_ones(corpus, shard_bytes, data
         assert files_in(Path(root) / "one") == files_in(Path(root) / "pieces")
 
 
+# A document of LONG tokens does not fit twice into the MiB that `append` collects.
+LONG = 300_000
+FORMS = {
+    "stored": lambda tokens: tokens.astype("<u2"),
+    "int64": lambda tokens: tokens.astype(np.int64),
+    "list": lambda tokens: tokens.tolist(),
+    "tuple": lambda tokens: tuple(tokens.tolist()),
+    "swapped": lambda tokens: tokens.astype(">u2"),
+    "field": lambda tokens: {"token": tokens},
+    "read-only": lambda tokens: np.frombuffer(tokens.tobytes(), tokens.dtype),
+    "every other": lambda tokens: np.repeat(tokens, 2)[::2],
+}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 2, 3, 5, 8, 9, LONG]),
+            st.sampled_from([*FORMS, *FORMS, "begun", "refused", "none"]),
+        ),
+        max_size=15,
+    ),
+    shard_bytes=st.sampled_from([1, 7, 40, 500_000, 1 << 30]),
+    fields=st.sampled_from([None, "<u4"]),
+)
+def test_documents_that_are_collected_are_written_as_one_by_one(steps, shard_bytes, fields):
+    options = {"vocab_size": 100, "shard_bytes": shard_bytes, "fields": fields}
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as root,
+        penstock.Writer(f"{root}/collected", **options) as writer,
+        penstock.Writer(f"{root}/direct", **options) as direct,
+    ):
+        goes_on = False
+        for number, (length, form) in enumerate(steps):
+            tokens = np.full(length, number, "<u2")
+            if form == "refused":
+                with pytest.raises(UsageError, match=f"document {direct.num_documents:,}: .* 100 "):
+                    writer.append(np.append(tokens, np.uint16(100)))
+            elif form == "none":
+                writer.extend([], [])
+            elif form == "begun":
+                writer.extend(tokens, [length], continues=True)
+            else:
+                document = FORMS[form](tokens)
+                writer.append(document)
+                if form == "stored":
+                    document[:] = 99  # it is the caller's again
+            if form not in ("refused", "none"):
+                goes_on = form == "begun"
+                direct.extend(tokens, [length], continues=goes_on)
+            assert writer.num_documents == direct.num_documents
+            assert writer.num_records == direct.num_records
+        if goes_on:
+            writer.append([])
+            direct.extend([], [0])
+        writer.finish()
+        direct.finish()
+        assert files_in(Path(root) / "collected") == files_in(Path(root) / "direct")
+
+
 def test_a_dataset_never_ends_in_the_middle_of_a_document(tmp_path):
     refused = pytest.raises(UsageError, match="the last document goes on")
     with refused, penstock.Writer(tmp_path, vocab_size=100) as writer:

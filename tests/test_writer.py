@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -459,6 +460,79 @@ def test_wherever_it_is_stopped_data_are_whole_or_not_there(quick_path, job, acc
     num_places, problems = json.loads(result.stdout)
     assert num_places > 50
     assert problems == []
+
+
+INTERRUPT = """
+import random, signal, sys
+import numpy as np
+import penstock
+from penstock.errors import UsageError
+from penstock.verify import verify
+
+def interrupt(number, frame):
+    global armed
+    if armed:
+        armed = False
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+wait = random.Random(0)
+documents = [np.full(1 + k % 700, k % 50_000, np.uint16) for k in range(4_000)]
+armed, interrupted = False, 0
+for number in range(8):
+    path = f"{sys.argv[1]}/{number}"
+    writer = penstock.Writer(path, vocab_size=50_000, shard_bytes=900_000)
+    while writer.num_documents < len(documents):
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, wait.uniform(0.0001, 0.003))
+            while writer.num_documents < len(documents):
+                writer.append(documents[writer.num_documents])
+            armed = False
+        except KeyboardInterrupt:
+            interrupted += 1
+            try:
+                writer.extend([], [])
+            except UsageError:  # it was at work on its files, and removed them
+                writer = penstock.Writer(path, vocab_size=50_000, shard_bytes=900_000)
+    writer.finish()
+    data = penstock.open(path)
+    assert not verify(data)
+    assert np.array_equal(data.records(0, data.num_records), np.concatenate(documents))
+print(interrupted)
+"""
+
+
+def test_an_interrupt_loses_and_doubles_no_document(quick_path):
+    result = run_python(INTERRUPT, quick_path)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) > 10
+
+
+def test_threads_that_share_a_writer_lose_no_document(quick_path):
+    def append(thread):
+        for k in range(800):
+            document = [thread * 800 + k] * (k % 50 + 1)
+            writer.append(document if k % 7 else np.array(document, ">u4"))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with penstock.Writer(quick_path, vocab_size=20_000, shard_bytes=100_000) as writer:
+            threads = [threading.Thread(target=append, args=[k]) for k in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    data = penstock.open(quick_path)
+    assert verify(data) == []
+    documents = [data.document(k).tolist() for k in range(data.num_documents)]
+    of_threads = [[each for each in documents if each[0] // 800 == k] for k in range(4)]
+    assert of_threads == [
+        [[thread * 800 + k] * (k % 50 + 1) for k in range(800)] for thread in range(4)
+    ]
 
 
 def test_an_error_in_the_with_block_leaves_nothing(tmp_path):

@@ -24,8 +24,10 @@ from penstock.write.metadata import Attached, Encoder, Span
 from penstock.write.records import Records, as_records, record_type
 from penstock.write.shard import SUFFIXES, OpenShard
 
-_COLLECTED_BYTES = 1 << 18
-_COLLECTED_DOCUMENTS = 1 << 13
+# Appending documents of 1,200 bytes on tmpfs took 1.85 us of CPU time with 512 KiB, 1.7 with 1 MiB
+# and 1.5 with 2 MiB; 2.2 with 256 KiB, which the file's own buffer copies once more.
+_COLLECTED_BYTES = 1 << 20
+_COLLECTED_DOCUMENTS = 1 << 14
 
 
 class Writer:
@@ -175,11 +177,11 @@ class Writer:
         blobs, num_spans = self._attach(documents, counts, metadata, spans)
         try:
             self._write(documents, counts, blobs, num_spans, continues=continues)
+            self._num_extended_documents += counts.size - continues
+            self._num_extended_records += len(documents)
         except BaseException:
             self.abort()
             raise
-        self._num_extended_documents += counts.size - continues
-        self._num_extended_records += len(documents)
 
     def _attach(
         self,
