@@ -511,8 +511,8 @@ def test_an_interrupt_loses_and_doubles_no_document(quick_path):
 
 def test_threads_that_share_a_writer_lose_no_document(quick_path):
     def append(thread):
-        for k in range(800):
-            document = [thread * 800 + k] * (k % 50 + 1)
+        for k in range(400):
+            document = [thread * 400 + k] * (k % 50 + 1)
             writer.append(document if k % 7 else np.array(document, ">u4"))
 
     before = sys.getswitchinterval()
@@ -529,9 +529,9 @@ def test_threads_that_share_a_writer_lose_no_document(quick_path):
     data = penstock.open(quick_path)
     assert verify(data) == []
     documents = [data.document(k).tolist() for k in range(data.num_documents)]
-    of_threads = [[each for each in documents if each[0] // 800 == k] for k in range(4)]
+    of_threads = [[each for each in documents if each[0] // 400 == k] for k in range(4)]
     assert of_threads == [
-        [[thread * 800 + k] * (k % 50 + 1) for k in range(800)] for thread in range(4)
+        [[thread * 400 + k] * (k % 50 + 1) for k in range(400)] for thread in range(4)
     ]
 
 

@@ -68,6 +68,10 @@ def test_a_document_comes_back_exactly_or_is_left(stored, kind, vocab_size, data
     assert contents(collected)[1:-1] == ([numbers] if fits else [])
 
 
+class Own(np.ndarray):
+    """Could do anything when it is asked for its buffer."""
+
+
 def test_what_is_no_plain_run_of_integers_is_left():
     collected = collecting()
     numbers = np.arange(6, dtype="<u2")
@@ -85,6 +89,7 @@ def test_what_is_no_plain_run_of_integers_is_left():
         numbers[:0].reshape(0, 3),
         np.array(3, "<u2"),
         numbers[3],
+        numbers.view(Own),
         numbers.view([("token", "<u2")]),
         numbers[:0].view([("other", "<u2")]),
         numbers.tobytes(),
@@ -106,18 +111,16 @@ def test_what_is_no_plain_run_of_integers_is_left():
     assert contents(collected) == []
 
 
-class Own(np.ndarray):
-    pass
-
-
-def test_arrays_are_taken_wherever_they_lie_and_copied():
+def test_arrays_are_taken_wherever_they_lie_and_copied(tmp_path):
     collected = collecting()
     numbers = np.arange(6, dtype="<u2")
     fixed = numbers.copy()
     fixed.flags.writeable = False
     apart = np.zeros((4, 2), "<u2")
     unaligned = np.frombuffer(b"\0" + numbers.tobytes(), "<u2", offset=1)
-    for document in (numbers, fixed, numbers.view(Own), numbers[2:4], apart[1:2, 0]):
+    mapped = np.memmap(tmp_path / "numbers", "<u2", "w+", shape=6)
+    mapped[:] = numbers
+    for document in (numbers, fixed, mapped, numbers[2:4], apart[1:2, 0]):
         assert collected.add(document)
     assert collected.add(numbers[:0])
     was_taken = collected.add(unaligned)

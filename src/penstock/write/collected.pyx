@@ -1,6 +1,7 @@
 """Documents that were appended one by one, collected to be written many at a time.
 
-To write a document costs tens of microseconds, whatever its length; to collect it, one or two.
+To write a document took 30 us or more, whatever its length; to collect one of 600 tokens takes 0.3
+from an array and 3 from a list.
 """
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -10,11 +11,12 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from penstock.formats.shard import TOKEN
+from penstock.formats.shard import TOKEN as _TOKEN
 from penstock.read.numbers cimport store_integer
 from penstock.write.records import integer_range
 
 cdef type ndarray = np.ndarray
+cdef type memmap = np.memmap
 
 # What users have: ids of 64 bits are signed, of fewer bits most often not.
 ctypedef fused Given:
@@ -47,7 +49,8 @@ cdef class Collected:
 
     A document is taken whole, or left to the caller with nothing changed: because it is not a list
     of ints or an array of a usual integer type, a number of it is out of range, there is no room
-    for it, or the shard is full. All calls hold the GIL, so that threads may share an object.
+    for it, or the shard is full. `add` holds the GIL and calls no Python code, so that threads may
+    share an object.
     """
 
     cdef Target target  # its `first` is that of all the documents
@@ -66,12 +69,12 @@ cdef class Collected:
         """Collect records that are bare token ids; of records with other fields, none."""
         if max_bytes < 8 or max_documents < 1:
             raise ValueError("there must be room for a document")
-        is_bare = fields.names == (TOKEN,)
+        is_bare = fields.names == (_TOKEN,)
         self.records = np.empty(max_bytes // fields.itemsize if is_bare else 0, fields)
         self.lengths = np.empty(max_documents, np.int64)
         self.each_length = self.lengths
         if is_bare:
-            lowest, limit = integer_range(fields[TOKEN], vocab_size)
+            lowest, limit = integer_range(fields[_TOKEN], vocab_size)
             self.max_records = len(self.records)
             self.bytes_of_records = self.records.view(np.uint8)
             self.target = Target(
@@ -89,7 +92,7 @@ cdef class Collected:
             return False
         if type(document) is list:
             count = self.add_list(document)
-        elif isinstance(document, ndarray):
+        elif type(document) is ndarray or type(document) is memmap:
             count = self.add_array(document)
         else:
             return False
@@ -108,9 +111,10 @@ cdef class Collected:
 
         They are the object's own: valid until something is added.
         """
-        taken = self.records[:self.num_waiting_records], self.lengths[:self.num_waiting]
+        cdef int64_t num_documents = self.num_waiting, num_records = self.num_waiting_records
+        # First, since other threads may run while the arrays are made.
         self.num_waiting = self.num_waiting_records = self.room = 0
-        return taken
+        return self.records[:num_records], self.lengths[:num_documents]
 
     cdef int64_t add_list(self, list numbers):
         """Copy the ints of a list behind the records; -1 if it is left to the caller."""

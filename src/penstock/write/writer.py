@@ -129,6 +129,7 @@ class Writer:
         of its records instead.
         """
         of_document = list(spans)
+        # The usual case. All other documents, and all that is wrong with one, are for `_extend`.
         if metadata is None and not of_document and self._collected.add(records):
             return
         whole = [metadata] if metadata is not None else None
