@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from benchmarks.corpora import DATA
 
 _SOURCE = Path(__file__).with_name("reference.c")
 
+Access = Literal["pread", "mmap"]
+
 
 def compile_reference() -> ctypes.CDLL | None:
-    """Build the loops with gcc, or answer None where there is none."""
+    """Build the loops with gcc, or return None where there is none."""
     if shutil.which("gcc") is None:
         return None
     library = DATA / "reference.so"
@@ -27,73 +30,142 @@ def compile_reference() -> ctypes.CDLL | None:
     return ctypes.CDLL(str(library))
 
 
+class _Rows(ctypes.Structure):
+    """`Rows` of reference.c."""
+
+    _fields_ = (
+        ("fd", ctypes.c_int),
+        ("mapped", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+        ("num_rows", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+        ("scratch", ctypes.c_void_p),
+    )
+
+
 class CLoop:
-    """Reads rows of one stream file at the starts in a random permutation, in C."""
+    """Reads rows of one stream file at the starts in a random permutation, in C.
+
+    All but `pread_announced` and `fill_at_pace` touch every batch as `consumer` does.
+    """
 
     def __init__(
         self, library: ctypes.CDLL, path: Path, width: int, stride: int, batch: int
     ) -> None:
         self._library = library
+        self._path = path
         self._descriptor = os.open(path, os.O_RDONLY)
         # As the loader does: the kernel's own read-ahead would read far more than is wanted.
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        size_bytes = path.stat().st_size
-        self._size_bytes = size_bytes
+        self._size_bytes = path.stat().st_size
         self._width, self._batch = width, batch
-        num_rows = (size_bytes // 2 - width) // stride + 1
+        num_rows = (self._size_bytes // 2 - width) // stride + 1
         self._starts = np.random.default_rng(1).permutation(num_rows) * stride
         self._next_row = 0
+        self._both = np.zeros((2, batch, width - 1), np.int64)
         self._wide = np.zeros((batch, width), np.int64)
         self._narrow = np.zeros((batch, width), np.uint16)
         self._scratch = np.zeros(width, np.uint16)
         self._mapped: NDArray[np.uint16] | None = None
 
-    def pread_widen(self, num_rows: int) -> None:
-        """`pread` into a scratch row, then widen it into the batch."""
-        self._call("pread_widen", self._file(), num_rows, self._wide, self._scratch)
+    def fill_both(self, num_rows: int, access: Access = "pread") -> None:
+        """Widen rows into an array of inputs and one of labels, as a loader does."""
+        self._call("fill_both", self._rows(num_rows, self._map(access)), *_addresses(*self._both))
 
-    def pread_keep(self, num_rows: int) -> None:
-        """`pread` straight into the batch."""
-        self._call("pread_keep", self._file(), num_rows, self._narrow)
+    def fill_both_from_plain_map(self, num_rows: int) -> None:
+        """The same from a new map without any advice: page faults read what is around them."""
+        with self._path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), self._size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        tokens = np.frombuffer(mapped, np.uint16)
+        self._call("fill_both", self._rows(num_rows, tokens), *_addresses(*self._both))
 
-    def mmap_widen(self, num_rows: int) -> None:
-        """Widen from a populated memory map."""
-        self._call("mmap_widen", self._map(), num_rows, self._wide)
+    def widen_once(self, num_rows: int, access: Access = "pread") -> None:
+        """Widen rows into one array, of which inputs and labels are views."""
+        self._call("widen_once", self._rows(num_rows, self._map(access)), *_addresses(self._wide))
 
-    def mmap_keep(self, num_rows: int) -> None:
-        """Copy from a populated memory map."""
-        self._call("mmap_keep", self._map(), num_rows, self._narrow)
+    def keep(self, num_rows: int, access: Access = "pread") -> None:
+        """Rows as they are stored, straight into the batch."""
+        self._call("keep", self._rows(num_rows, self._map(access)), *_addresses(self._narrow))
 
     def pread_announced(self, num_rows: int, ahead_rows: int) -> None:
         """`pread`, with rows announced by WILLNEED `ahead_rows` before they are read."""
         ahead = ctypes.c_int64(ahead_rows)
-        self._call("pread_announced", self._file(), num_rows, self._narrow, more=ahead)
+        self._call("pread_announced", self._rows(num_rows), *_addresses(self._narrow), ahead)
 
-    def _file(self) -> ctypes.c_int:
-        return ctypes.c_int(self._descriptor)
+    def fill_at_pace(self, steps: int) -> None:
+        """Fill inputs and labels of one batch per byte of the pipe `steps`, until it is closed."""
+        rows = self._rows(self._starts.size)
+        self._call("fill_at_pace", rows, *_addresses(*self._both), ctypes.c_int(steps))
 
-    def _map(self) -> ctypes.c_void_p:
+    def _map(self, access: Access) -> NDArray[np.uint16] | None:
+        """The whole file, populated: no page fault is timed."""
+        if access == "pread":
+            return None
         if self._mapped is None:
             flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
             mapped = mmap.mmap(self._descriptor, self._size_bytes, flags, mmap.PROT_READ)
             self._mapped = np.frombuffer(mapped, np.uint16)
-        return ctypes.c_void_p(self._mapped.ctypes.data)
+        return self._mapped
 
-    def _call(
-        self,
-        function: str,
-        source: ctypes.c_int | ctypes.c_void_p,
-        num_rows: int,
-        *buffers: NDArray[np.int64] | NDArray[np.uint16],
-        more: ctypes.c_int64 | None = None,
-    ) -> None:
+    def _rows(self, num_rows: int, mapped: NDArray[np.uint16] | None = None) -> _Rows:
+        """The next rows of the permutation."""
         if self._next_row + num_rows > self._starts.size:
             self._next_row = 0
         starts = self._starts[self._next_row : self._next_row + num_rows]
         self._next_row += num_rows
-        counts = (ctypes.c_int64(n) for n in (starts.size, self._width, self._batch))
-        addresses = [ctypes.c_void_p(buffer.ctypes.data) for buffer in buffers]
-        last = [] if more is None else [more]
-        first_row = ctypes.c_void_p(starts.ctypes.data)
-        if getattr(self._library, function)(source, first_row, *counts, *addresses, *last) != 0:
-            raise OSError(f"{function}: a read failed or came back short")
+        return _Rows(
+            fd=self._descriptor,
+            mapped=None if mapped is None else mapped.ctypes.data,
+            starts=starts.ctypes.data,
+            num_rows=starts.size,
+            width=self._width,
+            batch=self._batch,
+            scratch=self._scratch.ctypes.data,
+        )
+
+    def _call(self, function: str, rows: _Rows, *more: Any) -> None:
+        _check(function, getattr(self._library, function)(ctypes.byref(rows), *more))
+
+
+class CRuns:
+    """Reads rows that are made of several runs of records each, every run with its own `pread`."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        path: Path,
+        runs: NDArray[np.int64],
+        first_run: NDArray[np.int64],
+        seq_len: int,
+        batch: int,
+    ) -> None:
+        self._library = library
+        self._descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        self._starts, self._lengths = (np.ascontiguousarray(column) for column in runs.T)
+        self._first_run = np.ascontiguousarray(first_run)
+        self._order = np.random.default_rng(1).permutation(first_run.size - 1)
+        self._seq_len, self._batch = seq_len, batch
+        self._both = np.zeros((2, batch, seq_len), np.int64)
+        self._scratch = np.zeros(seq_len + 1, np.uint16)
+
+    def fill_both(self, num_rows: int) -> None:
+        """Read the first rows of the permutation, into an array of inputs and one of labels."""
+        sizes = (min(num_rows, self._order.size), self._seq_len, self._batch)
+        status = self._library.pread_runs(
+            ctypes.c_int(self._descriptor),
+            *_addresses(self._starts, self._lengths, self._first_run, self._order),
+            *(ctypes.c_int64(size) for size in sizes),
+            *_addresses(self._scratch, *self._both),
+        )
+        _check("pread_runs", status)
+
+
+def _addresses(*arrays: NDArray[Any]) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+
+def _check(function: str, status: int) -> None:
+    if status != 0:
+        raise OSError(f"{function}: a read failed or came back short")

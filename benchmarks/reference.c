@@ -1,8 +1,7 @@
-/* What the hardware can do: rows of 2-byte tokens from a file into one reused batch buffer.
+/* What the hardware can do: rows of 2-byte tokens from a file into one reused batch.
 
-   One thread, no shard lookup, no order, no hand-over: the row starts lie in an array. Every
-   function reads `num_rows` rows of `width` tokens; row i goes into row i % batch of `out`.
-   A negative answer means that a read failed. */
+   No shard lookup, no shuffle to compute, no hand-over: the places of the rows lie in an array.
+   Row i goes into row i % batch of the batch. Functions return -1 if a read fails or is short. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -10,49 +9,126 @@
 #include <string.h>
 #include <unistd.h>
 
+typedef struct {
+  int fd;                 /* rows are read from here, unless there is a map */
+  const uint16_t *mapped; /* NULL without one */
+  const int64_t *starts;  /* of rows, in tokens */
+  int64_t num_rows, width, batch;
+  uint16_t *scratch; /* a row, as it was read */
+} Rows;
+
 static void widen(const uint16_t *restrict from, int64_t *restrict to, int64_t count) {
   for (int64_t i = 0; i < count; i++) to[i] = from[i];
 }
 
-int pread_widen(int fd, const int64_t *starts, int64_t num_rows, int64_t width, int64_t batch,
-                int64_t *out, uint16_t *scratch) {
-  for (int64_t i = 0; i < num_rows; i++) {
-    if (pread(fd, scratch, width * 2, starts[i] * 2) != width * 2) return -1;
-    widen(scratch, out + (i % batch) * width, width);
+static const uint16_t *row_at(const Rows *rows, int64_t start) {
+  if (rows->mapped) return rows->mapped + start;
+  int64_t size = rows->width * 2;
+  return pread(rows->fd, rows->scratch, size, start * 2) == size ? rows->scratch : NULL;
+}
+
+/* The consumer of consumer.py: one element of every 4 KiB page. */
+static volatile int64_t touched;
+
+static void touch(const int64_t *values, int64_t count) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < count; i += 512) sum += values[i];
+  touched = sum;
+}
+
+static int is_last_of_batch(const Rows *rows, int64_t i) { return (i + 1) % rows->batch == 0; }
+
+/* Inputs and labels are arrays of their own, as a loader's are. */
+static int fill_row(const Rows *rows, int64_t i, int64_t *inputs, int64_t *labels) {
+  int64_t seq_len = rows->width - 1, to = (i % rows->batch) * seq_len;
+  const uint16_t *row = row_at(rows, rows->starts[i]);
+  if (!row) return -1;
+  widen(row, inputs + to, seq_len);
+  widen(row + 1, labels + to, seq_len);
+  return 0;
+}
+
+int fill_both(const Rows *rows, int64_t *inputs, int64_t *labels) {
+  int64_t size = rows->batch * (rows->width - 1);
+  for (int64_t i = 0; i < rows->num_rows; i++) {
+    if (fill_row(rows, i, inputs, labels)) return -1;
+    if (is_last_of_batch(rows, i)) {
+      touch(inputs, size);
+      touch(labels, size);
+    }
   }
   return 0;
 }
 
-int pread_keep(int fd, const int64_t *starts, int64_t num_rows, int64_t width, int64_t batch,
-               uint16_t *out) {
-  for (int64_t i = 0; i < num_rows; i++)
-    if (pread(fd, out + (i % batch) * width, width * 2, starts[i] * 2) != width * 2) return -1;
+/* Half the writing: labels are the inputs' array, one element further. */
+int widen_once(const Rows *rows, int64_t *out) {
+  int64_t width = rows->width;
+  for (int64_t i = 0; i < rows->num_rows; i++) {
+    const uint16_t *row = row_at(rows, rows->starts[i]);
+    if (!row) return -1;
+    widen(row, out + (i % rows->batch) * width, width);
+    if (is_last_of_batch(rows, i)) {
+      for (int64_t k = 0; k < rows->batch; k++) touch(out + k * width, width - 1);
+      for (int64_t k = 0; k < rows->batch; k++) touch(out + k * width + 1, width - 1);
+    }
+  }
   return 0;
 }
 
-int mmap_widen(const uint16_t *tokens, const int64_t *starts, int64_t num_rows, int64_t width,
-               int64_t batch, int64_t *out) {
-  for (int64_t i = 0; i < num_rows; i++)
-    widen(tokens + starts[i], out + (i % batch) * width, width);
+/* No widening: a row of up to 2,048 tokens is one page. */
+int keep(const Rows *rows, uint16_t *out) {
+  int64_t width = rows->width, size = width * 2;
+  for (int64_t i = 0; i < rows->num_rows; i++) {
+    uint16_t *to = out + (i % rows->batch) * width;
+    if (rows->mapped)
+      memcpy(to, rows->mapped + rows->starts[i], size);
+    else if (pread(rows->fd, to, size, rows->starts[i] * 2) != size)
+      return -1;
+    if (is_last_of_batch(rows, i))
+      for (int64_t k = 0; k < rows->batch; k++) touched = out[k * width] + out[k * width + 1];
+  }
   return 0;
 }
 
-int mmap_keep(const uint16_t *tokens, const int64_t *starts, int64_t num_rows, int64_t width,
-              int64_t batch, uint16_t *out) {
-  for (int64_t i = 0; i < num_rows; i++)
-    memcpy(out + (i % batch) * width, tokens + starts[i], width * 2);
+/* Fills one batch for every byte that comes out of the pipe `steps`, until that is closed. */
+int fill_at_pace(const Rows *rows, int64_t *inputs, int64_t *labels, int steps) {
+  char step;
+  for (int64_t i = 0; read(steps, &step, 1) == 1;)
+    for (int64_t k = 0; k < rows->batch; k++, i = (i + 1) % rows->num_rows)
+      if (fill_row(rows, i, inputs, labels)) return -1;
   return 0;
 }
 
 /* Announces row i + ahead before it reads row i; with ahead = 0 nothing is announced. */
-int pread_announced(int fd, const int64_t *starts, int64_t num_rows, int64_t width, int64_t batch,
-                    uint16_t *out, int64_t ahead) {
-  for (int64_t i = 0; ahead > 0 && i < ahead && i < num_rows; i++)
-    posix_fadvise(fd, starts[i] * 2, width * 2, POSIX_FADV_WILLNEED);
+int pread_announced(const Rows *rows, uint16_t *out, int64_t ahead) {
+  int64_t size = rows->width * 2;
+  for (int64_t i = -ahead; i < rows->num_rows; i++) {
+    if (ahead && i + ahead < rows->num_rows)
+      posix_fadvise(rows->fd, rows->starts[i + ahead] * 2, size, POSIX_FADV_WILLNEED);
+    if (i < 0) continue;
+    uint16_t *to = out + (i % rows->batch) * rows->width;
+    if (pread(rows->fd, to, size, rows->starts[i] * 2) != size) return -1;
+  }
+  return 0;
+}
+
+/* Row i is made of the runs first_run[order[i]] to first_run[order[i] + 1], each its own pread. */
+int pread_runs(int fd, const int64_t *run_starts, const int64_t *run_lengths,
+               const int64_t *first_run, const int64_t *order, int64_t num_rows, int64_t seq_len,
+               int64_t batch, uint16_t *scratch, int64_t *inputs, int64_t *labels) {
   for (int64_t i = 0; i < num_rows; i++) {
-    if (ahead > 0 && i + ahead < num_rows)
-      posix_fadvise(fd, starts[i + ahead] * 2, width * 2, POSIX_FADV_WILLNEED);
-    if (pread(fd, out + (i % batch) * width, width * 2, starts[i] * 2) != width * 2) return -1;
+    uint16_t *end = scratch;
+    for (int64_t run = first_run[order[i]]; run < first_run[order[i] + 1]; run++) {
+      int64_t size = run_lengths[run] * 2;
+      if (pread(fd, end, size, run_starts[run] * 2) != size) return -1;
+      end += run_lengths[run];
+    }
+    widen(scratch, inputs + (i % batch) * seq_len, seq_len);
+    widen(scratch + 1, labels + (i % batch) * seq_len, seq_len);
+    if ((i + 1) % batch == 0) {
+      touch(inputs, batch * seq_len);
+      touch(labels, batch * seq_len);
+    }
   }
   return 0;
 }
