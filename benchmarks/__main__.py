@@ -10,7 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import (
+    append,
     cold,
+    cold_epoch,
     conversion,
     datatrove,
     gil,
@@ -24,6 +26,7 @@ from benchmarks import (
     machine,
     memory,
     metadata,
+    next_cost,
     order,
     packed,
     packing,
@@ -41,9 +44,11 @@ TOPICS: dict[str, Callable[[bool], Section]] = {
     "startup": startup.measure,
     "throughput": throughput.measure,
     "grid": grid.measure,
+    "next": next_cost.measure,
     "gil": gil.measure,
     "scale": scale.measure,
     "cold": cold.measure,
+    "cold-epoch": cold_epoch.measure,
     "memory": memory.measure,
     "order": order.measure,
     "packed": packed.measure,
@@ -51,6 +56,7 @@ TOPICS: dict[str, Callable[[bool], Section]] = {
     "packing": packing.measure,
     "llmbatch": llmbatch.measure,
     "datatrove": datatrove.measure,
+    "append": append.measure,
     "convert": conversion.measure,
     "tokenize": text_tokenize.measure,
     "training": text_training.measure,

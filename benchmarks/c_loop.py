@@ -135,7 +135,8 @@ class CRuns:
         self,
         library: ctypes.CDLL,
         path: Path,
-        runs: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
         first_run: NDArray[np.int64],
         seq_len: int,
         batch: int,
@@ -143,8 +144,7 @@ class CRuns:
         self._library = library
         self._descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        self._starts, self._lengths = (np.ascontiguousarray(column) for column in runs.T)
-        self._first_run = np.ascontiguousarray(first_run)
+        self._starts, self._lengths, self._first_run = starts, lengths, first_run
         self._order = np.random.default_rng(1).permutation(first_run.size - 1)
         self._seq_len, self._batch = seq_len, batch
         self._both = np.zeros((2, batch, seq_len), np.int64)

@@ -1,48 +1,59 @@
 """Which prefetch depth and how many threads are fastest, from the page cache.
 
-The setting of `throughput`. No target: the result chooses the loader's defaults, together with
-`cold` (which wants depth) and `gil` (which wants spare batches, not spare threads).
+The setting of `throughput`, with its consumer, which wants a core of its own and batches that are
+still in the cache. No target: the result chooses the loader's defaults for this number of cores,
+together with `cold` (which wants depth) and `gil` (which wants spare batches, not spare threads).
 """
+
+import os
+from itertools import product
 
 from benchmarks import corpora
 from benchmarks.report import Section, Table, with_range
-from benchmarks.rounds import Contender, Spread, rates, ratio
+from benchmarks.rounds import Spread, rates, ratio
 from benchmarks.throughput import NUM_TOKENS, loader_contender
 
-_DEPTHS, _THREADS = (2, 4, 8, 16), (1, 2)
-_DEFAULT = (8, 2)
-
-Setting = tuple[int, int]
+_DEPTHS, _THREADS = (1, 2, 3, 4, 8), (1, 2, 4, 8)
+_DEFAULTS = "defaults"
 
 
 def measure(quick: bool) -> Section:
     """Time every combination, in interleaved rounds."""
     num_rounds, num_batches = (3, 256) if quick else (9, 1000)
     directory = corpora.dense(NUM_TOKENS)
-    settings: list[Setting] = [(0, 1), *((depth, n) for depth in _DEPTHS for n in _THREADS)]
+    num_cores = len(os.sched_getaffinity(0))
+    settings: dict[str, dict[str, int]] = {_DEFAULTS: {}, "prefetch=0": {"prefetch": 0}}
+    for threads, depth in product(_THREADS, _DEPTHS):
+        if threads <= num_cores:
+            name = f"threads={threads}, prefetch={depth}"
+            settings[name] = {"threads": threads, "prefetch": depth}
     tables, raw = [], {}
     for access in ("pread", "mmap"):
-        contenders: dict[str, Contender] = {
-            _name(depth, threads): loader_contender(
-                directory, num_batches, access=access, prefetch=depth, threads=threads
-            )
-            for depth, threads in settings
+        contenders = {
+            name: loader_contender(directory, num_batches, access=access, **options)
+            for name, options in settings.items()
         }
         measured = rates(contenders, num_rounds)
-        default = measured[_name(*_DEFAULT)]
-        rows = [
-            [name, with_range(Spread.of(rounds), 1e9, 3), f"{ratio(rounds, default).median:.2f}x"]
-            for name, rounds in measured.items()
-        ]
-        tables.append(Table(f"access={access}", ["", "G tokens/s", "of the default"], rows))
+        tables.append(_table(access, measured))
         raw[access] = measured
     return Section(
         topic="grid",
-        text=f"Prefetch depth and reading threads, warm; {num_rounds} interleaved rounds.",
+        text=(
+            f"Reading threads and prefetch depth on {num_cores} cores, warm, every page of a batch "
+            f"touched; {num_rounds} interleaved rounds, medians (least to most)."
+        ),
         tables=tables,
         raw=raw,
     )
 
 
-def _name(depth: int, threads: int) -> str:
-    return f"prefetch={depth}, threads={threads}" if depth else "prefetch=0"
+def _table(access: str, measured: dict[str, list[float]]) -> Table:
+    rows = [
+        [
+            name,
+            with_range(Spread.of(rounds), 1e9, 3),
+            f"{ratio(rounds, measured[_DEFAULTS]).median:.2f}x",
+        ]
+        for name, rounds in measured.items()
+    ]
+    return Table(f"access={access}", ["", "G tokens/s", "of the defaults"], rows)

@@ -28,6 +28,7 @@ from benchmarks.rounds import Contender, Spread, rates, ratio
 
 SEQ_LEN, BATCH_SIZE = 2048, 32
 NUM_TOKENS = 1 << 27
+_WARM_EPOCHS = 2
 _NUM_TOKENS_COMPUTED = NUM_TOKENS + 32 * SEQ_LEN
 TOKENS_PER_BATCH = SEQ_LEN * BATCH_SIZE
 
@@ -76,18 +77,14 @@ def measure(quick: bool) -> Section:
 
 
 def loader_contender(
-    directory: Path,
-    num_batches: int,
-    *,
-    access: Any = "pread",
-    warm_epochs: int = 2,
-    **options: Any,
+    directory: Path, num_batches: int, *, access: Any = "pread", **options: Any
 ) -> Contender:
     """A loader that goes on through its epochs, warmed up: pages cached, maps filled."""
     view = penstock.open(directory, access=access).windows(SEQ_LEN)
     loader = penstock.Loader(view, BATCH_SIZE, endless=True, **options)
     batches = iter(loader)
-    consume(batches, warm_epochs * len(view) // BATCH_SIZE)
+    # Each thread has a map of its own to fill: one epoch would leave gaps in them.
+    consume(batches, _WARM_EPOCHS * len(view) // BATCH_SIZE)
     return batches_contender(batches, num_batches)
 
 

@@ -1,0 +1,169 @@
+"""What a batch costs the consumer that takes it, and what it costs the machine.
+
+`next()` is timed after 2 ms that are busy in Python, so that the batch lies ready: what is left is
+the hand-over, and freeing the batch before. Targets: a median of 8 us with tensors, 5 with NumPy.
+Tiny batches show how much of that depends on the size.
+
+The processor time of all threads, with the consumer of `throughput`, is compared with that of the
+C loop that preads and fills inputs and labels for the same consumer. Target: at most 1.3x. What the
+consumer takes of it, calling torch from Python where the C loop adds up in C, is a row of its own.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, repeat
+from typing import Any, Literal
+
+import numpy as np
+
+import penstock
+from benchmarks import corpora
+from benchmarks.c_loop import CLoop, compile_reference
+from benchmarks.consumer import consume
+from benchmarks.report import Section, Table, Target, with_range
+from benchmarks.rounds import Spread, in_turn, ratio
+from benchmarks.throughput import BATCH_SIZE, NUM_TOKENS, SEQ_LEN
+
+_BUSY_SECONDS = 0.002
+_OUTPUTS: dict[str, tuple[Literal["torch", "numpy"], float]] = {
+    "tensors": ("torch", 8),
+    "NumPy": ("numpy", 5),
+}
+_SHAPES = {"32 x 2,048": (BATCH_SIZE, SEQ_LEN), "1 x 8": (1, 8)}
+_LOADER, _C = "Loader, {}", "C, {}, inputs and labels"
+_CONSUMER = "the consumer alone, of tensors"
+_ACCESSES: tuple[Literal["pread", "mmap"], ...] = ("pread", "mmap")
+_C_LOOPS = [_C.format(access) for access in _ACCESSES]
+
+Laps = list[float]
+
+
+def measure(quick: bool) -> Section:
+    """Time the hand-over of ready batches, and add up the processor's time."""
+    num_rounds, num_calls, num_batches = (5, 60, 512) if quick else (15, 200, 2000)
+    laps = _time_next(num_rounds, num_calls)
+    seconds = _time_processor(num_rounds, num_batches)
+    return Section(
+        topic="next",
+        text=(
+            f"next() after 2 ms busy in Python, {num_rounds} interleaved rounds of {num_calls} "
+            f"calls; processor time of all threads over {num_rounds} interleaved rounds of "
+            f"{num_batches:,} batches, every page touched."
+        ),
+        tables=[_lap_table(laps), _processor_table(seconds)],
+        targets=[*_lap_targets(laps), *_processor_targets(seconds)],
+        raw={"next, seconds": laps, "processor, seconds a batch": seconds},
+    )
+
+
+def _time_next(num_rounds: int, num_calls: int) -> dict[str, Laps]:
+    data = penstock.open(corpora.dense(NUM_TOKENS))
+    loaders = {
+        _lap_name(shape, output): penstock.Loader(
+            data.windows(seq_len), batch_size, endless=True, output=kind
+        )
+        for shape, (batch_size, seq_len) in _SHAPES.items()
+        for output, (kind, _) in _OUTPUTS.items()
+    }
+    jobs = {name: partial(_laps, iter(loader), num_calls) for name, loader in loaders.items()}
+    for job in jobs.values():
+        job()
+    measured = in_turn(jobs, num_rounds)
+    for loader in loaders.values():
+        loader.close()
+    return {name: list(chain.from_iterable(rounds)) for name, rounds in measured.items()}
+
+
+def _laps(batches: Iterator[Any], num_calls: int) -> Laps:
+    laps = []
+    for _ in range(num_calls):
+        end = time.perf_counter() + _BUSY_SECONDS
+        while time.perf_counter() < end:
+            pass
+        start = time.perf_counter()
+        batch = next(batches)  # noqa: F841  it stays until the next one is there, as in training
+        laps.append(time.perf_counter() - start)
+    return laps
+
+
+def _time_processor(num_rounds: int, num_batches: int) -> dict[str, list[float]]:
+    """Seconds of processor time per batch, round by round."""
+    directory = corpora.dense(NUM_TOKENS)
+    runs: dict[str, Callable[[], None]] = {}
+    for access in _ACCESSES:
+        view = penstock.open(directory, access=access).windows(SEQ_LEN)
+        loader = penstock.Loader(view, BATCH_SIZE, endless=True)
+        batches = iter(loader)
+        consume(batches, 2 * len(view) // BATCH_SIZE)
+        runs[_LOADER.format(access)] = partial(consume, batches, num_batches)
+        runs[_CONSUMER] = partial(consume, repeat(next(batches)), num_batches)
+    library = compile_reference()
+    if library is not None:
+        path = corpora.stream_file(directory)
+        loop = CLoop(library, path, SEQ_LEN + 1, SEQ_LEN, BATCH_SIZE)
+        for access in _ACCESSES:
+            runs[_C.format(access)] = partial(loop.fill_both, num_batches * BATCH_SIZE, access)
+            runs[_C.format(access)]()
+    measured = in_turn(
+        {name: partial(_processor_time, run) for name, run in runs.items()}, num_rounds
+    )
+    return {name: [each / num_batches for each in rounds] for name, rounds in measured.items()}
+
+
+def _processor_time(run: Callable[[], None]) -> float:
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def _lap_name(shape: str, output: str) -> str:
+    return f"{shape}, {output}"
+
+
+def _lap_table(laps: dict[str, Laps]) -> Table:
+    rows = [
+        [name, *(f"{1e6 * np.percentile(each, share):.1f}" for share in (50, 90, 99))]
+        for name, each in laps.items()
+    ]
+    return Table("next() of a ready batch, us", ["", "p50", "p90", "p99"], rows)
+
+
+def _lap_targets(laps: dict[str, Laps]) -> list[Target]:
+    return [
+        Target(
+            what=f"next() of a ready batch, {output}, p50",
+            measured=1e6 * float(np.median(laps[_lap_name("32 x 2,048", output)])),
+            limit=limit,
+            relation="at most",
+            unit="us",
+        )
+        for output, (_, limit) in _OUTPUTS.items()
+    ]
+
+
+def _processor_table(seconds: dict[str, list[float]]) -> Table:
+    rows = [
+        [
+            name,
+            with_range(Spread.of(each), 1e-6, 1),
+            *(f"{ratio(each, seconds[c]).median:.2f}x" if c in seconds else "-" for c in _C_LOOPS),
+        ]
+        for name, each in seconds.items()
+    ]
+    columns = ["", "us a batch", *(f"of {c}" for c in _C_LOOPS)]
+    return Table("Processor time of all threads", columns, rows)
+
+
+def _processor_targets(seconds: dict[str, list[float]]) -> list[Target]:
+    ours, theirs = _LOADER.format("pread"), _C.format("pread")
+    if theirs not in seconds:
+        return []
+    return [
+        Target(
+            what=f"processor time a batch: {ours} / {theirs}",
+            measured=ratio(seconds[ours], seconds[theirs]).median,
+            limit=1.3,
+            relation="at most",
+        )
+    ]
