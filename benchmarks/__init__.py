@@ -7,6 +7,6 @@
     target      a ratio or a limit that Penstock promises, met or missed
 
 Ratios within a run mean something; absolute numbers are this machine's, at that hour. `rounds`
-times, `report` shows, `corpora` makes the data (in bench-data/, kept for the next run),
-`reference.c` is what the hardware can do without a loader.
+times, `report` shows, `corpora` makes the data (in bench-data/, kept for the next run), `consumer`
+uses the batches, `reference.c` is what the hardware can do without a loader.
 """

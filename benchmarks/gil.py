@@ -42,21 +42,11 @@ def measure(quick: bool) -> Section:
     num_rounds = 60 if quick else 400
     count = _calibrate()
     loaders = _loaders()
+    thread = _c_thread()
     readers: dict[str, Callable[[], object]] = {_ALONE: _read_nothing, _AGAIN: _read_nothing}
-    readers |= {name: iter(loader).__next__ for name, loader in loaders.items()}
-    library = compile_reference()
-    thread = None
-    if library is not None:
-        thread = PacedThread(
-            CLoop(
-                library,
-                corpora.stream_file(corpora.dense(NUM_TOKENS)),
-                SEQ_LEN + 1,
-                SEQ_LEN,
-                BATCH_SIZE,
-            )
-        )
+    if thread is not None:
         readers[_C_THREAD] = thread.read
+    readers |= {name: iter(loader).__next__ for name, loader in loaders.items()}
     for read in readers.values():
         for _ in range(NUM_TOKENS // SEQ_LEN // BATCH_SIZE):  # everything into the page cache
             read()
@@ -72,7 +62,7 @@ def measure(quick: bool) -> Section:
     return Section(
         topic="gil",
         text=(
-            f"Steps of 2 ms of counted pure-Python work in the main thread, in blocks of "
+            "Steps of 2 ms of counted pure-Python work in the main thread, in blocks of "
             f"{_NUM_STEPS}; {num_rounds} interleaved rounds. How much longer a block takes than "
             "one of the loop alone in the same round, taking the batches included: medians "
             "(quartiles)."
@@ -88,7 +78,7 @@ class PacedThread:
 
     def __init__(self, loop: CLoop) -> None:
         self._steps, self._told = os.pipe()
-        self._thread = Thread(target=loop.fill_at_pace, args=(self._steps,))
+        self._thread = Thread(target=loop.fill_at_pace, args=(self._steps,), daemon=True)
         self._thread.start()
 
     def read(self) -> None:
@@ -100,6 +90,14 @@ class PacedThread:
         os.close(self._told)
         self._thread.join()
         os.close(self._steps)
+
+
+def _c_thread() -> PacedThread | None:
+    library = compile_reference()
+    if library is None:
+        return None
+    path = corpora.stream_file(corpora.dense(NUM_TOKENS))
+    return PacedThread(CLoop(library, path, SEQ_LEN + 1, SEQ_LEN, BATCH_SIZE))
 
 
 def _loaders() -> dict[str, penstock.Loader]:
