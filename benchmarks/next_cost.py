@@ -12,18 +12,19 @@ consumer takes of it, calling torch from Python where the C loop adds up in C, i
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, repeat
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 import penstock
 from benchmarks import corpora
 from benchmarks.c_loop import CLoop, compile_reference
-from benchmarks.consumer import consume
+from benchmarks.consumer import INPUTS_AND_LABELS, consume
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn, ratio
-from benchmarks.throughput import BATCH_SIZE, NUM_TOKENS, SEQ_LEN
+from benchmarks.throughput import BATCH_SIZE, NUM_TOKENS, SEQ_LEN, loader_contender
 
 _BUSY_SECONDS = 0.002
 _OUTPUTS: dict[str, tuple[Literal["torch", "numpy"], float]] = {
@@ -53,11 +54,17 @@ def measure(quick: bool) -> Section:
         ),
         tables=[_lap_table(laps), _processor_table(seconds)],
         targets=[*_lap_targets(laps), *_processor_targets(seconds)],
-        raw={"next, seconds": laps, "processor, seconds a batch": seconds},
+        raw={
+            "next, median seconds": {
+                name: np.median(rounds, axis=1).tolist() for name, rounds in laps.items()
+            },
+            "processor, seconds a batch": seconds,
+        },
     )
 
 
-def _time_next(num_rounds: int, num_calls: int) -> dict[str, Laps]:
+def _time_next(num_rounds: int, num_calls: int) -> dict[str, list[Laps]]:
+    """Seconds of every call, round by round."""
     data = penstock.open(corpora.dense(NUM_TOKENS))
     loaders = {
         _lap_name(shape, output): penstock.Loader(
@@ -72,7 +79,7 @@ def _time_next(num_rounds: int, num_calls: int) -> dict[str, Laps]:
     measured = in_turn(jobs, num_rounds)
     for loader in loaders.values():
         loader.close()
-    return {name: list(chain.from_iterable(rounds)) for name, rounds in measured.items()}
+    return measured
 
 
 def _laps(batches: Iterator[Any], num_calls: int) -> Laps:
@@ -90,14 +97,12 @@ def _laps(batches: Iterator[Any], num_calls: int) -> Laps:
 def _time_processor(num_rounds: int, num_batches: int) -> dict[str, list[float]]:
     """Seconds of processor time per batch, round by round."""
     directory = corpora.dense(NUM_TOKENS)
-    runs: dict[str, Callable[[], None]] = {}
+    values = torch.zeros((BATCH_SIZE, SEQ_LEN), dtype=torch.int64)
+    same = repeat(dict.fromkeys(INPUTS_AND_LABELS, values))
+    runs: dict[str, Callable[[], object]] = {_CONSUMER: partial(consume, same, num_batches)}
     for access in _ACCESSES:
-        view = penstock.open(directory, access=access).windows(SEQ_LEN)
-        loader = penstock.Loader(view, BATCH_SIZE, endless=True)
-        batches = iter(loader)
-        consume(batches, 2 * len(view) // BATCH_SIZE)
-        runs[_LOADER.format(access)] = partial(consume, batches, num_batches)
-        runs[_CONSUMER] = partial(consume, repeat(next(batches)), num_batches)
+        contender = loader_contender(directory, num_batches, access=access)
+        runs[_LOADER.format(access)] = contender.run
     library = compile_reference()
     if library is not None:
         path = corpora.stream_file(directory)
@@ -111,7 +116,7 @@ def _time_processor(num_rounds: int, num_batches: int) -> dict[str, list[float]]
     return {name: [each / num_batches for each in rounds] for name, rounds in measured.items()}
 
 
-def _processor_time(run: Callable[[], None]) -> float:
+def _processor_time(run: Callable[[], object]) -> float:
     start = time.process_time()
     run()
     return time.process_time() - start
@@ -121,7 +126,7 @@ def _lap_name(shape: str, output: str) -> str:
     return f"{shape}, {output}"
 
 
-def _lap_table(laps: dict[str, Laps]) -> Table:
+def _lap_table(laps: dict[str, list[Laps]]) -> Table:
     rows = [
         [name, *(f"{1e6 * np.percentile(each, share):.1f}" for share in (50, 90, 99))]
         for name, each in laps.items()
@@ -129,7 +134,7 @@ def _lap_table(laps: dict[str, Laps]) -> Table:
     return Table("next() of a ready batch, us", ["", "p50", "p90", "p99"], rows)
 
 
-def _lap_targets(laps: dict[str, Laps]) -> list[Target]:
+def _lap_targets(laps: dict[str, list[Laps]]) -> list[Target]:
     return [
         Target(
             what=f"next() of a ready batch, {output}, p50",
