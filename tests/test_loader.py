@@ -418,6 +418,26 @@ def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
+@pytest.mark.parametrize(
+    ("processors", "local_ranks", "expected"),
+    [(1, None, 1), (2, None, 1), (4, None, 3), (16, None, 4), (16, "8", 1), (16, "x", 4)],
+)
+def test_threads_leave_the_consumer_a_processor(
+    data, monkeypatch, processors, local_ranks, expected
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
+    if local_ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local_ranks)
+    with penstock.Loader(data.windows(SEQ_LEN), 4) as loader:
+        next(iter(loader))
+        deadline = time.monotonic() + 20
+        while loader.stats.ready < 2 * expected and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert loader.stats.ready == 2 * expected
+        assert num_reading_threads() == expected
+
+
+@pytest.mark.usefixtures("no_thread_is_left")
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_nothing_stays_open_after_close(data, prefetch):
     before = len(os.listdir("/proc/self/fd"))

@@ -38,6 +38,7 @@ from penstock.formats.shard import (
     StoredFile,
 )
 from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
+from penstock.machine.processors import num_processors
 from penstock.write.job import Job, Stored
 from penstock.write.targets import TARGETS, llmbatch_target
 
@@ -99,7 +100,7 @@ def convert(
     new_shards = cut(data, fields, target, shard_bytes, rows)
     what = f"{data.fingerprint} {data.documents_fingerprint} {to} {fields} {shard_bytes} {rows}"
     what += f" {_times(data)}"
-    workers = integer("workers", workers or os.cpu_count() or 1, 1)
+    workers = integer("workers", workers or num_processors(), 1)
     job = Job(directory, xxhash.xxh3_128_hexdigest(what.encode()))
     with job.begin():
         done = {shard.name: job.find_done(shard.name) for shard in new_shards}

@@ -1,6 +1,5 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +24,7 @@ from penstock.load.tensors import (
     register_as_dataset,
 )
 from penstock.load.walk import Iteration, Walk
+from penstock.machine.processors import num_processors_of_rank
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
 from penstock.views.view import View
 
@@ -74,8 +74,9 @@ class Loader(Closable):
         output: 'torch' or 'numpy'.
         dtype: of token ids, NumPy's or torch's; None keeps the stored one, which moves the least.
         pin_memory: batches in page-locked memory, for copies to the accelerator.
-        prefetch: how many batches are read ahead; 0 reads when asked.
-        threads: how many threads read ahead, without the GIL; up to 4, as there are processors.
+        prefetch: how many batches are read ahead; two for each thread. 0 reads when asked.
+        threads: how many threads read ahead, without the GIL; one for each processor that this
+            rank has but one, from 1 to 4.
         announce: how many batches ahead rows that are not cached are announced to the system.
         digest_tokens: keep a hash of every batch's tokens, for `token_digest()`.
 
@@ -103,7 +104,7 @@ class Loader(Closable):
         output: Literal["torch", "numpy"] = "torch",
         dtype: Any = np.int64,
         pin_memory: bool = False,
-        prefetch: int = 8,
+        prefetch: int | None = None,
         threads: int | None = None,
         announce: int = 8,
         digest_tokens: bool = False,
@@ -130,7 +131,11 @@ class Loader(Closable):
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
         if threads is None:
-            threads = min(4, len(os.sched_getaffinity(0)))
+            # Measured with a consumer that uses its batches: a thread on the consumer's own core
+            # costs more than it gives, and with deeper queues batches fall out of the cache.
+            threads = min(4, max(1, num_processors_of_rank() - 1))
+        if prefetch is None:
+            prefetch = 2 * integer("threads", threads, 1, 64)
         self._source = Source(
             view=view,
             order=self.order,

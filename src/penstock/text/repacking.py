@@ -23,6 +23,7 @@ from penstock.dataset import Dataset
 from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
 from penstock.formats.shard import TOKEN
+from penstock.machine.processors import num_processors
 from penstock.text.batch import TextBatch
 from penstock.text.prepare.statistics import MOST_PLACES, Statistics
 from penstock.text.sources import BadRow, Paths, Slice, Source
@@ -97,7 +98,7 @@ def repack(
         raise UsageError("lines have no metadata; leave it out, or write jsonl or parquet")
     shard_chars = integer("shard_chars", shard_chars, 1)
     seed = None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1)
-    workers = integer("workers", workers or len(os.sched_getaffinity(0)), 1)
+    workers = integer("workers", workers or num_processors(), 1)
     directory = Path(out).absolute()
     identity = json.dumps([source.identity(), to, shard_chars, seed])
     job = Job(directory, xxhash.xxh3_128_hexdigest(identity.encode()))

@@ -1,6 +1,5 @@
 """The loaders of the real nanochat: Parquet files, by row group; inputs, targets and a state."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from penstock.compat.nanochat.states import STATE_KEY, State, resume
 from penstock.errors import UsageError
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import check_output
+from penstock.machine.processors import num_processors
 from penstock.text.live.packing import Packing
 from penstock.text.sources import Source
 from penstock.text.tokenizers.adapting import adapt
@@ -143,7 +143,7 @@ def tokenizer_of(tokenizer: Any, num_threads: int) -> Tokenizer:
 
 def num_threads(wanted: int) -> int:
     """Threads that tokenize: no more than there are processors."""
-    return min(wanted, len(os.sched_getaffinity(0)))
+    return min(wanted, num_processors())
 
 
 def _way_to(device: Any) -> tuple[bool, Callable[[Any], Any]]:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NoReturn
 
 from penstock.errors import PenstockError, UsageError
+from penstock.machine.processors import num_processors
 from penstock.text.prepare.stage import Amount, Stage, run_once
 
 Executor = Literal["processes", "ray"]
@@ -51,7 +52,7 @@ def run_stage(
     if executor == "ray" and todo:
         _run_on_ray(stage, todo, workers, watch)
         return
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or num_processors()
     if workers == 1 or len(todo) < 2:
         _run_here(stage, todo, watch)
     else:

@@ -5,7 +5,6 @@ own, and the sums do not depend on who counted what. Memory grows with the disti
 the text.
 """
 
-import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
+from penstock.machine.processors import num_processors
 from penstock.text.batch import TextBatch
 from penstock.text.splitting.patterns import Pattern, find_pattern
 from penstock.text.splitting.pieces import last_certain_end
@@ -59,7 +59,7 @@ def count_words(batches: Iterable[TextBatch], pattern: str) -> Words:
         if known
         else partial(_add_by_regex, _Regex(pattern))
     )
-    num_threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    num_threads = min(_MAX_THREADS, num_processors())
     turns: deque[tuple[WordTable, Future[None] | None]] = deque(
         (WordTable(), None) for _ in range(num_threads)
     )
