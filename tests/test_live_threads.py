@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import time
 
 import pytest
 
@@ -12,6 +13,17 @@ from tests.test_live import make_loader, write
 @pytest.fixture
 def corpus(tmp_path):
     return write(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
+
+
+def has_threads():
+    return any(thread.name.startswith("penstock-") for thread in threading.enumerate())
+
+
+def wait_until(is_so):
+    end = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 class CollectAt:
@@ -45,51 +57,15 @@ def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, reque
         threading.settrace(collect)
         loader = make_loader(corpus, "flat", 8, prefetch=1, threads=1)
         next(iter(loader))
-        engine = loader._engine
+        handover, position = loader._engine._handover, loader.position
         loader.itself = loader  # only the collector finds that nobody needs it
         collect.is_armed.set()
         del loader
-        while engine._thread.is_alive() and collect.is_armed.is_set():
-            if engine.num_ready:
-                engine.get()
-        engine._thread.join(30)
-        assert not engine._thread.is_alive()
+        while has_threads() and collect.is_armed.is_set():
+            if handover.num_ready:
+                handover.get(position)
+                position += 2
+        threading.settrace(None)
+        wait_until(lambda: not has_threads())
 
 
-class InterruptAt:
-    """Interrupts the thread that it traces after so many calls and returns in a few files.
-
-    There signals are handled; not between the last line of a `with` and what ends it.
-    """
-
-    def __init__(self, num_steps):
-        self.num_left = num_steps
-
-    def __call__(self, frame, event, argument):
-        if not frame.f_code.co_filename.endswith(("threading.py", "engine.py", "tokenizing.py")):
-            return None
-        self.num_left -= event != "line"
-        if self.num_left == 0:
-            raise KeyboardInterrupt
-        return self
-
-
-def test_closing_may_be_interrupted_anywhere_and_the_threads_still_end(corpus):
-    was_interrupted, num_steps = True, 0
-    while was_interrupted:
-        num_steps += 1
-        loader = make_loader(corpus, "flat", 8, prefetch=1, threads=1)
-        next(iter(loader))
-        engine = loader._engine
-        sys.settrace(InterruptAt(num_steps))
-        try:
-            loader.close()
-            was_interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-        engine.abandon()  # as at the end of the process
-        engine._thread.join(30)
-        assert not engine._thread.is_alive()
-    assert num_steps > 5

@@ -1,20 +1,19 @@
 """`Engine`: everything that runs ahead of the training loop, from a state on."""
 
 import itertools
-import os
-import queue
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
 from penstock.load.batch_memory import BatchMemory, Pool
-from penstock.load.owning import end_at_exit, leave_signals_to_others
+from penstock.machine.background_thread import BackgroundThread, StopSignal
 from penstock.read.layout import BatchLayout
+from penstock.text.live.handover import Handover
 from penstock.text.live.packer import Packer
 from penstock.text.live.packing import Packing
 from penstock.text.live.reading import LaneText
@@ -55,21 +54,58 @@ class Ready:
     snapshots: tuple[Snapshot, ...]
     """of the lanes, after it"""
     num_cropped: int
-    """tokens that were dropped so far"""
+    """tokens that were dropped since the batch before"""
 
 
 class Engine:
-    """Threads that tokenize, and one that packs `prefetch` batches ahead."""
+    """Threads that tokenize, and one that packs `prefetch` batches ahead.
+
+    No thread refers to it: when nobody does, they end.
+    """
 
     def __init__(self, work: Work, pool: Pool, prefetch: int) -> None:
-        self._work, self._pool = work, pool
-        self._pid = os.getpid()
-        # Not a semaphore: the collector may call `abandon` while a thread is inside of one.
-        self._places: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(prefetch):
-            self._places.put(None)
-        self._ready: queue.SimpleQueue[Ready | BaseException] = queue.SimpleQueue()
-        self._is_stopped = False
+        self._stop = StopSignal()
+        self._handover = Handover(self._stop, prefetch)
+        self._packing = _Packing(work, pool, self._stop, self._handover)
+        self._thread = BackgroundThread(self._packing.run, "penstock-packer", self._stop)
+        self.is_closed = False
+        """whether the threads were told to end, and perhaps have not"""
+
+    @property
+    def num_ready(self) -> int:
+        """Batches that are packed and wait for the consumer."""
+        return self._handover.num_ready
+
+    @property
+    def seconds(self) -> Seconds:
+        """What all threads did so far."""
+        return self._packing.seconds
+
+    def get(self, position: int) -> Ready:
+        """The batch of a position; waits for it, and raises what failed.
+
+        The first of all, the next one, or the same again, as after an interrupt.
+        """
+        self._thread.start()
+        ready: Ready | BaseException | None = self._handover.get(position)
+        if ready is None:
+            raise RuntimeError("the threads of this loader have ended")
+        if isinstance(ready, BaseException):
+            self.is_closed = True
+            raise ready
+        return ready
+
+    def close(self) -> None:
+        """End the threads, and wait until they have; interrupted, it can be repeated."""
+        self.is_closed = True
+        self._thread.end()
+
+
+class _Packing:
+    """What the thread that packs does."""
+
+    def __init__(self, work: Work, pool: Pool, stop: StopSignal, handover: Handover) -> None:
+        self._work, self._pool, self._stop, self._handover = work, pool, stop, handover
         self._tokenizing: TokenizingThreads | None = None
         self._seconds = Seconds()
         self._snapshots = list[Snapshot]()
@@ -77,19 +113,8 @@ class Engine:
         self._has_marks = max(work.packing.marks(work.tokenizer)) >= 0
         self._bare_since = dict[int, int]()
         """of lanes whose last documents had no tokens, the block of the first of those"""
-        self.position = work.position
-        """of the batch that `get` gives next"""
-        self._thread = threading.Thread(target=self._run, name="penstock-packer", daemon=True)
-        end_at_exit(self)
-
-    def start(self) -> None:
-        """Begin to work."""
-        self._thread.start()
-
-    @property
-    def num_ready(self) -> int:
-        """Batches that are packed and wait for the consumer."""
-        return self._ready.qsize()
+        self._position = work.position
+        """of the batch that is packed next"""
 
     @property
     def seconds(self) -> Seconds:
@@ -100,39 +125,15 @@ class Engine:
             seconds.add(self._tokenizing.seconds)
         return seconds
 
-    def get(self) -> Ready:
-        """The next batch; waits for it, and raises what failed."""
-        ready = self._ready.get()
-        if isinstance(ready, BaseException):
-            raise ready
-        self.position += self._work.step_size
-        self._places.put(None)
-        return ready
-
-    def abandon(self) -> None:
-        """Tell the threads to end, without waiting: the collector may call this anywhere."""
-        if self._pid != os.getpid():
-            return  # a forked child has none of the threads
-        self._is_stopped = True
-        self._places.put(None)
-        if self._tokenizing is not None:
-            self._tokenizing.stop()
-
-    def close(self) -> None:
-        """End the threads, and wait until they have; interrupted, it can be repeated."""
-        self.abandon()
-        if self._pid == os.getpid() and self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        leave_signals_to_others()
+    def run(self) -> None:
+        """Pack until it is time to stop."""
         try:
             self._pack()
         except BaseException as error:
-            self._ready.put(error)
+            self._handover.put(self._position, error)
         finally:
+            self._stop.set()
             if self._tokenizing is not None:
-                self._tokenizing.stop()
                 self._tokenizing.join()
 
     def _pack(self) -> None:
@@ -148,22 +149,26 @@ class Engine:
             work.text,
             work.tokenizer,
             dict(zip(work.lanes, places, strict=True)),
+            self._stop,
             num_threads=work.num_threads,
             epoch=work.epoch,
         )
+        self._tokenizing.start()
         for lane_of_row in _turns(len(work.lanes), work.first, work.layout.rows):
             started = time.perf_counter()
-            self._places.get()
+            self._handover.wait_for_place()
             self._seconds.waiting_for_consumer += time.perf_counter() - started
-            if not self._is_stopped:
-                ready = self._pack_batch(packer, lane_of_row)
-            if self._is_stopped:
+            if self._stop.is_set:
                 return
-            self._ready.put(ready)
+            ready = self._pack_batch(packer, lane_of_row)
+            if self._stop.is_set:  # whose lanes have ended early
+                return
+            self._handover.put(self._position, ready)
+            self._position += work.step_size
 
     def _pack_batch(self, packer: Packer, lane_of_row: NDArray[np.int64]) -> Ready:
         started, waited = time.perf_counter(), self._seconds.waiting_for_tokens
-        memory = self._pool.take()
+        memory, num_cropped = self._pool.take(), packer.num_cropped
         filled = packer.pack(lane_of_row, memory, self._next_tokens)
         for lane in set(lane_of_row.tolist()):  # others are as they were; one takes 60 KB
             self._snapshots[lane] = packer.snapshot(lane)
@@ -173,7 +178,7 @@ class Engine:
             memory=memory,
             rows=len(filled),
             snapshots=tuple(self._snapshots),
-            num_cropped=packer.num_cropped,
+            num_cropped=packer.num_cropped - num_cropped,
         )
 
     def _next_tokens(self, lane: int) -> Tokens | None:

@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -23,6 +22,7 @@ from penstock.load.tensors import (
     plain_dtype,
     register_as_dataset,
 )
+from penstock.text.live.handover import BatchIterator
 from penstock.text.live.lanes import Dealing, Lanes
 from penstock.text.live.packing import LivePolicy, Packing
 from penstock.text.live.saving import STATE_VERSION, State, check_state, join_states
@@ -53,6 +53,8 @@ class Reached(NamedTuple):
     """of this rank's lanes"""
     snapshots: "tuple[Snapshot, ...]" = ()
     """or these, in the order of the lanes, if a batch was handed out since"""
+    counts: Counts = Counts()
+    """since the loader was made"""
 
 
 class TextLoader(EngineOwner):
@@ -172,17 +174,17 @@ class TextLoader(EngineOwner):
     def _reset(self) -> None:
         """Forget what was handed out and started; the position stays."""
         self._engine: Engine | None = None
-        self._pid = os.getpid()
         self._lock = threading.RLock()
         # Beside those packed ahead: the one in the making, and some in the user's hands.
         new_tensor = new_pinned if self._pin_memory else None
         self._pool = Pool(self._layout.num_bytes, self._prefetch + 4, new_tensor)
         self._maker = BatchMaker(self._layout.places(), self._layout.rows, from_numpy(self._output))
         register_as_dataset(TextLoader)
-        self._counts, self._seconds, self._skipped = Counts(), Seconds(), SkippedRows()
+        self._seconds, self._skipped = Seconds(), SkippedRows()
+        self._reached = self._reached._replace(counts=Counts())
         self._first: tuple[float, int] | None = None
         """when the first batch came, and its tokens"""
-        self._cropped_before = 0
+        self._pid = os.getpid()  # last: interrupted, a forked child begins again
 
     def __iter__(self) -> Iterator[Batch]:
         """All batches from the current position on: of the epoch, or without end."""
@@ -191,9 +193,7 @@ class TextLoader(EngineOwner):
                 "a TextLoader has threads of its own, and its state is in this process: iterate "
                 "over it directly, or with DataLoader(loader, batch_size=None, num_workers=0)"
             )
-        self._start_epoch()
-        while (batch := self._next()) is not None:
-            yield batch
+        return BatchIterator(self)
 
     def __len__(self) -> int:
         """How many batches the next `iter` gives: on every rank the same."""
@@ -213,7 +213,9 @@ class TextLoader(EngineOwner):
                 return
             if self._reached.position:
                 self._stop_engine()
-                self._reached = Reached(self._reached.epoch + 1, 0, {})
+                self._reached = Reached(
+                    self._reached.epoch + 1, 0, {}, counts=self._reached.counts
+                )
             if self._steps_left():
                 return
         raise UsageError(
@@ -300,8 +302,9 @@ class TextLoader(EngineOwner):
         self._notice_fork()
         with self._lock:
             self._stop_engine()
-            self.lanes = lanes
-            self._reached = Reached(state["epoch"], position, states)
+            reached = Reached(state["epoch"], position, states, counts=self._reached.counts)
+            # Between these two no signal handler runs.
+            self.lanes, self._reached = lanes, reached
 
     def _lanes_of(self, state: State) -> Lanes:
         count = state["lanes"]
@@ -343,8 +346,9 @@ class TextLoader(EngineOwner):
         if engine is not None:
             seconds.add(engine.seconds)
         began, tokens = self._first or (time.perf_counter(), 0)
-        rate = (self._counts.tokens - tokens) / max(time.perf_counter() - began, 1e-9)
-        return self._counts.to_stats(
+        counts = self._reached.counts
+        rate = (counts.tokens - tokens) / max(time.perf_counter() - began, 1e-9)
+        return counts.to_stats(
             seconds,
             row_tokens=self.seq_len,
             tokens_per_second=rate,
@@ -359,41 +363,44 @@ class TextLoader(EngineOwner):
             f"{self.lanes.count} lanes, position {self._reached.position:,}>"
         )
 
-    def _next(self) -> Batch | None:
-        """The next batch; None where the epoch has no more."""
-        self._notice_fork()
-        with self._lock:
-            if not self.endless and not self._steps_left():
-                return None
-            started = time.perf_counter()
-            ready = self._get_ready()
-            now = time.perf_counter()
-            self._seconds.consumer_waiting += now - started
-            self._first = self._first or (now, ready.memory.num_tokens)
-            batch = self._maker.make(ready.memory, ready.rows)
-            self._counts.batches += 1
-            self._counts.rows += ready.rows
-            self._counts.tokens += ready.memory.num_tokens
-            self._counts.cropped = self._cropped_before + ready.num_cropped
-            # Last, and at once, so that an interrupt before it loses nothing.
-            position = self._reached.position + self.batch_size * self.ranks
-            self._reached = Reached(self._reached.epoch, position, {}, ready.snapshots)
-            return batch
+    def _find_next(self) -> tuple[Batch, Reached] | None:
+        """The next batch, and what is reached with it; None where the epoch has no more.
+
+        Until that is stored, by `BatchIterator`, this finds the same batch again.
+        """
+        if not self.endless and not self._steps_left():
+            return None
+        started = time.perf_counter()
+        ready = self._get_ready()
+        now = time.perf_counter()
+        self._seconds.consumer_waiting += now - started
+        reached, before, num_tokens = self._reached, self._reached.counts, ready.memory.num_tokens
+        self._first = self._first or (now, num_tokens)
+        return self._maker.make(ready.memory, ready.rows), Reached(
+            reached.epoch,
+            reached.position + self.batch_size * self.ranks,
+            {},
+            ready.snapshots,
+            Counts(
+                batches=before.batches + 1,
+                rows=before.rows + ready.rows,
+                tokens=before.tokens + num_tokens,
+                cropped=before.cropped + ready.num_cropped,
+            ),
+        )
 
     def _get_ready(self) -> "Ready":
+        if self._engine is None or self._engine.is_closed:
+            self._stop_engine()
+            self._engine = self._new_engine()
         try:
-            if self._engine is None or self._engine.position != self._reached.position:
-                # Where they differ, an interrupt fell between taking a batch and counting it.
-                self._stop_engine()
-                self._engine = self._new_engine()
-                self._engine.start()
-            ready = self._engine.get()
+            ready = self._engine.get(self._reached.position)
             if not self.endless:
                 first = self._reached.position + self.rank
                 positions = range(first, first + self.batch_size * self.ranks, self.ranks)
                 self._rows_of_epoch().check(positions, ready.rows)
-        except BaseException:
-            self._stop_engine()  # the position still is that of the batch that failed
+        except Exception:  # not an interrupt, after which the engine goes on
+            self._stop_engine()
             raise
         else:
             return ready
@@ -446,19 +453,16 @@ class TextLoader(EngineOwner):
             epoch=None if self.endless else self._reached.epoch,
             num_threads=self._threads,
         )
-        engine = Engine(work, self._pool, self._prefetch)
-        self._cropped_before = self._counts.cropped
-        self._finalizer = weakref.finalize(self, engine.abandon)
-        self._finalizer.atexit = False  # at exit, `engine` closes all of them, and waits
-        return engine
+        return Engine(work, self._pool, self._prefetch)
 
     def _stop_engine(self) -> None:
-        # First of all let go of it: interrupted, a half-closed engine must not be used again.
-        engine, self._engine = self._engine, None
+        engine = self._engine
         if engine is not None:
-            self._seconds.add(engine.seconds)
-            engine.close()
-            self._finalizer.detach()
+            engine.close()  # interrupted, it stays here, to be closed by whoever comes next
+            seconds = Seconds()
+            seconds.add(self._seconds)
+            seconds.add(engine.seconds)
+            self._seconds, self._engine = seconds, None
 
     def _notice_fork(self) -> None:
         """Start anew in a forked child: it has no threads, and perhaps a lock one of them held."""
@@ -468,7 +472,7 @@ class TextLoader(EngineOwner):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no memory."""
-        left_out = ("_engine", "_finalizer", "_lock", "_maker", "_pool")
+        left_out = ("_engine", "_lock", "_maker", "_pool")
         state = {key: value for key, value in self.__dict__.items() if key not in left_out}
         epoch, position, *_ = self._reached
         return state | {"_reached": Reached(epoch, position, self._states())}

@@ -1,6 +1,7 @@
 """What a `TextLoader` has done, and what it waited for."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.text.sources import BadRow
 
@@ -53,8 +54,7 @@ class Seconds:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(NamedTuple):
     """What was handed out."""
 
     batches: int = 0

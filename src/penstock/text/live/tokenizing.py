@@ -3,19 +3,21 @@
 One thread reads, from the lane that has the least ahead, and others tokenize what it has read. The
 tokens of a lane are handed on in the order of its text, whoever is first: the number of threads,
 and how far they are ahead, changes nothing but the time.
+
+Threads share queues, and no locks: a `StopSignal` wakes whoever waits.
 """
 
+import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, PenstockError
-from penstock.load.owning import leave_signals_to_others
+from penstock.machine.background_thread import StopSignal
 from penstock.text.live.reading import LaneText, Place, Text
 from penstock.text.live.stats import Seconds
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
@@ -85,20 +87,17 @@ def tokenize_text(text: Text, tokenizer: Tokenizer) -> Tokens:
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Lane:
     """One lane of this rank."""
 
     texts: Generator[Text]
-    is_ended: bool = False
     num_read: int = 0
+    num_ahead: int = 0
+    """texts that were read, and whose tokens nobody has taken, as far as the reader knows"""
     num_taken: int = 0
-    done: dict[int, Tokens | BaseException] = field(default_factory=dict)
-
-    @property
-    def num_ahead(self) -> int:
-        """Texts that were read, and whose tokens nobody has taken."""
-        return self.num_read - self.num_taken
+    done: dict[int, Tokens | BaseException | None] = field(default_factory=dict)
+    """what the packer was sent and has not taken; None for the end"""
 
 
 class TokenizingThreads:
@@ -109,92 +108,101 @@ class TokenizingThreads:
         text: LaneText,
         tokenizer: Tokenizer,
         places: dict[int, Place],
+        stop: StopSignal,
         *,
         num_threads: int,
         epoch: int | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._stop = tokenizer, stop
         self._lanes = {lane: _Lane(text.read(lane, place, epoch)) for lane, place in places.items()}
         # Each thread has one in hand, and another one waits for it.
         self._max_ahead = max(1, -(-2 * num_threads // len(places)))
-        self._texts: deque[tuple[_Lane, int, Text]] = deque()
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._is_stopped = self._is_reading = False
-        self.seconds = Seconds()
+        self._texts: queue.SimpleQueue[tuple[_Lane, int, Text] | None] = stop.new_queue()
+        self._done: queue.SimpleQueue[
+            tuple[_Lane, int, Tokens | BaseException | None] | None
+        ] = stop.new_queue()
+        self._taken: queue.SimpleQueue[_Lane | None] = stop.new_queue()
+        self._is_reading = False
         work = [self._read_all, *[self._tokenize_all] * num_threads]
+        self._seconds = [Seconds() for _ in work]
         self._threads = [
-            threading.Thread(target=_run, args=(each,), name="penstock-text", daemon=True)
-            for each in work
+            threading.Thread(target=each, args=(seconds,), name="penstock-text", daemon=True)
+            for each, seconds in zip(work, self._seconds, strict=True)
         ]
+
+    def start(self) -> None:
+        """Start the threads; called where no signal handler runs."""
         for thread in self._threads:
             thread.start()
+
+    @property
+    def seconds(self) -> Seconds:
+        """What all threads did so far."""
+        total = Seconds()
+        for seconds in self._seconds:
+            total.add(seconds)
+        return total
 
     def take(self, lane: int) -> Tokens | None:
         """What comes next of a lane, None at its end; waits for it, and raises what went wrong."""
         wanted = self._lanes[lane]
-        with self._changed:
-            while wanted.num_taken not in wanted.done:
-                if self._is_stopped or (wanted.is_ended and not wanted.num_ahead):
-                    return None
-                self._changed.wait()
-            tokens = wanted.done.pop(wanted.num_taken)
-            if isinstance(tokens, BaseException):
-                raise tokens
+        while wanted.num_taken not in wanted.done:
+            found = None if self._stop.is_set else self._done.get()
+            if found is None:
+                return None
+            other, number, done = found
+            other.done[number] = done
+        tokens = wanted.done[wanted.num_taken]
+        if isinstance(tokens, BaseException):
+            raise tokens
+        if tokens is not None:
+            del wanted.done[wanted.num_taken]
             wanted.num_taken += 1
-            self._changed.notify_all()
-            return tokens
-
-    def stop(self) -> None:
-        """Have the threads end after what they have in hand, without waiting for them."""
-        # Entering the condition, an interrupt could leave it locked for ever; not so the lock.
-        with self._lock:
-            self._is_stopped = True
-            self._changed.notify_all()
+            self._taken.put(wanted)
+        return tokens
 
     def join(self) -> None:
-        """Wait until the threads have ended, and close their files."""
+        """Wait until the threads have ended, once they were told to, and close their files."""
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # else it could not be started
+                thread.join()
         for lane in self._lanes.values():
             lane.texts.close()
 
-    def _read_all(self) -> None:
-        while (lane := self._next_lane()) is not None:
+    def _read_all(self, seconds: Seconds) -> None:
+        lanes = list(self._lanes.values())
+        while lanes and (lane := self._next_lane(lanes)) is not None:
             started = time.perf_counter()
             text: Text | BaseException | None
             try:
                 text = next(lane.texts, None)
             except BaseException as error:
                 text = error
-            with self._changed:
-                self.seconds.reading += time.perf_counter() - started
-                if isinstance(text, Text):
-                    self._texts.append((lane, lane.num_read, text))
-                else:
-                    lane.is_ended = True
-                    if text is not None:
-                        lane.done[lane.num_read] = text
-                lane.num_read += text is not None
-                self._is_reading = False
-                self._changed.notify_all()
+            seconds.reading += time.perf_counter() - started
+            self._is_reading = False
+            if isinstance(text, Text):
+                self._texts.put((lane, lane.num_read, text))
+                lane.num_read += 1
+                lane.num_ahead += 1
+            else:
+                self._done.put((lane, lane.num_read, text))
+                lanes.remove(lane)
 
-    def _next_lane(self) -> _Lane | None:
+    def _next_lane(self, lanes: list[_Lane]) -> _Lane | None:
         """The lane with the least ahead, once it may be read; None if it is time to end."""
-        with self._changed:
-            while not self._is_stopped:
-                lanes = [lane for lane in self._lanes.values() if not lane.is_ended]
-                if not lanes:
-                    return None
-                least = min(lanes, key=lambda lane: lane.num_ahead)
-                if least.num_ahead < self._max_ahead:
-                    self._is_reading = True
-                    return least
-                self._changed.wait()
+        while not self._stop.is_set:
+            least = min(lanes, key=lambda lane: lane.num_ahead)
+            must_wait = least.num_ahead >= self._max_ahead
+            if not must_wait and self._taken.empty():
+                self._is_reading = True
+                return least
+            taken = self._taken.get()
+            if taken is not None:
+                taken.num_ahead -= 1
         return None
 
-    def _tokenize_all(self) -> None:
-        while (found := self._next_text()) is not None:
+    def _tokenize_all(self, seconds: Seconds) -> None:
+        while (found := self._next_text(seconds)) is not None:
             lane, number, text = found
             started = time.perf_counter()
             tokens: Tokens | BaseException
@@ -202,26 +210,18 @@ class TokenizingThreads:
                 tokens = tokenize_text(text, self._tokenizer)
             except BaseException as error:
                 tokens = error
-            with self._changed:
-                self.seconds.tokenizing += time.perf_counter() - started
-                lane.done[number] = tokens
-                self._changed.notify_all()
+            seconds.tokenizing += time.perf_counter() - started
+            self._done.put((lane, number, tokens))
 
-    def _next_text(self) -> tuple[_Lane, int, Text] | None:
-        with self._changed:
-            while not self._is_stopped:
-                if self._texts:
-                    return self._texts.popleft()
-                started, is_reading = time.perf_counter(), self._is_reading
-                self._changed.wait()
-                waited = time.perf_counter() - started
-                if is_reading:
-                    self.seconds.waiting_for_text += waited
-                else:
-                    self.seconds.idle += waited
-        return None
-
-
-def _run(work: Callable[[], None]) -> None:
-    leave_signals_to_others()
-    work()
+    def _next_text(self, seconds: Seconds) -> tuple[_Lane, int, Text] | None:
+        started, is_reading = time.perf_counter(), self._is_reading
+        found = self._texts.get()
+        waited = time.perf_counter() - started
+        if is_reading:
+            seconds.waiting_for_text += waited
+        else:
+            seconds.idle += waited
+        if self._stop.is_set:
+            self._texts.put(None)  # for the next thread
+            return None
+        return found

@@ -1,0 +1,78 @@
+"""Batches from the thread that packs them to the loop that trains, whatever interrupts it.
+
+Each method is one compiled call, in which no signal handler runs but where it waits.
+"""
+
+from penstock.machine.background_thread import StopSignal
+
+
+cdef class Handover:
+    """A queue of up to `num_places` items, each with a number, one larger than the other.
+
+    The consumer asks by number, and gets the same item again until it asks for a later one. So an
+    item is not lost if an interrupt falls between `get` and what is done with it.
+    """
+
+    cdef object _places, _items, _found
+    cdef object _number
+
+    def __cinit__(self, stop: StopSignal, int num_places):
+        self._places, self._items = stop.new_queue(), stop.new_queue()
+        for _ in range(num_places):
+            self._places.put(True)
+
+    @property
+    def num_ready(self):
+        """Items that the consumer has not asked for."""
+        return self._items.qsize()
+
+    def wait_for_place(self):
+        """Wait until there is room for an item, or it is time to stop."""
+        self._places.get()
+
+    def put(self, number, item):
+        """Add an item; room was waited for, except for a last one, an error."""
+        self._items.put((number, item))
+
+    def get(self, number):
+        """The item of this number; waits for it. None if it will not come."""
+        while self._number is None or self._number < number:
+            found = self._items.get()
+            if found is None:
+                self._items.put(None)
+                return None
+            self._number, self._found = found
+            self._places.put(True)
+        return self._found
+
+
+cdef class BatchIterator:
+    """Iterates over a `TextLoader`; it survives interrupts, as a generator does not.
+
+    A loader moves on with the return of a batch: in `for batch in loader` an interrupt falls before
+    both or after both.
+    """
+
+    cdef object _loader
+    cdef bint _has_begun, _has_ended
+
+    def __cinit__(self, loader):
+        self._loader = loader
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._has_ended:
+            raise StopIteration
+        if not self._has_begun:
+            self._loader._start_epoch()
+            self._has_begun = True
+        self._loader._notice_fork()
+        with self._loader._lock:
+            found = self._loader._find_next()
+            if found is None:
+                self._has_ended = True
+                raise StopIteration
+            batch, self._loader._reached = found
+        return batch
