@@ -9,6 +9,7 @@ interrupted and repeated.
 
 import _thread
 import atexit
+import functools
 import os
 import queue
 import threading
@@ -54,6 +55,11 @@ cdef class StopSignal:
         self.is_set = True
         for each in self._queues:
             each.put(None)
+
+    def check(self):
+        """Raise an error if it is set, which nobody waits for any more."""
+        if self.is_set:
+            raise InterruptedError("nobody waits for this")
 
 
 @cython.no_gc_clear  # else the signal may be gone before its deallocation
@@ -102,9 +108,46 @@ cdef class BackgroundThread:
     def end(self):
         """Tell it to end, and wait until it has; interrupted, this can be repeated."""
         self._stop.set()
+        self._wait()
+
+    cdef _wait(self):
         if self._runs():
             self._is_held.acquire()
             self._is_held.release()
+
+
+def call_in_background(work, str name, StopSignal stop, *, bint is_waited_for=False):
+    """What `work()` returns or raises, called in a thread: no interrupt reaches it there.
+
+    One that reaches the caller sets `stop` and is raised at once, or, if the work `is_waited_for`,
+    when it has ended.
+    """
+    cdef list outcome = []
+    cdef BackgroundThread thread = BackgroundThread(
+        functools.partial(_call, work, outcome), name, stop
+    )
+    thread.start()
+    try:
+        thread._wait()
+    except BaseException:
+        stop.set()
+        while is_waited_for and thread._runs():
+            try:
+                thread._wait()
+            except BaseException:
+                continue
+        raise
+    result, error = outcome.pop()
+    if error is not None:
+        raise error
+    return result
+
+
+def _call(work, outcome):
+    try:
+        outcome.append((work(), None))
+    except BaseException as error:
+        outcome.append((None, error))
 
 
 @cython.no_gc

@@ -9,7 +9,6 @@ Both go when the manifest is there.
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -25,6 +24,7 @@ from penstock.atomic import (
 )
 from penstock.errors import DatasetExistsError
 from penstock.formats.detection import UNFINISHED
+from penstock.machine.background_thread import StopSignal, call_in_background
 
 OpenNew = Callable[[str], OpenFile]
 WriteShard = Callable[[OpenNew], None]
@@ -40,7 +40,7 @@ class Job:
 
     def __init__(self, directory: Path, identity: str) -> None:
         self._directory, self._identity = directory, identity
-        self._stop = threading.Event()
+        self._stop = StopSignal()
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class Job:
 
     def check(self) -> None:
         """End a thread at work, if another one has failed."""
-        if self._stop.is_set():
+        if self._stop.is_set:
             raise InterruptedError("another shard has failed")
 
     def find_done(self, name: str) -> Stored | None:
@@ -105,17 +105,21 @@ class Job:
 
     def run(self, shards: Mapping[str, WriteShard], workers: int) -> dict[str, Stored]:
         """Write shards, by their names; their files, by theirs."""
-        done: dict[str, Stored] = {}
-        with ThreadPoolExecutor(workers, "penstock-convert") as pool:
-            tasks = {pool.submit(self._write, name, write): name for name, write in shards.items()}
-            try:
-                for task in as_completed(tasks):
-                    done[tasks[task]] = task.result()
-            except BaseException:
-                self._stop.set()
-                _wait_for_all(pool)
-                raise
-        return done
+
+        def write_all() -> dict[str, Stored]:
+            with ThreadPoolExecutor(workers, "penstock-convert") as pool:
+                tasks = {
+                    pool.submit(self._write, name, write): name for name, write in shards.items()
+                }
+                try:
+                    return {tasks[task]: task.result() for task in as_completed(tasks)}
+                except BaseException:
+                    self._stop.set()
+                    pool.shutdown(cancel_futures=True)
+                    raise
+
+        # No thread goes on writing, however impatient the user is.
+        return call_in_background(write_all, "penstock-convert", self._stop, is_waited_for=True)
 
     def _write(self, name: str, write: WriteShard) -> Stored:
         files: dict[str, OpenFile] = {}
@@ -134,13 +138,3 @@ class Job:
         sync_directory(self._directory)
         publish(self._directory / f"{name}{_DONE}", json.dumps(stored))
         return stored
-
-
-def _wait_for_all(pool: ThreadPoolExecutor) -> None:
-    """Let no thread go on writing, however impatient the user is."""
-    while True:
-        try:
-            pool.shutdown(cancel_futures=True)
-        except KeyboardInterrupt:
-            continue
-        return

@@ -5,6 +5,7 @@ document is kept in the user's cache, eight bytes each. How blocks are then deal
 this epoch or in another, takes no more than packing these lengths.
 """
 
+import io
 import json
 import secrets
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.cache import cache_directory, cached
 from penstock.errors import FormatError
+from penstock.machine.background_thread import StopSignal, call_in_background
 from penstock.text.live.packer import Packer
 from penstock.text.live.packing import Packing
 from penstock.text.live.reading import LaneText
@@ -126,7 +128,8 @@ def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> 
 
     def find(path: Path) -> Lengths | None:
         try:
-            stored = np.load(path, allow_pickle=False)
+            # Not from the file itself: there NumPy makes a TypeError of an interrupt.
+            stored = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         except (FileNotFoundError, ValueError, EOFError):
             return None
         if stored.ndim != 1 or stored.dtype != np.int64 or stored.size < num_blocks:
@@ -142,8 +145,9 @@ def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> 
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         counts = np.array([block.size for block in lengths], np.int64)
         try:
-            with temporary.open("wb") as file:
-                np.save(file, np.concatenate([counts, *lengths]))
+            stored = io.BytesIO()
+            np.save(stored, np.concatenate([counts, *lengths]))
+            temporary.write_bytes(stored.getbuffer())
             temporary.rename(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -152,10 +156,17 @@ def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> 
 
 
 def _count(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> Lengths:
-    def count(block: int) -> NDArray[np.int64]:
-        tokenized = (tokenize_text(part, tokenizer) for part in text.read_block(block))
-        lengths = [np.diff(tokens.offsets) for tokens in tokenized]
-        return np.concatenate([np.empty(0, np.int64), *lengths])
+    stop = StopSignal()
 
-    with ThreadPoolExecutor(num_threads, "penstock-count") as threads:
-        return list(threads.map(count, range(len(text.lanes.blocks))))
+    def count(block: int) -> NDArray[np.int64]:
+        lengths = [np.empty(0, np.int64)]
+        for part in text.read_block(block):
+            stop.check()
+            lengths.append(np.diff(tokenize_text(part, tokenizer).offsets))
+        return np.concatenate(lengths)
+
+    def count_all() -> Lengths:
+        with ThreadPoolExecutor(num_threads, "penstock-count") as threads:
+            return list(threads.map(count, range(len(text.lanes.blocks))))
+
+    return call_in_background(count_all, "penstock-count", stop)

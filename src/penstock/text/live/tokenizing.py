@@ -166,6 +166,7 @@ class TokenizingThreads:
         for thread in self._threads:
             if thread.ident is not None:  # else it could not be started
                 thread.join()
+        self._threads.clear()  # `threading` has callbacks that must not meet an interrupt
         for lane in self._lanes.values():
             lane.texts.close()
 

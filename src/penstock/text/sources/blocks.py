@@ -17,6 +17,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.machine.background_thread import StopSignal, call_in_background
 from penstock.text.sources import parquet
 from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
 from penstock.text.sources.frames import runs_of_frames
@@ -78,8 +79,17 @@ def list_blocks(
     found += [list_one(file) for file in itertools.islice(remaining, _NUM_TIMED)]
     if time.perf_counter() - started < _SLOW_SECONDS:
         return Blocks(itertools.chain(found, map(list_one, remaining)))
-    with ThreadPoolExecutor(_NUM_THREADS) as threads:
-        return Blocks(itertools.chain(found, threads.map(list_one, remaining)))
+    stop = StopSignal()
+
+    def list_next(file: TextFile) -> list[Slice]:
+        stop.check()
+        return list_one(file)
+
+    def list_others() -> Blocks:
+        with ThreadPoolExecutor(_NUM_THREADS) as threads:
+            return Blocks(itertools.chain(found, threads.map(list_next, remaining)))
+
+    return call_in_background(list_others, "penstock-list", stop)
 
 
 def _file_blocks(file: TextFile, kind: Kind, columns: Columns, *, by_line: bool) -> list[Slice]:

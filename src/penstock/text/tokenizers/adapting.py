@@ -10,7 +10,6 @@ Everything else is asked, as nanochat's loaders ask: lists of texts, one call at
 import contextlib
 import os
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -81,17 +80,12 @@ class AskedTokenizer:
 
     def __init__(self, tokenizer: Any, num_threads: int) -> None:
         self._tokenizer, self._num_threads = tokenizer, num_threads
-        self.renew_lock()
-        _ASKED.add(self)
+        self._locks = dict[int, threading.Lock]()
         self.name = type(tokenizer).__name__
         self._num_threads = num_threads
         self.bos_id, self.eos_id = _bos_of(tokenizer), _eos_of(tokenizer)
         self._encode = _way_to_encode(tokenizer, self.bos_id, num_threads)
         self.probed = _probed(self)
-
-    def renew_lock(self) -> None:
-        """Nobody promised that several threads may call it; a forked child has none of them."""
-        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self._tokenizer, self._num_threads)
@@ -108,7 +102,9 @@ class AskedTokenizer:
 
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
         """See `Tokenizer`; one call at a time."""
-        with self._lock:
+        # Nobody promised that several threads may call it. A forked child has none of them, but
+        # perhaps a lock that one of them held.
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
             documents = self._encode(texts(data, offsets))
         if len(documents) != len(offsets) - 1:
             raise FormatError(
@@ -129,18 +125,6 @@ class AskedTokenizer:
     def cut(self, data: Bytes) -> int:
         """Nowhere: what it does with a text is not known."""
         return 0
-
-
-_ASKED: weakref.WeakSet[AskedTokenizer] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    """One of the threads that a forked child does not have may have held a lock."""
-    for tokenizer in list(_ASKED):
-        tokenizer.renew_lock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _bos_of(tokenizer: Any) -> int | None:

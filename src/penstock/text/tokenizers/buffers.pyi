@@ -1,0 +1,7 @@
+from typing import Self
+
+from penstock.text.tokenizers.tokenizer import Ids
+
+class IdBuffers:
+    def __new__(cls) -> Self: ...
+    def lend(self, num_ids: int) -> Ids: ...
