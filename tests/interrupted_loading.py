@@ -49,7 +49,7 @@ def send_interrupts(seed):
         return child
     generator = random.Random(seed)
     while os.getppid() == parent:
-        time.sleep(generator.choice([1e-5, 1e-4, 1e-3, 5e-3]) * generator.random())
+        time.sleep(generator.choice([1e-5, 1e-4, 1e-3, 5e-3, 5e-2]) * generator.random())
         os.kill(parent, signal.SIGINT)
     os._exit(0)
 
@@ -70,7 +70,7 @@ class Notebook:
     def _begin(self):
         self.loader = self._make()
         self._iterator = iter(self.loader)
-        self._batch, self._num_reached = None, 0
+        self._cell, self._num_reached = {}, 0
 
     def look(self):
         """Compare what has come, if anything, with what comes at that position."""
@@ -78,7 +78,7 @@ class Notebook:
         self._num_reached = loader.position // 2
         if not loader.endless:
             self._num_reached += loader.epoch * len(self._expected)
-        batch, self._batch = self._batch, None
+        batch = self._cell.pop("batch", None)
         assert self._num_reached - last == (batch is not None), "a batch was lost or repeated"
         if batch is not None:
             self.num_batches += 1
@@ -89,14 +89,16 @@ class Notebook:
 
     def go_on(self):
         """Use the iterator that there is."""
-        for self._batch in self._iterator:  # stores a batch as soon as it is returned
+        cell = self._cell
+        for cell["batch"] in self._iterator:  # no signal handler runs before it is stored
             break
         else:
             self._iterator = iter(self.loader)
 
     def begin_anew(self):
         """Use a new iterator."""
-        for self._batch in self.loader:
+        cell = self._cell
+        for cell["batch"] in self.loader:
             break
 
     def close(self):

@@ -1,7 +1,6 @@
 """Threads of live text, disturbed where it hurts most."""
 
 import gc
-import sys
 import threading
 import time
 
@@ -67,5 +66,3 @@ def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, reque
                 position += 2
         threading.settrace(None)
         wait_until(lambda: not has_threads())
-
-

@@ -12,6 +12,7 @@ named after. A file gets its name when all of it is here, checked and synced.
 
 import errno
 import os
+import queue
 import re
 import threading
 import time
@@ -26,6 +27,7 @@ from penstock.fetching.addresses import find_targets
 from penstock.fetching.download import Download, Job, StoppedError
 from penstock.fetching.records import Records
 from penstock.fetching.request import Client
+from penstock.machine.background_thread import StopSignal, call_in_background
 
 _WORKPLACE = ".fetch"
 _LOOK_S = 0.2  # between two looks at the threads
@@ -142,7 +144,7 @@ def _run(
     """Have threads do the downloads. They are daemons: one that waits for a server holds nobody."""
     todo = iter(downloads)  # which all threads take from
     broken: list[BaseException] = []
-    ended = threading.Semaphore(0)
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def work() -> None:
         try:
@@ -157,22 +159,30 @@ def _run(
             broken.append(error)
             stop.set()
         finally:
-            ended.release()
+            ended.put(None)
 
-    threads = [threading.Thread(target=work, name="penstock", daemon=True) for _ in range(workers)]
+    def start() -> None:
+        for _ in range(workers):
+            threading.Thread(target=work, name="penstock", daemon=True).start()
+
+    def wait_for_one(seconds: float) -> int:
+        try:
+            ended.get(timeout=seconds)
+        except queue.Empty:
+            return 0
+        return 1
+
+    num_ended = 0
     try:
-        for thread in threads:
-            thread.start()
-        num_ended = 0
+        call_in_background(start, "penstock-fetch", StopSignal())
         while num_ended < workers and not broken:
-            # A join that Ctrl-C interrupts would take the thread for ended.
-            num_ended += ended.acquire(timeout=_LOOK_S)
+            num_ended += wait_for_one(_LOOK_S)
             look()
     finally:
         stop.set()
         end = time.monotonic() + _LEAVE_S
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
+        while num_ended < workers and time.monotonic() < end:
+            num_ended += wait_for_one(max(0.0, end - time.monotonic()))
     if broken:
         raise broken[0]
 

@@ -158,10 +158,9 @@ class _Packing:
             started = time.perf_counter()
             self._handover.wait_for_place()
             self._seconds.waiting_for_consumer += time.perf_counter() - started
-            if self._stop.is_set:
-                return
-            ready = self._pack_batch(packer, lane_of_row)
-            if self._stop.is_set:  # whose lanes have ended early
+            if not self._stop.is_set:
+                ready = self._pack_batch(packer, lane_of_row)
+            if self._stop.is_set:  # perhaps while it was packed, so that lanes ended early
                 return
             self._handover.put(self._position, ready)
             self._position += work.step_size

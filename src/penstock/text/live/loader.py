@@ -213,9 +213,7 @@ class TextLoader(EngineOwner):
                 return
             if self._reached.position:
                 self._stop_engine()
-                self._reached = Reached(
-                    self._reached.epoch + 1, 0, {}, counts=self._reached.counts
-                )
+                self._reached = Reached(self._reached.epoch + 1, 0, {}, counts=self._reached.counts)
             if self._steps_left():
                 return
         raise UsageError(

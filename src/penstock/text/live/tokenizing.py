@@ -118,9 +118,9 @@ class TokenizingThreads:
         # Each thread has one in hand, and another one waits for it.
         self._max_ahead = max(1, -(-2 * num_threads // len(places)))
         self._texts: queue.SimpleQueue[tuple[_Lane, int, Text] | None] = stop.new_queue()
-        self._done: queue.SimpleQueue[
-            tuple[_Lane, int, Tokens | BaseException | None] | None
-        ] = stop.new_queue()
+        self._done: queue.SimpleQueue[tuple[_Lane, int, Tokens | BaseException | None] | None] = (
+            stop.new_queue()
+        )
         self._taken: queue.SimpleQueue[_Lane | None] = stop.new_queue()
         self._is_reading = False
         work = [self._read_all, *[self._tokenize_all] * num_threads]
