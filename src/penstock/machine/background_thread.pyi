@@ -2,7 +2,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 class StopSignal:
     is_set: bool
@@ -15,8 +15,9 @@ class BackgroundThread:
     is_running: bool
     def __new__(cls, target: Callable[[], None], name: str, stop: StopSignal) -> Self: ...
     def start(self) -> None: ...
+    def wait(self) -> None: ...
     def end(self) -> None: ...
 
 def call_in_background(
-    work: Callable[[], Result], name: str, stop: StopSignal, *, is_waited_for: bool = False
-) -> Result: ...
+    work: Callable[[], _Result], name: str, stop: StopSignal, *, is_waited_for: bool = False
+) -> _Result: ...

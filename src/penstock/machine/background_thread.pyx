@@ -108,9 +108,10 @@ cdef class BackgroundThread:
     def end(self):
         """Tell it to end, and wait until it has; interrupted, this can be repeated."""
         self._stop.set()
-        self._wait()
+        self.wait()
 
-    cdef _wait(self):
+    cpdef wait(self):
+        """Wait until it has ended; interrupted, this can be repeated."""
         if self._runs():
             self._is_held.acquire()
             self._is_held.release()
@@ -128,12 +129,12 @@ def call_in_background(work, str name, StopSignal stop, *, bint is_waited_for=Fa
     )
     thread.start()
     try:
-        thread._wait()
+        thread.wait()
     except BaseException:
         stop.set()
         while is_waited_for and thread._runs():
             try:
-                thread._wait()
+                thread.wait()
             except BaseException:
                 continue
         raise

@@ -5,17 +5,18 @@ own, and the sums do not depend on who counted what. Memory grows with the disti
 the text.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
+from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
+from penstock.machine.background_thread import BackgroundThread, StopSignal
 from penstock.machine.processors import num_processors
 from penstock.text.batch import TextBatch
 from penstock.text.splitting.patterns import Pattern, find_pattern
@@ -60,23 +61,51 @@ def count_words(batches: Iterable[TextBatch], pattern: str) -> Words:
         else partial(_add_by_regex, _Regex(pattern))
     )
     num_threads = min(_MAX_THREADS, num_processors())
-    turns: deque[tuple[WordTable, Future[None] | None]] = deque(
-        (WordTable(), None) for _ in range(num_threads)
-    )
-    with ThreadPoolExecutor(num_threads) as pool:
-        for data, offsets in _whole_pieces(batches, known):
-            table, work = turns.popleft()
-            if work is not None:
-                work.result()
-            turns.append((table, pool.submit(add, table, data=data, offsets=offsets)))
-        for _, work in turns:
-            if work is not None:
-                work.result()
-    total, _ = turns.popleft()
-    while turns:
-        total.add_words(*turns.popleft()[0].words)
+    tables = [WordTable() for _ in range(num_threads)]
+    _count_in_turn(_whole_pieces(batches, known), [partial(add, table) for table in tables])
+    total, *others = tables
+    for table in others:
+        total.add_words(*table.words)
     blob, starts, counts = total.words
     return Words(blob=blob, starts=starts, counts=counts)
+
+
+def _count_in_turn(texts: Iterable[Texts], adds: Sequence[Callable[..., None]]) -> None:
+    """Have each of `adds` count every n-th text, in a thread of its own."""
+    stop, errors = StopSignal(), list[BaseException]()
+    given: list[SimpleQueue[Texts | None]] = [stop.new_queue() for _ in adds]
+    counted: list[SimpleQueue[bool | None]] = [stop.new_queue() for _ in adds]
+
+    def count(turn: int) -> None:
+        try:
+            counted[turn].put(True)
+            while (found := given[turn].get()) is not None:
+                data, offsets = found
+                adds[turn](data=data, offsets=offsets)
+                counted[turn].put(True)
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+
+    threads = [
+        BackgroundThread(partial(count, turn), "penstock-count", stop) for turn in range(len(adds))
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for turn, text in zip(cycle(range(len(adds))), texts, strict=False):
+            if counted[turn].get() is None:
+                break
+            given[turn].put(text)
+        for queue in given:
+            queue.put(None)  # there are no more
+        for thread in threads:
+            thread.wait()
+    except BaseException:
+        stop.set()
+        raise
+    if errors:
+        raise errors[0]
 
 
 def _whole_pieces(batches: Iterable[TextBatch], pattern: Pattern | None) -> Iterator[Texts]:
