@@ -162,8 +162,9 @@ cdef class _Life:
         running.add(self._entry)
 
     def __dealloc__(self):
-        running.discard(self._entry)
-        self._entry[1].release()
+        if self._entry is not None:
+            running.discard(self._entry)
+            self._entry[1].release()
 
 
 def _launch(target, name, until_its_end):
