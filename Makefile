@@ -50,7 +50,8 @@ sanitize: $(SETUP)
 # The prefetching tests under ThreadSanitizer; needs gcc.
 sanitize-threads: $(SETUP)
 	$(call build,thread)
-	$(call sanitized,thread,tsan) -m pytest -q -p no:xdist --timeout 600 tests/test_loader.py
+	$(call sanitized,thread,tsan) -m pytest -q -p no:xdist --timeout 600 \
+		tests/kernels/test_step_queue.py tests/test_loader.py
 
 # A build of its own, not beside the sources.
 build = PENSTOCK_BUILD=$(1) $(BIN)/python setup.py --quiet build --build-base build/$(1) \

@@ -130,8 +130,6 @@ def run(path, num_wanted, seed, endless):
             attempt(action)
             found = [repr(each.object) for each in unraisable]
             unraisable.clear()  # whose frames refer to loaders
-            # Until batches are freed by compiled code.
-            found = [each for each in found if "Lease.__del__" not in each]
             assert not found, found
             done[action.__name__] += num_interrupts - before
             notebook.look()

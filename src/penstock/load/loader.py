@@ -11,7 +11,7 @@ from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
-from penstock.load.owning import Closable
+from penstock.load.closable import Closable
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank
 from penstock.load.source import Source

@@ -28,8 +28,8 @@ from penstock.load.plan cimport Plan, StepSpan
 from penstock.load.step_reader cimport StepReader, WantedStep, read_step
 from penstock.machine.checks cimport is_set, set_flag
 from penstock.machine.threads cimport (
+    enter_background,
     init_condition,
-    name_thread,
     pthread_cond_broadcast,
     pthread_cond_destroy,
     pthread_cond_signal,
@@ -344,7 +344,7 @@ cdef void mark_done(Queue *queue, WantedStep *wanted) noexcept nogil:
 cdef void *run_thread(void *argument) noexcept nogil:
     """The life of a thread."""
     cdef Part *part = <Part *>argument
-    name_thread("penstock-reader")
+    enter_background("penstock-reader")
     if part.decodes:
         read_and_decode(part)
     else:

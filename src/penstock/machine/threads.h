@@ -2,7 +2,11 @@
 #ifndef PENSTOCK_THREADS_H
 #define PENSTOCK_THREADS_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
@@ -22,8 +26,14 @@ static int penstock_start_thread(pthread_t *thread, void *(*run)(void *), void *
     return error;
 }
 
-/* Names the calling thread, for `top` and debuggers. */
-static void penstock_name_thread(const char *name) {
+/* Makes the calling thread one of the background: named for `top` and debuggers, and, on Linux, of a
+   kind that does not push aside the thread that wakes it. Measured on two busy cores: without that
+   the consumer stood still for as long as the next batch took to read. */
+static void penstock_enter_background(const char *name) {
+#ifdef SCHED_BATCH
+    struct sched_param parameters = {0};
+    pthread_setschedparam(pthread_self(), SCHED_BATCH, &parameters);
+#endif
 #ifdef __APPLE__
     pthread_setname_np(name);
 #else

@@ -20,7 +20,7 @@ cdef extern from "threads.h" nogil:
     int start_thread "penstock_start_thread"(
         pthread_t *thread, void *(*run)(void *) noexcept nogil, void *argument
     )
-    void name_thread "penstock_name_thread"(const char *name)
+    void enter_background "penstock_enter_background"(const char *name)
     int init_condition "penstock_init_condition"(pthread_cond_t *condition)
     void wait_briefly "penstock_wait_briefly"(
         pthread_cond_t *condition, pthread_mutex_t *mutex, int milliseconds

@@ -12,7 +12,7 @@ from penstock.arguments import integer
 from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
-from penstock.load.owning import EngineOwner
+from penstock.load.closable import Closable
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import (
     check_output,
@@ -57,7 +57,7 @@ class Reached(NamedTuple):
     """since the loader was made"""
 
 
-class TextLoader(EngineOwner):
+class TextLoader(Closable):
     r"""Batches of text, tokenized and packed in the background, resumed exactly.
 
     Arguments:
@@ -452,6 +452,12 @@ class TextLoader(EngineOwner):
             num_threads=self._threads,
         )
         return Engine(work, self._pool, self._prefetch)
+
+    def close(self) -> None:
+        """End all threads; iterating again starts them again."""
+        self._notice_fork()
+        with self._lock:
+            self._stop_engine()
 
     def _stop_engine(self) -> None:
         engine = self._engine
