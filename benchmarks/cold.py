@@ -1,5 +1,7 @@
 """Random rows that are not in the page cache: what announcing them ahead gains.
 
+As if the files did not fit into memory (`cache_files=False`); `cold_epoch` is about those that do.
+
 2^30 tokens, 400 batches of 32 rows of 2,048 + 1 in random order per round. Before each run the
 file is dropped from the page cache, and mincore must find it gone. For scale, a C loop announces
 each row 256 rows before it reads it: what one thread can ask of the disk, not the disk's limit,
@@ -78,7 +80,7 @@ def measure(quick: bool) -> Section:
 
 def _read(directory: Path, seed: int, num_batches: int, options: dict[str, Any]) -> None:
     view = penstock.open(directory).windows(SEQ_LEN)
-    with penstock.Loader(view, BATCH_SIZE, seed=seed, **options) as loader:
+    with penstock.Loader(view, BATCH_SIZE, seed=seed, cache_files=False, **options) as loader:
         for _ in itertools.islice(loader, num_batches):
             pass
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.load.announcing import Announcer
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool
 from penstock.load.plan import Plan
@@ -50,8 +51,13 @@ class Samples:
 
 
 def new_reader(samples, plan):
-    orders = [OrderState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1) for _ in range(2)]
-    return StepReader(plan, *orders, samples)
+    order = OrderState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
+    return StepReader(plan, order, announcer_of(samples), samples)
+
+
+def announcer_of(samples):
+    order = OrderState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
+    return Announcer(order, samples.batches, ROWS, None)
 
 
 def opened(directory):
@@ -264,4 +270,7 @@ def test_sizes_that_cannot_be_are_refused(tmp_path):
         new_reader(Samples(tmp_path), Plan(num_samples=NUM_SAMPLES, batch_size=ROWS + 1))
     with pytest.raises(ValueError, match="not one of this view"):
         order = OrderState(OrderKind.SEQUENTIAL, 11, 0, 1, 1)
-        StepReader(plan, order, order, Samples(tmp_path))
+        StepReader(plan, order, announcer_of(samples := Samples(tmp_path)), samples)
+    with pytest.raises(ValueError, match="not one of this reader's files"):
+        order = OrderState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
+        StepReader(plan, order, announcer_of(Samples(tmp_path)), Samples(tmp_path))

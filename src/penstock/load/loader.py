@@ -78,6 +78,8 @@ class Loader(Closable):
         threads: how many threads read ahead, without the GIL; one for each processor that this
             rank has but one, from 1 to 4.
         announce: how many batches ahead rows that are not cached are announced to the system.
+        cache_files: whether a row that is not cached makes the loader read all files into the page
+            cache; None if they fit into half of the free memory (see `load.caching`).
         digest_tokens: keep a hash of every batch's tokens, for `token_digest()`.
 
     `state_dict()` may be taken after any batch. It counts what was handed out, never what was
@@ -107,6 +109,7 @@ class Loader(Closable):
         prefetch: int | None = None,
         threads: int | None = None,
         announce: int = 8,
+        cache_files: bool | None = None,
         digest_tokens: bool = False,
     ) -> None:
         rank, ranks = find_rank(rank, ranks)
@@ -136,6 +139,10 @@ class Loader(Closable):
             threads = min(4, max(1, num_processors_of_rank() - 1))
         if prefetch is None:
             prefetch = 2 * integer("threads", threads, 1, 64)
+        if cache_files is not None and not isinstance(cache_files, bool):
+            raise UsageError(f"cache_files is {cache_files!r}; it must be True, False or None")
+        if cache_files and not announce:
+            raise UsageError("cache_files=True announces files; leave out announce=0")
         self._source = Source(
             view=view,
             order=self.order,
@@ -144,6 +151,7 @@ class Loader(Closable):
             prefetch=integer("prefetch", prefetch, 0, _MAX_DEPTH),
             threads=integer("threads", threads, 1, 64),
             announce=integer("announce", announce, 0, _MAX_DEPTH),
+            cache_files=cache_files,
             output=output,
             digests_tokens=digest_tokens,
         )

@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from penstock.load.announcing import Announcer
 from penstock.load.batch_memory import BatchMemory
+from penstock.load.caching import pass_over_files
+from penstock.load.file_pass import FilePass
 from penstock.load.plan import Plan, Step
 from penstock.load.step_queue import StepQueue
-from penstock.load.step_reader import StepReader, num_readers
+from penstock.load.step_reader import StepReader, num_step_readers
 from penstock.load.tensors import as_tensors
 from penstock.load.token_digest import token_digest
 from penstock.order import Order, digest_text
@@ -28,27 +31,34 @@ class Source:
     prefetch: int
     threads: int
     announce: int
+    cache_files: bool | None
     output: str
     digests_tokens: bool
 
     def new_queue(self, position: int, share: tuple[int, int]) -> StepQueue:
         """The steps from a position on; of a share `(number, count)`, every `count`-th."""
         number, count = share
-        uses_pread = self.view.dataset.access == "pread"
+        file_pass = None
+        if self.announce:
+            file_pass = pass_over_files(self.view, self.layout, self.plan.ranks, self.cache_files)
+        # Touching a map that is not cached makes the system fetch what lies around by itself.
+        announces = file_pass is not None or self.view.dataset.access == "pread"
+        num_readers = self.threads if self.prefetch else 1
         return StepQueue(
             self.plan,
-            [self._new_reader() for _ in range(self.threads if self.prefetch else 1)],
+            [self._new_reader(file_pass) for _ in range(num_readers)],
             position=position,
             skip=number,
             every=count,
             depth=self.prefetch,
-            announce=self.announce if uses_pread else 0,
+            announce=self.announce if announces else 0,
         )
 
-    def _new_reader(self) -> StepReader:
-        num_sharers = max(num_readers() + 1, self.threads)
+    def _new_reader(self, file_pass: FilePass | None) -> StepReader:
+        num_sharers = max(num_step_readers() + 1, self.threads)
         reader = SampleReader(self.view, self.layout, num_sharers)
-        return StepReader(self.plan, self.order.new_state(), self.order.new_state(), reader)
+        announcer = Announcer(self.order.new_state(), reader.batches, self.layout.rows, file_pass)
+        return StepReader(self.plan, self.order.new_state(), announcer, reader)
 
     @property
     def finishes(self) -> bool:

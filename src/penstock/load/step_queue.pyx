@@ -23,6 +23,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport getpid
 
+from penstock.load.announcing cimport cache_files
 from penstock.load.batch_memory cimport BatchMemory
 from penstock.load.plan cimport Plan, StepSpan
 from penstock.load.step_reader cimport StepReader, WantedStep, read_step
@@ -198,6 +199,7 @@ cdef class StepQueue:
         try:
             if is_awaited(queue, number):
                 with nogil:
+                    cache_files(self.parts[0].reading.announcing)
                     was_read = read_step(self.parts[0].reading, &queue.places[place])
                 if not queue.is_stopped:
                     self.conclude(0, place, was_read)
@@ -364,6 +366,7 @@ cdef void read_steps(Part *part) noexcept nogil:
     cdef WantedStep *wanted
     cdef bint was_read
     while True:
+        cache_files(part.reading.announcing)
         wanted = take_step(part.queue)
         if not wanted:
             return

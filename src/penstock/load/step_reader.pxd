@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t
 
+from penstock.load.announcing cimport Announcer, Announcing
 from penstock.load.plan cimport StepSpan
 from penstock.order.evaluation cimport Order, OrderState
 from penstock.views.batches cimport BatchReader, BatchReading
@@ -16,19 +17,18 @@ cdef struct WantedStep:
 
 cdef struct StepReading:
     Order *order
-    Order *order_ahead  # what is announced may be an epoch ahead of what is read
+    Announcing *announcing
     BatchReading *reading
     int64_t rank
     int64_t ranks
     int64_t *positions
     int64_t *samples
-    int num_announced  # batches that are still announced without trying whether they are cached
 
 
 cdef class StepReader:
     cdef StepReading steps
     cdef OrderState order
-    cdef OrderState order_ahead
+    cdef Announcer announcer
     cdef BatchReader batches
     cdef readonly object sample_reader
     cdef readonly bint decodes

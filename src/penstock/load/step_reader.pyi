@@ -1,10 +1,11 @@
 from typing import Self
 
+from penstock.load.announcing import Announcer
 from penstock.load.plan import Plan
 from penstock.order.evaluation import OrderState
 from penstock.views.reading import SampleReader
 
-def num_readers() -> int: ...
+def num_step_readers() -> int: ...
 
 class StepReader:
     sample_reader: SampleReader
@@ -13,6 +14,6 @@ class StepReader:
         cls,
         plan: Plan,
         order: OrderState,
-        order_ahead: OrderState,
+        announcer: Announcer,
         sample_reader: SampleReader,
     ) -> Self: ...

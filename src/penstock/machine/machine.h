@@ -23,4 +23,8 @@
 static inline int penstock_is_set(const int *flag) { return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }
 static inline void penstock_set(int *flag) { __atomic_store_n(flag, 1, __ATOMIC_RELEASE); }
 
+/* A lock that nobody waits for. */
+static inline int penstock_try_lock(int *lock) { return !__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE); }
+static inline void penstock_unlock(int *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }
+
 #endif

@@ -2,12 +2,18 @@
 
 from libc.stdint cimport int64_t
 
+from penstock.machine.checks cimport is_set
+from penstock.machine.threads cimport seconds_now
+
 cpdef enum FileKind:
     RECORDS
     DOCUMENT_OFFSETS
     METADATA_OFFSETS
     METADATA_BYTES
     FIELD_APART
+
+cdef enum:
+    NUM_KINDS = FIELD_APART + 1
 
 cpdef enum FaultCode:
     FINE
@@ -57,6 +63,18 @@ cdef struct FileTable:
     int64_t num_places
     OpenFile *places
 
+# The bytes of one shard's file that hold its items.
+cdef struct FileSpan:
+    int64_t kind
+    int64_t shard
+    int64_t start
+    int64_t stop
+
+# How long a thread may go on.
+cdef struct Turn:
+    double end  # in seconds, as `seconds_now` counts them
+    const int *stop  # set by another thread
+
 # Items of one shard that lie end to end in its file.
 cdef struct Run:
     int64_t offset  # in bytes
@@ -91,7 +109,14 @@ cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil
 cdef void announce_items(
     FileTable *files, int64_t start, int64_t length, Fault *fault
 ) noexcept nogil
+cdef int64_t cache_bytes(
+    const FileTable *files, int64_t shard, Run bytes_, const Turn *turn
+) noexcept nogil
 cdef bint is_cached(FileTable *files, int64_t start, Fault *fault) noexcept nogil
+
+
+cdef inline bint is_over(const Turn *turn) noexcept nogil:
+    return is_set(turn.stop) or seconds_now() > turn.end
 
 
 cdef inline int64_t num_items(const FileTable *files, int64_t shard) noexcept nogil:

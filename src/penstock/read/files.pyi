@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GEOMETRY: np.dtype[np.void]
+FILE_SPAN: np.dtype[np.void]
 
 class FileKind(IntEnum):
     RECORDS = 0

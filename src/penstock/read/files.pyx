@@ -12,8 +12,8 @@ from libc.errno cimport EINTR, EMFILE, ENFILE, errno
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
-from posix.fcntl cimport O_CLOEXEC, O_NONBLOCK, O_RDONLY, open, posix_fadvise
-from posix.fcntl cimport POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED
+from posix.fcntl cimport O_CLOEXEC, O_NONBLOCK, O_RDONLY, O_WRONLY, open, posix_fadvise
+from posix.fcntl cimport POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 from posix.unistd cimport SEEK_END, close, lseek, pread
 
@@ -27,9 +27,13 @@ cdef extern from "<sys/uio.h>" nogil:
     ssize_t preadv2(int descriptor, const iovec *buffers, int count, int64_t offset, int flags)
     int RWF_NOWAIT
 
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t sendfile(int target, int source, int64_t *offset, size_t count)
+
 cdef enum:
     CACHE_LINE_BYTES = 64
     PREFETCHED_LINES = 4
+    SENT_BYTES = 1 << 20
 
 # The dtype of the struct, field by field.
 GEOMETRY = np.dtype([
@@ -44,6 +48,7 @@ GEOMETRY = np.dtype([
         "row_records",
     )
 ])
+FILE_SPAN = np.dtype([(name, np.int64) for name in ("kind", "shard", "start", "stop")])
 
 
 cdef class ShardFiles:
@@ -263,6 +268,33 @@ cdef void announce_items(
         )
         start += run.count
         length -= run.count
+
+
+cdef int64_t cache_bytes(
+    const FileTable *files, int64_t shard, Run bytes_, const Turn *turn
+) noexcept nogil:
+    """Bring bytes of a shard's file into the page cache; returns how many, or -1 if that fails.
+
+    The descriptor is a new one: those for rows forbid the system to read ahead. Copying to
+    /dev/null copies nothing, but waits for the disk.
+    """
+    cdef const char *path = files.names + files.geometry[shard].name_start
+    cdef int source = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
+    cdef int sink = open(b"/dev/null", O_WRONLY | O_CLOEXEC)
+    cdef int64_t offset = bytes_.offset, end = bytes_.offset + bytes_.count
+    cdef bint is_right = (
+        source >= 0
+        and sink >= 0
+        and lseek(source, 0, SEEK_END) == files.geometry[shard].size_bytes
+    )
+    posix_fadvise(source, 0, 0, POSIX_FADV_SEQUENTIAL)
+    while is_right and offset < end and not is_over(turn):
+        is_right = sendfile(sink, source, &offset, min(end - offset, SENT_BYTES)) > 0
+    if source >= 0:
+        close(source)
+    if sink >= 0:
+        close(sink)
+    return offset - bytes_.offset if is_right else -1
 
 
 cdef bint is_cached(FileTable *files, int64_t start, Fault *fault) noexcept nogil:

@@ -8,7 +8,7 @@ counts every page ever touched as the process's own memory.
 import errno
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +28,15 @@ from penstock.formats.shard import (
     StoredFile,
 )
 from penstock.read.documents import document_table
-from penstock.read.files import GEOMETRY, FaultCode, FaultReport, FileKind, Files, ShardFiles
+from penstock.read.files import (
+    FILE_SPAN,
+    GEOMETRY,
+    FaultCode,
+    FaultReport,
+    FileKind,
+    Files,
+    ShardFiles,
+)
 from penstock.read.segments import read_segments
 
 if TYPE_CHECKING:
@@ -118,6 +126,25 @@ class LocalReader:
             return document_table(shard)
         suffix = _SUFFIXES[kind]
         return str(shard.path(suffix)), shard.files[suffix]
+
+    def file_spans(self, kinds: Iterable[FileKind]) -> NDArray[np.void]:
+        """The bytes that hold items (`FILE_SPAN`), of all shards, kind by kind."""
+        spans = [
+            (kind, number, *self._span(number, kind))
+            for kind in kinds
+            for number in range(len(self.shards))
+        ]
+        return np.array(spans, FILE_SPAN)
+
+    def _span(self, shard_number: int, kind: FileKind) -> tuple[int, int]:
+        """Where the items of a file start and stop; several shards may lie in one file."""
+        _, file = self.file(shard_number, kind)
+        whole, rest = self._num_items(self.shards[shard_number], kind), 0
+        stride = item_bytes = self._item_bytes(kind)
+        if file.block_items:
+            (whole, rest), stride = divmod(whole, file.block_items), file.block_bytes
+        stop = file.first_byte + whole * stride + rest * item_bytes
+        return file.first_byte, max(file.first_byte, min(stop, file.size_bytes))
 
     def new_files(self, kind: FileKind = FileKind.RECORDS, *, num_sharers: int = 1) -> Files:
         """The files of one kind, for one of `num_sharers` in this process; nothing open yet."""

@@ -68,4 +68,5 @@ cdef bint fill_batch(
     BatchReading *reading, const int64_t *samples, int64_t num_samples, char *batch
 ) noexcept nogil
 cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil
+cdef int64_t first_record(BatchReading *reading, int64_t sample) noexcept nogil
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil

@@ -12,6 +12,7 @@ from penstock.read.files cimport (
     FINE,
     METADATA_BYTES,
     METADATA_OFFSETS,
+    NUM_KINDS,
     RECORDS,
     WRONG_ROWS,
     announce_items,
@@ -24,10 +25,6 @@ from penstock.read.numbers cimport load_integer
 from penstock.read.segments cimport BatchRow, Output, fill_segments, place_of
 from penstock.views.document_search cimport cut_by_documents
 from penstock.views.rows cimport begin_batch, end_batch, end_row, finish_row
-
-cdef enum:
-    NUM_KINDS = FIELD_APART + 1
-
 
 cdef class ViewState:
     """A view, for kernels; `View.for_kernels` makes it."""
@@ -419,11 +416,14 @@ cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil:
         )
 
 
+cdef int64_t first_record(BatchReading *reading, int64_t sample) noexcept nogil:
+    """A sample's first record, or -1 if it has none or the stored rows are broken."""
+    if reading.view.kind != ROWS:
+        return sample * reading.view.stride
+    return reading.segments[0].start if find_pieces(reading, sample, 0) > 0 else -1
+
+
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil:
     """Whether a sample's first record can be read without waiting for the disk."""
-    cdef int64_t start = sample * reading.view.stride
-    if reading.view.kind == ROWS:
-        if find_pieces(reading, sample, 0) < 1:
-            return True
-        start = reading.segments[0].start
-    return is_cached(reading.files, start, &reading.fault)
+    cdef int64_t start = first_record(reading, sample)
+    return start < 0 or is_cached(reading.files, start, &reading.fault)

@@ -16,27 +16,29 @@ if TYPE_CHECKING:
     from penstock.views.view import View
 
 
+def file_kinds(view: "View", layout: BatchLayout) -> list[FileKind]:
+    """Which kinds of files are read for a view's batches; records first."""
+    with_metadata = view.metadata is not None
+    wanted = {
+        FileKind.RECORDS: True,
+        FileKind.DOCUMENT_OFFSETS: view.cuts_by_document,
+        FileKind.METADATA_OFFSETS: with_metadata,
+        FileKind.METADATA_BYTES: with_metadata,
+        FileKind.FIELD_APART: layout.apart is not None,
+    }
+    return [kind for kind, is_wanted in wanted.items() if is_wanted]
+
+
 class SampleReader:
     """Files, scratch memory and tables of one thread; `batches` is what kernels take of it."""
 
     def __init__(self, view: "View", layout: BatchLayout, num_sharers: int = 1) -> None:
         self._view = view
         self._reader = view.dataset.reader
-        with_metadata = view.metadata is not None
-        wanted = {
-            FileKind.RECORDS: True,
-            FileKind.DOCUMENT_OFFSETS: view.cuts_by_document,
-            FileKind.METADATA_OFFSETS: with_metadata,
-            FileKind.METADATA_BYTES: with_metadata,
-            FileKind.FIELD_APART: layout.apart is not None,
-        }
-        num_sharers *= sum(wanted.values())
-        files = {
-            kind: self._reader.new_files(kind, num_sharers=num_sharers)
-            for kind, is_wanted in wanted.items()
-            if is_wanted
-        }
-        spans = SpanTable(layout.rows, layout.width) if with_metadata else None
+        kinds = file_kinds(view, layout)
+        num_sharers *= len(kinds)
+        files = {kind: self._reader.new_files(kind, num_sharers=num_sharers) for kind in kinds}
+        spans = SpanTable(layout.rows, layout.width) if view.metadata is not None else None
         self._spans = (
             SpanReader(self._reader, view.metadata, spans, files[FileKind.METADATA_BYTES])
             if spans is not None

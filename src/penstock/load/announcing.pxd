@@ -1,0 +1,30 @@
+"""Rows that will be read later, announced to the system. See `announcing.pyx`."""
+
+from libc.stdint cimport int64_t
+
+from penstock.load.file_pass cimport FilePass, PassState
+from penstock.order.evaluation cimport Order
+from penstock.read.files cimport NUM_KINDS, FileTable
+from penstock.views.batches cimport BatchReading
+
+# What one thread announces with.
+cdef struct Announcing:
+    Order *order  # this thread's own: what is announced may be an epoch ahead of what is read
+    BatchReading *reading
+    FileTable *tables[NUM_KINDS]
+    PassState *file_pass  # of all threads, or NULL
+    int64_t *positions
+    int64_t *samples
+    int num_announced  # steps that are still announced without trying whether they are cached
+
+
+cdef class Announcer:
+    cdef Announcing announcing
+    cdef int64_t max_rows
+    cdef tuple _keep
+
+
+cdef void announce_step(
+    Announcing *announcing, int64_t position, int64_t rows, int64_t stride
+) noexcept nogil
+cdef void cache_files(Announcing *announcing) noexcept nogil

@@ -1,0 +1,25 @@
+"""One pass over the files of a loader. See `file_pass.pyx`."""
+
+from libc.stdint cimport int64_t
+
+from penstock.read.files cimport FileSpan, FileTable
+
+# How far the pass has come; only the thread that holds the lock changes it.
+cdef struct PassState:
+    int64_t num_files
+    const FileSpan *files  # those with records first, in the order of shards
+    int lock
+    bint is_started
+    int64_t file  # that is being read
+    int64_t offset  # of the next byte in it
+    int64_t left  # bytes of all files that have not been read
+
+
+cdef class FilePass:
+    cdef PassState state
+    cdef const FileSpan[::1] _files
+
+
+cdef int check_files(const PassState *state, FileTable **tables) except -1
+cdef void start_at(PassState *state, FileTable **tables, int64_t record) noexcept nogil
+cdef void read_on(PassState *state, FileTable **tables, const int *stop) noexcept nogil
