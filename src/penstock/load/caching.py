@@ -5,12 +5,11 @@ long runs are read several times as fast as rows. Data that does not stay there 
 vain.
 """
 
-import os
-
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.load.file_pass import FilePass
+from penstock.load.ranks import num_local_ranks
 from penstock.machine.free_memory import available_bytes
 from penstock.read.layout import BatchLayout
 from penstock.views.reading import file_kinds
@@ -31,7 +30,7 @@ def pass_over_files(
     if cache_files is None and not is_worth_caching(
         file_bytes=_total_bytes(files),
         epoch_bytes=len(view) * (view.seq_len + 1) * view.dataset.fields.itemsize,
-        share=_local_ranks(ranks) / ranks,
+        share=min(1, num_local_ranks() / ranks),
         free_bytes=available_bytes(),
     ):
         return None
@@ -54,9 +53,3 @@ def is_worth_caching(
 
 def _total_bytes(files: NDArray[np.void]) -> int:
     return int((files["stop"] - files["start"]).sum())
-
-
-def _local_ranks(ranks: int) -> int:
-    """How many ranks this machine has: they share its page cache. Launchers of torch say it."""
-    number = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return min(int(number), ranks) if number.isdecimal() else 1

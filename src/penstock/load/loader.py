@@ -13,7 +13,7 @@ from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.closable import Closable
 from penstock.load.plan import Plan, Step, Tail
-from penstock.load.ranks import find_rank
+from penstock.load.ranks import find_rank, num_local_ranks
 from penstock.load.source import Source
 from penstock.load.tensors import (
     check_output,
@@ -24,7 +24,7 @@ from penstock.load.tensors import (
     register_as_dataset,
 )
 from penstock.load.walk import Iteration, Walk
-from penstock.machine.processors import num_processors_of_rank
+from penstock.machine.processors import num_processors
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
 from penstock.views.view import View
 
@@ -136,7 +136,7 @@ class Loader(Closable):
         if threads is None:
             # Measured with a consumer that uses its batches: a thread on the consumer's own core
             # costs more than it gives, and with deeper queues batches fall out of the cache.
-            threads = min(4, max(1, num_processors_of_rank() - 1))
+            threads = min(4, max(1, num_processors() // num_local_ranks() - 1))
         if prefetch is None:
             prefetch = 2 * integer("threads", threads, 1, 64)
         if cache_files is not None and not isinstance(cache_files, bool):

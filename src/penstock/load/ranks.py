@@ -26,3 +26,9 @@ def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
             f"RANK is {values[0]!r} and WORLD_SIZE is {values[1]!r} in the environment; both must "
             "be numbers, or pass rank= and ranks="
         ) from None
+
+
+def num_local_ranks() -> int:
+    """How many ranks share this machine, if a launcher such as torchrun says so; else 1."""
+    number = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(number)) if number.isdecimal() else 1

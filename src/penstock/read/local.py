@@ -8,7 +8,7 @@ counts every page ever touched as the process's own memory.
 import errno
 import os
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,6 +67,10 @@ class LocalReader:
     def _shard_files(self) -> dict[FileKind, ShardFiles]:
         return {}
 
+    @cached_property
+    def _spans(self) -> dict[FileKind, NDArray[np.void]]:
+        return {}
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Tables of files stay here.
         return LocalReader, (self.shards, self.record_bytes, self.access, self.apart_bytes)
@@ -90,16 +94,11 @@ class LocalReader:
                 )
                 for start, shard, (_, file) in zip(starts, self.shards, files, strict=False)
             ]
+            table, item_bytes = np.array(geometry, GEOMETRY), self._item_bytes(kind)
+            self._spans[kind] = _spans(kind, item_bytes, np.diff(first_item), table)
             # Threads that come at once all take the first.
             self._shard_files.setdefault(
-                kind,
-                ShardFiles(
-                    kind,
-                    self._item_bytes(kind),
-                    first_item,
-                    np.array(geometry, GEOMETRY),
-                    b"".join(names),
-                ),
+                kind, ShardFiles(kind, item_bytes, first_item, table, b"".join(names))
             )
         return self._shard_files[kind]
 
@@ -127,24 +126,11 @@ class LocalReader:
         suffix = _SUFFIXES[kind]
         return str(shard.path(suffix)), shard.files[suffix]
 
-    def file_spans(self, kinds: Iterable[FileKind]) -> NDArray[np.void]:
+    def file_spans(self, kinds: Sequence[FileKind]) -> NDArray[np.void]:
         """The bytes that hold items (`FILE_SPAN`), of all shards, kind by kind."""
-        spans = [
-            (kind, number, *self._span(number, kind))
-            for kind in kinds
-            for number in range(len(self.shards))
-        ]
-        return np.array(spans, FILE_SPAN)
-
-    def _span(self, shard_number: int, kind: FileKind) -> tuple[int, int]:
-        """Where the items of a file start and stop; several shards may lie in one file."""
-        _, file = self.file(shard_number, kind)
-        whole, rest = self._num_items(self.shards[shard_number], kind), 0
-        stride = item_bytes = self._item_bytes(kind)
-        if file.block_items:
-            (whole, rest), stride = divmod(whole, file.block_items), file.block_bytes
-        stop = file.first_byte + whole * stride + rest * item_bytes
-        return file.first_byte, max(file.first_byte, min(stop, file.size_bytes))
+        for kind in kinds:
+            self._files_of(kind)
+        return np.concatenate([self._spans[kind] for kind in kinds])
 
     def new_files(self, kind: FileKind = FileKind.RECORDS, *, num_sharers: int = 1) -> Files:
         """The files of one kind, for one of `num_sharers` in this process; nothing open yet."""
@@ -211,3 +197,17 @@ def _max_open_files() -> int:
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 8192 if limit == resource.RLIM_INFINITY else min(limit // 5, 8192)
+
+
+def _spans(
+    kind: FileKind, item_bytes: int, num_items: NDArray[np.int64], files: NDArray[np.void]
+) -> NDArray[np.void]:
+    """Where the items of each file start and stop; several shards may lie in one file."""
+    in_blocks = files["block_items"] > 0
+    blocks, rest = np.divmod(num_items, np.where(in_blocks, files["block_items"], 1))
+    stride = np.where(in_blocks, files["block_bytes"], item_bytes)
+    stop = files["first_byte"] + blocks * stride + rest * item_bytes
+    spans = np.zeros(len(files), FILE_SPAN)
+    spans["kind"], spans["shard"], spans["start"] = kind, np.arange(len(files)), files["first_byte"]
+    spans["stop"] = np.maximum(files["first_byte"], np.minimum(stop, files["size_bytes"]))
+    return spans
