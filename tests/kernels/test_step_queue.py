@@ -255,6 +255,26 @@ def test_closing_under_a_thread_that_iterates_loses_nothing(tmp_path):
     assert num_reading_threads() == 0
 
 
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_jump_under_a_thread_that_iterates_is_not_undone(tmp_path, depth):
+    loading = Loading(tmp_path, depth=depth, endless=True)
+    is_over = threading.Event()
+
+    def take():
+        while not is_over.is_set():
+            loading.walk.take()
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    for jump in range(1, 300):
+        loading.walk.jump_to(jump * 1_000_000)
+        assert jump * 1_000_000 <= loading.walk.position < (jump + 1) * 1_000_000
+    is_over.set()
+    taker.join()
+    assert loading.walk.position >= jump * 1_000_000
+    loading.walk.close()
+
+
 def test_sizes_that_cannot_be_are_refused(tmp_path):
     plan = Plan(num_samples=NUM_SAMPLES, batch_size=ROWS)
     reader = new_reader(Samples(tmp_path), plan)

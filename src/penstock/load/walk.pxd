@@ -28,7 +28,7 @@ cdef class Walk:
     cdef readonly int64_t num_tokens
     cdef double waited_before
     cdef int notice_fork(self) except -1
-    cdef int stop(self) except -1
+    cdef StepQueue let_go(self)
     cdef dict next_batch(self, Iteration iteration)
     cdef int start(self) except -1
     cdef bint has_step(self, StepQueue queue, int64_t number) noexcept

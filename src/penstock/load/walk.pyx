@@ -20,6 +20,12 @@ from penstock.machine.checks cimport is_set
 from penstock.load.plan import Step
 
 
+cdef int close(StepQueue queue) except -1:
+    if queue is not None:
+        queue.close()
+    return 0
+
+
 @cython.no_gc_clear  # the collector must leave the queue, or nothing could tell its threads to end
 cdef class Walk:
     """Walks the steps of `plan`.
@@ -41,22 +47,24 @@ cdef class Walk:
     def jump_to(self, int64_t position):
         """Go on from another position."""
         self.notice_fork()
-        self.stop()
+        queue = self.let_go()
         self.position = position
         self.has_last, self.finished = False, None
         self.num_jumps += 1
+        close(queue)  # last: meanwhile other threads may go on, from the new position
 
     def use_share(self, tuple share):
         """Take every `count`-th step from `number` on, for a share of `(number, count)`."""
         self.notice_fork()
         if share != self.share:
-            self.stop()
+            queue = self.let_go()
             self.share = share
+            close(queue)
 
     def close(self):
         """End all threads; the next batch starts them again."""
         self.notice_fork()
-        self.stop()
+        close(self.let_go())
 
     cdef int notice_fork(self) except -1:
         """Start anew in a forked child: it has no threads, and perhaps a lock one of them held."""
@@ -69,13 +77,13 @@ cdef class Walk:
         self.waited_before = 0
         return 0
 
-    cdef int stop(self) except -1:
+    cdef StepQueue let_go(self):
+        """Take the queue away, to be closed: nobody takes steps from it any more."""
         cdef StepQueue queue = self.queue
-        self.queue = None  # first: a queue that is stopped must not be used again
+        self.queue = None
         if queue is not None:
             self.waited_before += queue.waited
-            queue.close()
-        return 0
+        return queue
 
     def take(self):
         """The next batch, whatever epoch it is of."""
@@ -97,9 +105,10 @@ cdef class Walk:
     cdef int start(self) except -1:
         """Begin to read from the position on; another thread may do the same meanwhile."""
         cdef int64_t position = self.position
-        cdef StepQueue queue = self.new_queue(position, self.share)
+        cdef tuple share = self.share
+        cdef StepQueue queue = self.new_queue(position, share)
         queue.start(self.pool)
-        if self.queue is None and self.position == position:
+        if self.queue is None and self.position == position and self.share == share:
             self.queue = queue
         else:
             queue.close()
@@ -127,7 +136,7 @@ cdef class Walk:
             return None
         failure = queue.failures[place]
         if failure is not None:
-            self.stop()  # the position still is that of the step that failed
+            close(self.let_go())  # the position still is that of the step that failed
             if isinstance(failure, StopIteration):
                 raise RuntimeError("a decoder raised StopIteration") from failure
             raise failure
