@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 
-.PHONY: demo test bench fuzz lint format debug sanitize sanitize-threads clean
+.PHONY: demo test bench wheels fuzz lint format debug sanitize sanitize-threads clean
 
 demo: $(BUILT)
 	$(BIN)/penstock demo
@@ -20,6 +20,11 @@ test: lint
 
 bench: $(BUILT)
 	$(BIN)/python -m benchmarks
+
+# For Linux on x86-64 and aarch64, into dist/; tested with each Python from 3.11 on that is on PATH.
+wheels: $(SETUP)
+	$(INSTALL) --group wheels
+	$(BIN)/python -m wheels
 
 # Two minutes of mutated files; ends at the first that is not refused or read as it should be.
 fuzz: $(BUILT)
@@ -68,7 +73,7 @@ format: $(SETUP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv build demo-data bench-data .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist demo-data bench-data .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src -name '*.so' -delete
 
 # torch comes first and by its exact version, so that nothing else chooses a build of it.

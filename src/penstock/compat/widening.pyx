@@ -15,7 +15,7 @@ cdef extern from "copies.h" nogil:
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *item)
-    PyObject *PyList_GET_ITEM(list items, Py_ssize_t k)
+    PyObject *PyList_GetItem(list items, Py_ssize_t k) except NULL  # borrowed
 
 cdef enum:
     GROUP_BYTES = 3 << 20  # more than the processor's second cache holds, less than its third
@@ -147,7 +147,7 @@ cdef class Ring:
         for k in range(count):
             table.check(batches[k])
             place = (self.next_array + k) % self.num_arrays
-            if Py_REFCNT(PyList_GET_ITEM(self.arrays, place)) != 1:
+            if Py_REFCNT(PyList_GetItem(self.arrays, place)) != 1:
                 self._put(place, np.empty(self.shape, np.int64))
             taken[k] = self.arrays[place]
             targets[k] = self.targets[place]

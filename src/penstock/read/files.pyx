@@ -12,28 +12,26 @@ from libc.errno cimport EINTR, EMFILE, ENFILE, errno
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
-from posix.fcntl cimport O_CLOEXEC, O_NONBLOCK, O_RDONLY, O_WRONLY, open, posix_fadvise
-from posix.fcntl cimport POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED
+from posix.fcntl cimport O_CLOEXEC, O_NONBLOCK, O_RDONLY, O_WRONLY, open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 from posix.unistd cimport SEEK_END, close, lseek, pread
 
 from penstock.machine.checks cimport check
 from penstock.machine.memory_access cimport prefetch
 
-cdef extern from "<sys/uio.h>" nogil:
-    struct iovec:
-        void *iov_base
-        size_t iov_len
-    ssize_t preadv2(int descriptor, const iovec *buffers, int count, int64_t offset, int flags)
-    int RWF_NOWAIT
-
-cdef extern from "<sys/sendfile.h>" nogil:
-    ssize_t sendfile(int target, int source, int64_t *offset, size_t count)
+cdef extern from "page_cache.h" nogil:
+    void expect_random_reads "penstock_expect_random_reads"(int descriptor)
+    void announce "penstock_announce"(int descriptor, int64_t offset, int64_t size)
+    bint is_byte_cached "penstock_is_cached"(int descriptor, int64_t offset)
+    void expect_sequential_reads "penstock_expect_sequential_reads"(int descriptor)
+    int64_t read_to_nowhere "penstock_read_to_nowhere"(
+        int source, int nowhere, int64_t offset, int64_t size
+    )
 
 cdef enum:
     CACHE_LINE_BYTES = 64
     PREFETCHED_LINES = 4
-    SENT_BYTES = 1 << 20
+    MAX_READ_BYTES = 1 << 20
 
 # The dtype of the struct, field by field.
 GEOMETRY = np.dtype([
@@ -179,7 +177,7 @@ cdef OpenFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcep
         close(file.descriptor)
         return NULL
     # Rows are far apart: the kernel's own read-ahead would read 32 times what is wanted.
-    posix_fadvise(file.descriptor, 0, 0, POSIX_FADV_RANDOM)
+    expect_random_reads(file.descriptor)
     if files.use_mmap:
         file.mapping = <char *>mmap(NULL, size_bytes, PROT_READ, MAP_SHARED, file.descriptor, 0)
         if file.mapping == <char *>MAP_FAILED:
@@ -263,9 +261,7 @@ cdef void announce_items(
             return
         run = find_run(files, shard, start - files.first_item[shard])
         run.count = min(run.count, length)
-        posix_fadvise(
-            file.descriptor, run.offset, run.count * files.item_bytes, POSIX_FADV_WILLNEED
-        )
+        announce(file.descriptor, run.offset, run.count * files.item_bytes)
         start += run.count
         length -= run.count
 
@@ -275,36 +271,34 @@ cdef int64_t cache_bytes(
 ) noexcept nogil:
     """Bring bytes of a shard's file into the page cache; returns how many, or -1 if that fails.
 
-    The descriptor is a new one: those for rows forbid the system to read ahead. Copying to
-    /dev/null copies nothing, but waits for the disk.
+    The descriptor is a new one: those for rows forbid the system to read ahead.
     """
     cdef const char *path = files.names + files.geometry[shard].name_start
     cdef int source = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
-    cdef int sink = open(b"/dev/null", O_WRONLY | O_CLOEXEC)
-    cdef int64_t offset = bytes_.offset, end = bytes_.offset + bytes_.count
-    cdef bint is_right = (
-        source >= 0
-        and sink >= 0
-        and lseek(source, 0, SEEK_END) == files.geometry[shard].size_bytes
-    )
-    posix_fadvise(source, 0, 0, POSIX_FADV_SEQUENTIAL)
-    while is_right and offset < end and not is_over(turn):
-        is_right = sendfile(sink, source, &offset, min(end - offset, SENT_BYTES)) > 0
+    cdef int nowhere = open(b"/dev/null", O_WRONLY | O_CLOEXEC)
+    cdef int64_t done = 0, got = 0
+    if source >= 0 and nowhere >= 0 and (
+        lseek(source, 0, SEEK_END) == files.geometry[shard].size_bytes
+    ):
+        expect_sequential_reads(source)
+        got = 1
+    while got > 0 and done < bytes_.count and not is_over(turn):
+        got = read_to_nowhere(
+            source, nowhere, bytes_.offset + done, min(bytes_.count - done, MAX_READ_BYTES)
+        )
+        done += max(got, 0)
     if source >= 0:
         close(source)
-    if sink >= 0:
-        close(sink)
-    return offset - bytes_.offset if is_right else -1
+    if nowhere >= 0:
+        close(nowhere)
+    return done if got > 0 else -1
 
 
 cdef bint is_cached(FileTable *files, int64_t start, Fault *fault) noexcept nogil:
     """Whether the first byte of an item can be read without waiting for the disk."""
     cdef int64_t shard = find_shard(files, start)
     cdef OpenFile *file = open_shard(files, shard, fault)
-    cdef char byte
-    cdef iovec buffer
     if not file:
         return True
-    buffer.iov_base, buffer.iov_len = &byte, 1
     cdef Run run = find_run(files, shard, start - files.first_item[shard])
-    return preadv2(file.descriptor, &buffer, 1, run.offset, RWF_NOWAIT) == 1
+    return is_byte_cached(file.descriptor, run.offset)
