@@ -4,7 +4,7 @@ PENSTOCK_BUILD chooses how: `release` (the default), `debug` (bounds checks and 
 (the same under AddressSanitizer and UndefinedBehaviorSanitizer) or `thread` (ThreadSanitizer).
 CC chooses the compiler; left out, it is the one that Python was built with, another of the machine
 or, where there is none, that of the PyPI package ziglang. PENSTOCK_TARGET (`x86_64` or `aarch64`)
-compiles for Linux on that processor with ziglang instead, for wheels: see tools/make_wheels.py.
+compiles for Linux on that processor with ziglang instead, for wheels (`make wheels`).
 
 All builds use Python's limited API: one wheel serves Python 3.11 and later, and what is tested and
 measured is what users get. Against the full API, interleaved: kernels (shuffle, widening, packing,

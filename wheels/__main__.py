@@ -38,7 +38,8 @@ def _build(machine: str) -> Path:
     tag = f"manylinux_2_17_{machine}"
     for old in dist.glob(f"*{tag}.whl"):
         old.unlink()
-    command = [sys.executable, "setup.py", "--quiet"]
+    # Only setup.py itself takes all options; setuptools warns that it is not the usual way.
+    command = [sys.executable, "-Wignore", "setup.py", "--quiet"]
     command += ["build", f"--build-base={base}", f"--build-lib={base / 'lib'}"]
     command += ["bdist_wheel", f"--plat-name={tag}", f"--dist-dir={dist}"]
     subprocess.run(command, cwd=_ROOT, env=os.environ | {"PENSTOCK_TARGET": machine}, check=True)
