@@ -8,6 +8,7 @@ Any Python from 3.11 on with pip can run this.
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ _ROOT = Path(__file__).parent.parent
 _REQUIREMENTS = ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis"]
 # All kernels, and what lies on top of them as far as it needs no other packages.
 _TESTS = ["kernels", "test_without_extras.py", "test_open.py", "test_orders.py", "test_packing.py"]
-_TESTS += ["test_plan.py", "test_windows.py", "test_writer.py"]
+_TESTS += ["test_plan.py", "test_windows.py"]
 
 
 def try_wheel(wheel: Path, python: str, *, find_links: Path | None = None) -> str:
@@ -39,6 +40,7 @@ def try_wheel(wheel: Path, python: str, *, find_links: Path | None = None) -> st
         subprocess.run(
             [installed, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", *paths],
             cwd=directory,
+            env=_clean_environment(),
             check=True,
         )
         _check_place(installed, directory)
@@ -55,10 +57,17 @@ def _install(python: Path, requirements: list[str], find_links: Path | None) -> 
     subprocess.run([*command, *requirements], check=True)
 
 
+def _clean_environment() -> dict[str, str]:
+    """The variables of this process, without those that change what Python imports and keeps."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
 def _check_place(python: Path, directory: Path) -> None:
     """Make sure that the tests have used the wheel."""
     command = "import penstock.read.files; print(penstock.read.files.__file__)"
-    place = subprocess.check_output([python, "-c", command], cwd=directory, text=True).strip()
+    place = subprocess.check_output(
+        [python, "-c", command], cwd=directory, env=_clean_environment(), text=True
+    ).strip()
     if not (Path(place).is_relative_to(directory) and place.endswith(".abi3.so")):
         raise SystemExit(f"the tests have used {place}, which is not of the wheel")
 
