@@ -7,10 +7,10 @@ or, where there is none, that of the PyPI package ziglang. PENSTOCK_TARGET (`x86
 compiles for Linux on that processor with ziglang instead, for wheels (`make wheels`).
 
 All builds use Python's limited API: one wheel serves Python 3.11 and later, and what is tested and
-measured is what users get. Against the full API, interleaved: kernels (shuffle, widening, packing,
-tokenizing), imports and `next()` (3.1 us for a small batch) take 0.92 to 1.09 times as long, within
-the noise; a call of a kernel from Python takes 0.1 us more, 0.3 us if it is given two arrays.
-Free-threaded Pythons before 3.15 have no limited API.
+measured is what users get. Against the full API, in seven interleaved rounds on a busy machine,
+kernels (shuffle, widening, packing, tokenizing), imports and `next()` (3.1 us for a small batch
+with either) took 0.92 to 1.09 times as long. A call of a kernel from Python took 0.1 us more,
+0.3 us with two arrays. Free-threaded Pythons before 3.15 have no limited API.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ from setuptools.command.build_py import build_py
 
 _SOURCES = Path("src")
 _TARGET = os.environ.get("PENSTOCK_TARGET")
-_GLIBC = "2.17"  # of manylinux2014, the oldest that NumPy's wheels have been built for
+_GLIBC = "2.17"  # of the tag manylinux_2_17, which is also called manylinux2014
 _USE_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 # Cython's own code for memoryviews, compiled once instead of into every module.
 _MEMORYVIEWS = "penstock._memoryviews"
