@@ -14,7 +14,7 @@ cdef enum Length:
 cdef class Shown:
     cdef str name
     cdef object dtype
-    cdef int64_t offset
+    cdef object start  # in the memory, as Python's int
     cdef int64_t rows
     cdef tuple row_shape
     cdef tuple shape

@@ -7,10 +7,15 @@ import math
 
 import numpy as np
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 from penstock.load.batch_memory cimport BatchMemory
 from penstock.read.segments cimport Counts
+
+cdef extern from "Python.h":
+    # In the limited API Cython would make a tuple for the call.
+    object PyObject_CallFunctionObjArgs(object function, ...)
 
 cdef object ndarray = np.ndarray
 
@@ -19,7 +24,7 @@ cdef class Shown:
     """One output of a batch: where it lies, and what is made of it."""
 
     def __cinit__(self, str name, place, int64_t rows, torch_dtype):
-        self.name, self.dtype, self.offset = name, place.dtype, place.offset
+        self.name, self.dtype, self.start = name, place.dtype, place.offset
         self.rows, self.row_shape, self.torch_dtype = rows, place.row_shape, torch_dtype
         self.shape = (rows, *place.row_shape)
         self.length = OF_LAYOUT
@@ -38,9 +43,9 @@ cdef class Shown:
 
     cdef object as_array(self, memory, tuple shape):
         """An array on the memory."""
-        if 0 in shape:
+        if shape is not self.shape and 0 in shape:
             return ndarray(shape, self.dtype)
-        return ndarray(shape, self.dtype, memory, self.offset)
+        return ndarray(shape, self.dtype, memory, self.start)
 
     cdef object as_pinned(self, block, tuple shape):
         """A tensor on page-locked memory, itself a tensor of bytes."""
@@ -48,7 +53,7 @@ cdef class Shown:
         if self.torch_dtype is None:
             # A copy, so that it need not keep page-locked memory from being used again.
             return self.as_array(block.numpy(), shape).copy()
-        return block[self.offset:self.offset + num_bytes].view(self.torch_dtype).view(shape)
+        return block[self.start:self.start + num_bytes].view(self.torch_dtype).view(shape)
 
 
 cdef class BatchMaker:
@@ -85,7 +90,9 @@ cdef class BatchMaker:
             else:
                 output = shown.as_array(memory, shape)
                 if shown.torch_dtype is not None:
-                    output = self.from_numpy(output)
+                    output = PyObject_CallFunctionObjArgs(
+                        self.from_numpy, <PyObject *>output, <PyObject *>NULL
+                    )
             batch[shown.name] = output
         if self.has_boundaries:
             batch["max_seqlen"] = counts.max_seqlen
