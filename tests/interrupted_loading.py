@@ -16,6 +16,7 @@ import threading
 import time
 
 from penstock.cache import cache_directory
+from tests.sigint import send_interrupts
 from tests.test_live import make_loader, rows_of
 
 is_armed = False
@@ -40,18 +41,6 @@ def attempt(call):
         is_armed = False
     except KeyboardInterrupt:
         is_armed = False  # until here no signal handler runs
-
-
-def send_interrupts(seed):
-    """Fork a process that interrupts this one; returns its id."""
-    parent, child = os.getpid(), os.fork()
-    if child:
-        return child
-    generator = random.Random(seed)
-    while os.getppid() == parent:
-        time.sleep(generator.choice([1e-5, 1e-4, 1e-3, 5e-3, 5e-2]) * generator.random())
-        os.kill(parent, signal.SIGINT)
-    os._exit(0)
 
 
 class Notebook:

@@ -1,13 +1,9 @@
 """Real SIGINTs at random moments, caught as a notebook does, and the run goes on."""
 
 import json
-import os
-import random
-import select
-import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +17,7 @@ import gc, itertools, json, os, random, signal, sys, time
 import numpy as np
 import penstock
 from tests.conftest import num_reading_threads
+from tests.sigint import send_interrupts
 
 path, prefetch, decodes, num_interrupts = sys.argv[1], *map(int, sys.argv[2:5])
 is_armed, num_caught, unraisable = False, 0, []
@@ -49,7 +46,7 @@ loader = new_loader()
 batches = iter(loader)
 num_open = len(os.listdir("/proc/self/fd"))
 signal.signal(signal.SIGINT, interrupt)
-print("ready", flush=True)
+sender = send_interrupts(int(sys.argv[5]))
 while num_caught < num_interrupts:
     try:
         is_armed = True
@@ -77,7 +74,8 @@ while num_caught < num_interrupts:
     position = loader.position
     if position != len(got):
         raise SystemExit(f"position {position}, and {len(got)} batches came")
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.kill(sender, signal.SIGKILL)
+os.waitpid(sender, 0)
 loader.close()
 del loader, batches, batch
 gc.collect()
@@ -107,22 +105,15 @@ def numbered(tmp_path_factory):
 
 def run_interrupted(path, prefetch, decodes, num_interrupts, seed):
     arguments = [path, prefetch, int(decodes), num_interrupts, seed]
-    child = subprocess.Popen(
+    done = subprocess.run(
         [sys.executable, "-c", CHILD, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
+        timeout=60 + num_interrupts / 20,
+        capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": "."},
     )
-    assert child.stdout.readline() == "ready\n"
-    moments = random.Random(seed)
-    deadline = time.monotonic() + 60 + num_interrupts / 20
-    while not select.select([child.stdout], [], [], 0)[0] and time.monotonic() < deadline:
-        child.send_signal(signal.SIGINT)
-        time.sleep(moments.choice([0.0001, 0.001, 0.003, 0.006]) * moments.random())
-    out, err = child.communicate(timeout=60)
-    assert child.returncode == 0, err[-3000:]
-    return json.loads(out)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
 
 
 @pytest.mark.timeout(300)
