@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, StateError, UsageError
-from tests.conftest import num_reading_threads, write
+from tests.conftest import no_reading_threads, num_reading_threads, write
 
 SEQ_LEN = 5
 
@@ -407,14 +407,13 @@ def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
     assert num_reading_threads() > 0
     loader.close()
     loader.close()
-    assert num_reading_threads() == 0
+    assert no_reading_threads()
     with loader:
         next(iter(loader))
-    assert num_reading_threads() == 0
+    assert no_reading_threads()
     next(iter(loader))
     del loader  # tells the threads to end, but does not wait: the collector may do it anywhere
-    while num_reading_threads():
-        time.sleep(0.001)
+    assert no_reading_threads()
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
@@ -599,8 +598,7 @@ def test_an_interrupt_at_any_line_neither_repeats_nor_skips_a_step(data, tokens,
     assert number > (40 if moment == "first batch" else 1)
     del loader, act, batch
     gc.collect()  # an engine whose close was interrupted ends with its loader
-    while num_reading_threads():
-        time.sleep(0.001)
+    assert no_reading_threads()
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])

@@ -4,7 +4,6 @@ import contextlib
 import gc
 import os
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +19,12 @@ from penstock.load.walk import Iteration, Walk
 from penstock.order.evaluation import OrderKind, OrderState
 from penstock.read.layout import Place
 from penstock.views.batches import BatchReader, ViewKind
-from tests.conftest import num_reading_threads
+from tests.conftest import no_reading_threads
 from tests.kernels.reading import open_files, token_layout
 from tests.kernels.test_batches import view_state
 
 ROWS, WIDTH, NUM_SAMPLES = 2, 4, 10
+SIZES = {"position": 0, "skip": 0, "every": 1, "depth": 1, "announce": 0}
 
 
 class Samples:
@@ -109,7 +109,7 @@ def test_an_epoch_comes_in_order_whatever_reads_it(tmp_path, depth, threads, ann
     assert loading.walk.position == 10  # past what is dropped
     assert loading.inputs() == [[4, 12], [20, 28]]  # the next epoch, in the same order
     loading.walk.close()
-    assert num_reading_threads() == 0
+    assert no_reading_threads()
     assert not opened(tmp_path)
 
 
@@ -167,8 +167,9 @@ def test_memory_is_used_again_when_nobody_looks_at_it(tmp_path):
     loading.walk.close()
 
 
-def test_pages_come_back_to_the_pool_and_beyond_its_size_to_the_system():
-    pool = Pool(1 << 16, 1)
+@pytest.mark.parametrize("num_bytes", [100, 1 << 16])
+def test_blocks_come_back_to_the_pool_and_beyond_its_size_to_the_system(num_bytes):
+    pool = Pool(num_bytes, 1)
     first, second = pool.take(), pool.take()
     addresses = [np.frombuffer(memory, np.uint8).ctypes.data for memory in (first, second)]
     del first, second
@@ -197,10 +198,7 @@ def test_a_queue_that_is_dropped_ends_by_itself(tmp_path, depth):
     assert opened(tmp_path)
     del loading
     gc.collect()
-    deadline = time.monotonic() + 10
-    while num_reading_threads() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert num_reading_threads() == 0
+    assert no_reading_threads()
     assert not opened(tmp_path)
 
 
@@ -210,10 +208,7 @@ def test_a_cycle_through_the_walk_does_not_keep_its_threads(tmp_path):
     loading.cycle = loading  # new_queue holds it, and so does the walk
     del loading
     gc.collect()
-    deadline = time.monotonic() + 10
-    while num_reading_threads() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert num_reading_threads() == 0
+    assert no_reading_threads()
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -252,7 +247,7 @@ def test_closing_under_a_thread_that_iterates_loses_nothing(tmp_path):
     closer.join()
     assert taken == [0, 8, 16, 24, 32] * 100
     loading.walk.close()
-    assert num_reading_threads() == 0
+    assert no_reading_threads()
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -278,7 +273,7 @@ def test_a_jump_under_a_thread_that_iterates_is_not_undone(tmp_path, depth):
 def test_sizes_that_cannot_be_are_refused(tmp_path):
     plan = Plan(num_samples=NUM_SAMPLES, batch_size=ROWS)
     reader = new_reader(Samples(tmp_path), plan)
-    good = {"position": 0, "skip": 0, "every": 1, "depth": 1, "announce": 0}
+    good = SIZES
     for name, value in (("position", -1), ("every", 0), ("depth", -1), ("announce", -1)):
         with pytest.raises(ValueError, match="no negative sizes"):
             StepQueue(plan, [reader], **{**good, name: value})
@@ -294,3 +289,73 @@ def test_sizes_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(ValueError, match="not one of this reader's files"):
         order = OrderState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
         StepReader(plan, order, announcer_of(Samples(tmp_path)), Samples(tmp_path))
+
+
+def test_a_queue_is_started_once(tmp_path):
+    loading = Loading(tmp_path)
+    loading.walk.take()
+    plan = loading.plan
+    queue = StepQueue(plan, [new_reader(Samples(tmp_path), plan)], **SIZES)
+    queue.start(loading.pool)
+    with pytest.raises(ValueError, match="started before"):
+        queue.start(loading.pool)
+    queue.close()
+    with pytest.raises(ValueError, match="started before"):
+        queue.start(loading.pool)
+    loading.walk.close()
+
+
+def test_memory_and_readers_of_others_are_refused(tmp_path):
+    loading = Loading(tmp_path)
+    plan, other = loading.plan, Plan(num_samples=NUM_SAMPLES, batch_size=ROWS)
+    with pytest.raises(ValueError, match="not one of this plan"):
+        StepQueue(other, [new_reader(Samples(tmp_path), plan)], **SIZES)
+    queue = StepQueue(plan, [new_reader(Samples(tmp_path), plan)], **SIZES)
+    with pytest.raises(ValueError, match="too small"):
+        queue.start(Pool(64, 1))
+    with pytest.raises(TypeError):
+        queue.start(None)
+    with pytest.raises(MemoryError):
+        Pool(64, 1, lambda num_bytes: Nowhere()).take()
+
+
+class Nowhere:
+    def data_ptr(self):
+        return 0
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_the_collector_may_free_a_walk_in_a_cycle(tmp_path, depth):
+    for _ in range(10):
+        loading = Loading(tmp_path, depth=depth)
+        loading.walk.take()
+        loading.self = [loading, Iteration(loading.walk)]
+    del loading
+    gc.collect()
+    assert no_reading_threads()
+    assert not opened(tmp_path)
+
+
+@pytest.mark.parametrize("use", ["close", "take"])
+def test_a_decoder_that_uses_its_own_loader_is_an_error_and_no_hang(tmp_path, use):
+    loading = Loading(tmp_path, depth=2, decode=lambda rows: getattr(loading.walk, use)())
+    with pytest.raises(RuntimeError, match="must not use the loader"):
+        loading.walk.take()
+    loading.walk.close()
+    assert no_reading_threads()
+
+
+def test_a_decoder_that_reads_on_by_itself_leaves_no_step_half_read(tmp_path):
+    inner = []
+
+    def decode(rows):
+        if len(inner) < 3:
+            inner.append(None)
+            inner.append(loading.walk.take()["input_ids"][0, 0].item())
+        return {}
+
+    loading = Loading(tmp_path, depth=0, decode=decode)
+    outer = [loading.walk.take()["input_ids"][0, 0].item() for _ in range(3)]
+    taken = sorted(outer + [each for each in inner if each is not None])
+    assert taken == sorted(([0, 8, 16, 24, 32] * 2)[: len(taken)])  # no step twice, none left out
+    loading.walk.close()

@@ -8,7 +8,7 @@ from penstock.read.segments cimport Counts
 cdef class Pool:
     cdef readonly int64_t num_bytes
     cdef int64_t keep
-    cdef void **free_pages  # a stack: the pages that came back last are still in the cache
+    cdef void **free_blocks  # a stack: what came back last is still in the cache
     cdef int64_t num_free
     cdef object new_tensor
     cpdef BatchMemory take(self)
@@ -17,6 +17,7 @@ cdef class Pool:
 cdef class BatchMemory:
     cdef Pool pool
     cdef char *address
+    cdef int64_t num_bytes
     cdef object tensor  # that owns page-locked memory, or None
 
     cdef inline const Counts *counts(self) noexcept:

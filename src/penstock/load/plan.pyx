@@ -20,6 +20,7 @@ from penstock.errors import UsageError
 
 from libc.stdint cimport int64_t
 
+_MAX_STEP_SIZE = 1 << 48  # positions up to 2^62 stay far from the end of 64 bits
 Tail = Literal["drop", "keep", "wrap"]
 Step = namedtuple("Step", "position rows end")  # of a `StepSpan`
 
@@ -40,6 +41,8 @@ cdef class Plan:
             raise UsageError(f"tail is {tail!r}; it must be 'drop', 'keep' or 'wrap'")
         self.drops_rest = tail == "drop" and not endless
         self.keeps_rest = tail == "keep" and not endless
+        if self.step_size > _MAX_STEP_SIZE:
+            raise UsageError(f"a step of {self.step_size:,} rows is too large")
         if self.num_samples < 1:
             raise UsageError("the view has no samples: the dataset is shorter than one row")
         if self.drops_rest and self.num_samples < self.step_size:
@@ -48,6 +51,12 @@ cdef class Plan:
                 f"{self.batch_size} rows on {self.ranks} ranks, so every epoch would be dropped; "
                 "use tail='keep' or 'wrap', or smaller batches"
             )
+
+    def __repr__(self):
+        return (
+            f"<Plan of {self.num_samples:,} samples, {self.batch_size} rows on rank {self.rank} "
+            f"of {self.ranks}, tail={self.tail!r}>"
+        )
 
     def __reduce__(self):
         return _make_plan, (

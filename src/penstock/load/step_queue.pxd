@@ -45,7 +45,8 @@ cdef class StepQueue:
     cdef int64_t position  # of the step that is asked for next
     cdef int64_t position_ahead  # of the step that is announced with it
     cdef bint announces
-    cdef list readers
+    cdef tuple readers
+    cdef int64_t least_bytes  # of the memory of a batch
     cdef list memories
     cdef list decoded
     cdef list failures
@@ -59,4 +60,5 @@ cdef class StepQueue:
     cdef int advance(self, BatchMemory memory) except -1
     cdef void stop(self) noexcept
     cdef void abandon(self) noexcept
-    cdef int conclude(self, int number, int64_t place, bint was_read) except -1
+    cdef object decode(self, int number, int64_t place, bint was_read)
+    cdef int refuse_own_threads(self) except -1

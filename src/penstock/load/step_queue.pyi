@@ -6,7 +6,6 @@ from penstock.load.step_reader import StepReader
 
 class StepQueue:
     num_ready: int
-    waited_seconds: float
     def __new__(
         cls,
         plan: Plan,

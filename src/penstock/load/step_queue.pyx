@@ -8,14 +8,15 @@ Nothing here can be torn by an interrupt: Python runs signal handlers between it
 only, and there are none between starting a thread and noting it, or between handing out a step and
 asking for another. A consumer that waits looks for signals every `TICK_MILLISECONDS`.
 
-Every running thread holds a reference to its queue, so a queue that is let go of without `close`
-ends by itself: it cannot be deallocated under its threads.
+Every running thread holds a reference to its queue, which cannot be deallocated under it. A `Walk`
+that lets go of a queue tells the threads to end, and they end by themselves.
 """
 
 import atexit
 import os
 import threading
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -24,13 +25,14 @@ from libc.stdlib cimport calloc, free
 from posix.unistd cimport getpid
 
 from penstock.load.announcing cimport cache_files
-from penstock.load.batch_memory cimport BatchMemory
+from penstock.load.batch_memory cimport BatchMemory, Pool
 from penstock.load.plan cimport Plan, StepSpan
 from penstock.load.step_reader cimport StepReader, WantedStep, read_step
 from penstock.machine.checks cimport is_set, set_flag
 from penstock.machine.threads cimport (
     enter_background,
     init_condition,
+    is_this_thread,
     pthread_cond_broadcast,
     pthread_cond_destroy,
     pthread_cond_signal,
@@ -55,10 +57,15 @@ cdef set running = set()  # queues that have threads
 @atexit.register
 def _close_all():
     """End all threads before the interpreter takes what they use."""
-    for queue in list(running):
+    cdef StepQueue queue
+    queues = list(running)
+    for queue in queues:
+        queue.stop()
+    for queue in queues:
         queue.close()
 
 
+@cython.no_gc_clear  # its walk may end it after the collector has been here
 cdef class StepQueue:
     """The steps of `plan` from `position` on, every `every`-th of them, `depth` ahead.
 
@@ -80,7 +87,7 @@ cdef class StepQueue:
         cdef StepReader reader
         cdef int number
         self.pid = getpid()
-        self.plan, self.readers, self.every = plan, readers, every
+        self.plan, self.readers, self.every = plan, tuple(readers), every
         self.num_threads = len(readers) if depth else 0
         self.queue.num_places = max(depth, 1)
         if not readers or min(depth, announce, skip, every - 1, position) < 0:
@@ -93,7 +100,9 @@ cdef class StepQueue:
         init_condition(&self.queue.is_wanted)
         init_condition(&self.queue.is_done)
         for number in range(len(readers)):
-            reader = <StepReader?>readers[number]
+            reader = <StepReader?>self.readers[number]
+            if reader is None or reader.plan is not plan:
+                raise ValueError("a reader is not one of this plan")
             self.parts[number].owner, self.parts[number].queue = <PyObject *>self, &self.queue
             self.parts[number].number, self.parts[number].reading = number, &reader.steps
             self.parts[number].decodes = reader.decodes
@@ -107,6 +116,7 @@ cdef class StepQueue:
         self.decoded = [None] * self.queue.num_places
         self.failures = [None] * self.queue.num_places
         self.turn = threading.RLock()
+        self.least_bytes = (<StepReader>self.readers[0]).batches.layout.num_bytes
 
     def __dealloc__(self):
         if self.parts and self.pid == getpid():
@@ -116,8 +126,10 @@ cdef class StepQueue:
         free(self.queue.places)
         free(self.parts)
 
-    def start(self, pool):
-        """Begin to read, into memory of `pool`."""
+    def start(self, Pool pool):
+        """Begin to read, into memory of `pool`; once."""
+        if self.queue.end or is_set(&self.queue.is_stopped):
+            raise ValueError("this queue was started before")
         for memory in [pool.take() for _ in range(self.queue.num_places)]:
             self.request(memory)
         self.start_threads()
@@ -159,6 +171,8 @@ cdef class StepQueue:
         cdef Queue *queue = &self.queue
         cdef int64_t place = queue.end % queue.num_places
         cdef WantedStep *wanted = &queue.places[place]
+        if memory is None or memory.num_bytes < self.least_bytes:
+            raise ValueError("the memory is too small for a batch")
         self.memories[place] = memory
         wanted.step = self.next_step(&self.position)
         if self.announces:
@@ -178,20 +192,24 @@ cdef class StepQueue:
         cdef double started
         if queue.first != number or is_set(&queue.places[number % queue.num_places].is_done):
             return 0
+        self.refuse_own_threads()
         started = seconds_now()
         try:
             if self.num_threads == 0:
                 return self.read_here(number)
-            while is_awaited(queue, number):
+            while is_awaited(queue, number) and self.pid == getpid():
                 with nogil:
                     wait_once(queue, number)
-                PyErr_CheckSignals()
+                PyErr_CheckSignals()  # a handler may do anything, even fork
         finally:
             self.waited += seconds_now() - started
         return 0
 
     cdef int read_here(self, int64_t number) except -1:
-        """Read a step in the thread that waits for it; others wait their turn."""
+        """Read a step in the thread that waits for it; others wait their turn.
+
+        A decoder or a signal handler may get here too, while the step is being read.
+        """
         cdef Queue *queue = &self.queue
         cdef int64_t place = number % queue.num_places
         cdef bint was_read
@@ -201,26 +219,27 @@ cdef class StepQueue:
                 with nogil:
                     cache_files(self.parts[0].reading.announcing)
                     was_read = read_step(self.parts[0].reading, &queue.places[place])
-                if not queue.is_stopped:
-                    self.conclude(0, place, was_read)
+                if is_set(&queue.is_stopped):
+                    return 0
+                decoded = self.decode(0, place, was_read)
+                if is_awaited(queue, number):
+                    self.decoded[place] = decoded
                     queue.places[place].is_done = 1
         finally:
             self.turn.release()
         return 0
 
-    cdef int conclude(self, int number, int64_t place, bint was_read) except -1:
-        """Decode the metadata of a step that was read; say why, if it was not."""
+    cdef object decode(self, int number, int64_t place, bint was_read):
+        """The metadata of a step that was read, decoded; raises why, if it was not."""
         cdef StepReader reader = self.readers[number]
+        if not was_read:
+            raise reader.sample_reader.error()
+        if not reader.decodes:
+            return None
         try:
-            if not was_read:
-                raise reader.sample_reader.error()
-            if reader.decodes:
-                self.decoded[place] = reader.sample_reader.read_metadata(
-                    self.queue.places[place].step.rows
-                )
-        except BaseException as error:
-            self.failures[place] = error
-        return 0
+            return reader.sample_reader.read_metadata(self.queue.places[place].step.rows)
+        except StopIteration as error:
+            raise RuntimeError("a decoder raised StopIteration") from error
 
     cdef int advance(self, BatchMemory memory) except -1:
         """Let go of the first step, and ask for another, to be read into `memory`."""
@@ -241,10 +260,13 @@ cdef class StepQueue:
             count += is_set(&self.queue.places[k].is_done)
         return count
 
-    @property
-    def waited_seconds(self):
-        """How long consumers stood waiting."""
-        return self.waited
+    cdef int refuse_own_threads(self) except -1:
+        """Raise an error in a thread of this queue, which would wait for itself."""
+        cdef int number
+        for number in range(self.num_started):
+            if is_this_thread(self.parts[number].thread):
+                raise RuntimeError("a decoder must not use the loader that it decodes for")
+        return 0
 
     cdef void stop(self) noexcept:
         """Tell the threads to end, without waiting: the collector may call this anywhere."""
@@ -281,6 +303,8 @@ cdef class StepQueue:
                 with nogil:
                     wait_for_threads(&self.queue)
                 PyErr_CheckSignals()
+                if self.pid != getpid():
+                    return
         except BaseException:
             self.abandon()
             raise
@@ -379,7 +403,12 @@ cdef void read_steps(Part *part) noexcept nogil:
 
 
 cdef void conclude(Part *part, int64_t place, bint was_read) noexcept with gil:
-    (<StepQueue>part.owner).conclude(part.number, place, was_read)
+    """Decode the metadata of a step that was read; say why, if it was not."""
+    cdef StepQueue owner = <StepQueue>part.owner
+    try:
+        owner.decoded[place] = owner.decode(part.number, place, was_read)
+    except BaseException as error:
+        owner.failures[place] = error
 
 
 cdef void end_thread(Part *part) noexcept with gil:

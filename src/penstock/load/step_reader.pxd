@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from penstock.load.announcing cimport Announcer, Announcing
-from penstock.load.plan cimport StepSpan
+from penstock.load.plan cimport Plan, StepSpan
 from penstock.order.evaluation cimport Order, OrderState
 from penstock.views.batches cimport BatchReader, BatchReading
 
@@ -27,6 +27,7 @@ cdef struct StepReading:
 
 cdef class StepReader:
     cdef StepReading steps
+    cdef Plan plan
     cdef OrderState order
     cdef Announcer announcer
     cdef BatchReader batches

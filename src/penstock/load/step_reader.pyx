@@ -1,5 +1,6 @@
 """Reading one step of a plan into the memory of a batch, with the files of one thread."""
 
+cimport cython
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
@@ -16,6 +17,7 @@ def num_step_readers():
     return _num_readers
 
 
+@cython.no_gc_clear  # as of the queue that has it
 cdef class StepReader:
     """What one thread reads the steps of a plan with.
 
@@ -27,13 +29,15 @@ cdef class StepReader:
         global _num_readers
         cdef BatchReader batches = sample_reader.batches
         cdef int64_t rows = plan.batch_size
-        if order.order.num_samples != <unsigned long long>batches.reading.view.num_samples:
+        if batches is None or (
+            order.order.num_samples != <unsigned long long>batches.reading.view.num_samples
+        ):
             raise ValueError("the order is not one of this view's samples")
         if announcer.announcing.reading != &batches.reading:
             raise ValueError("the announcer is not one of this reader's files")
         if rows > batches.layout.rows or rows > announcer.max_rows:
             raise ValueError("the layout has fewer rows")
-        self.order, self.announcer, self.batches = order, announcer, batches
+        self.plan, self.order, self.announcer, self.batches = plan, order, announcer, batches
         self.sample_reader, self.decodes = sample_reader, sample_reader.has_metadata
         self.steps.order, self.steps.announcing = &order.order, &announcer.announcing
         self.steps.reading = &batches.reading

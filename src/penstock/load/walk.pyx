@@ -7,6 +7,7 @@ before that instant leaves everything as it was; after it, the batch is the call
 """
 
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from posix.unistd cimport getpid
 
@@ -80,9 +81,10 @@ cdef class Walk:
     cdef StepQueue let_go(self):
         """Take the queue away, to be closed: nobody takes steps from it any more."""
         cdef StepQueue queue = self.queue
-        self.queue = None
         if queue is not None:
+            queue.refuse_own_threads()
             self.waited_before += queue.waited
+        self.queue = None
         return queue
 
     def take(self):
@@ -92,8 +94,8 @@ cdef class Walk:
     cdef dict next_batch(self, Iteration iteration):
         """The next batch, or None where the iteration has ended."""
         cdef dict batch = None
-        self.notice_fork()
         while batch is None:
+            self.notice_fork()
             if iteration is not None and iteration.has_ended():
                 return None
             if self.queue is None:
@@ -137,8 +139,6 @@ cdef class Walk:
         failure = queue.failures[place]
         if failure is not None:
             close(self.let_go())  # the position still is that of the step that failed
-            if isinstance(failure, StopIteration):
-                raise RuntimeError("a decoder raised StopIteration") from failure
             raise failure
         step, memory, decoded = wanted.step, queue.memories[place], queue.decoded[place]
         batch, finished = self.maker.make(memory, step.rows), None
@@ -146,6 +146,7 @@ cdef class Walk:
             of_python = Step(step.position, step.rows, step.end)
             finished = self.finish(batch, memory, of_python, decoded)
         fresh = self.pool.take()
+        PyErr_CheckSignals()  # now, or Python would do so after it got the batch, and drop it
         if not self.has_step(queue, number):
             return None
         # From here on nothing runs that is not ours.

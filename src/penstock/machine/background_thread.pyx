@@ -15,16 +15,9 @@ import queue
 import threading
 
 cimport cython
+from posix.unistd cimport getpid
 
-cdef extern from "<signal.h>" nogil:
-    ctypedef struct sigset_t:
-        pass
-    int SIG_BLOCK, SIG_SETMASK
-    int sigfillset(sigset_t *signals)
-    int pthread_sigmask(int how, const sigset_t *signals, sigset_t *before)
-
-cdef extern from "<unistd.h>" nogil:
-    int getpid()
+from penstock.machine.threads cimport leave_signals, sigset_t, take_signals
 
 cdef object start_new_thread = _thread.start_new_thread, new_lock = _thread.allocate_lock
 cdef object Thread = threading.Thread, SimpleQueue = queue.SimpleQueue
@@ -83,18 +76,17 @@ cdef class BackgroundThread:
 
     def start(self):
         """Start the thread, unless it was started before."""
-        cdef sigset_t every, before
+        cdef sigset_t before
         if self._is_held is not None:
             return
         is_held = new_lock()
         is_held.acquire()
         until_its_end = _Life(self._stop, is_held)
-        sigfillset(&every)
-        pthread_sigmask(SIG_BLOCK, &every, &before)  # which the thread inherits
+        leave_signals(&before)
         try:
             start_new_thread(_launch, (self._target, self._name, until_its_end))
         finally:
-            pthread_sigmask(SIG_SETMASK, &before, NULL)
+            take_signals(&before)
         self._is_held, self._pid = is_held, getpid()
 
     @property
@@ -172,11 +164,17 @@ def _launch(target, name, until_its_end):
 
     In this one no signal handler runs, so that it may start another.
     """
-    thread = Thread(target=_work, args=(target, until_its_end), name=name, daemon=True)
+    if not _start(Thread(target=_work, args=(target, until_its_end), name=name, daemon=True)):
+        _work(target, until_its_end)  # outside of `except`, whose error would keep its frames
+
+
+def _start(thread):
+    """Start a thread; False if the system allows no more."""
     try:
         thread.start()
-    except RuntimeError:  # the system allows no more threads
-        _work(target, until_its_end)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _work(target, until_its_end):

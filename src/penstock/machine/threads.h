@@ -16,20 +16,40 @@
 #define PENSTOCK_CLOCK CLOCK_MONOTONIC
 #endif
 
-/* Starts a thread that never gets a signal: signals are the main thread's. */
-static int penstock_start_thread(pthread_t *thread, void *(*run)(void *), void *argument) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
+/* Leaves signals to other threads, but those of a crash: threads that are started meanwhile inherit
+   that. */
+static inline void penstock_leave_signals(sigset_t *before) {
+    sigset_t most;
+    sigfillset(&most);
+    sigdelset(&most, SIGSEGV);
+    sigdelset(&most, SIGBUS);
+    sigdelset(&most, SIGFPE);
+    sigdelset(&most, SIGILL);
+    sigdelset(&most, SIGABRT);
+    pthread_sigmask(SIG_BLOCK, &most, before);
+}
+
+static inline void penstock_take_signals(const sigset_t *before) {
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+/* Starts a thread that gets no signals: they are the main thread's. */
+static inline int penstock_start_thread(pthread_t *thread, void *(*run)(void *), void *argument) {
+    sigset_t before;
+    penstock_leave_signals(&before);
     int error = pthread_create(thread, NULL, run, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    penstock_take_signals(&before);
     return error;
+}
+
+static inline int penstock_is_this_thread(pthread_t thread) {
+    return pthread_equal(thread, pthread_self());
 }
 
 /* Makes the calling thread one of the background: named for `top` and debuggers, and, on Linux, of a
    kind that does not push aside the thread that wakes it. Measured on two busy cores: without that
    the consumer stood still for as long as the next batch took to read. */
-static void penstock_enter_background(const char *name) {
+static inline void penstock_enter_background(const char *name) {
 #ifdef SCHED_BATCH
     struct sched_param parameters = {0};
     pthread_setschedparam(pthread_self(), SCHED_BATCH, &parameters);
@@ -41,7 +61,7 @@ static void penstock_enter_background(const char *name) {
 #endif
 }
 
-static int penstock_init_condition(pthread_cond_t *condition) {
+static inline int penstock_init_condition(pthread_cond_t *condition) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
 #ifndef __APPLE__
@@ -53,7 +73,7 @@ static int penstock_init_condition(pthread_cond_t *condition) {
 }
 
 /* Waits for a condition, but no longer than so many milliseconds (less than 1,000). */
-static void penstock_wait_briefly(pthread_cond_t *condition, pthread_mutex_t *mutex, int milliseconds) {
+static inline void penstock_wait_briefly(pthread_cond_t *condition, pthread_mutex_t *mutex, int milliseconds) {
     struct timespec until;
     clock_gettime(PENSTOCK_CLOCK, &until);
     until.tv_nsec += milliseconds * 1000000L;
@@ -64,7 +84,7 @@ static void penstock_wait_briefly(pthread_cond_t *condition, pthread_mutex_t *mu
     pthread_cond_timedwait(condition, mutex, &until);
 }
 
-static double penstock_seconds(void) {
+static inline double penstock_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;

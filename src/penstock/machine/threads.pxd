@@ -7,6 +7,11 @@ cdef extern from "threads.h" nogil:
         pass
     ctypedef struct pthread_cond_t:
         pass
+    ctypedef struct sigset_t:
+        pass
+    void leave_signals "penstock_leave_signals"(sigset_t *before)
+    void take_signals "penstock_take_signals"(const sigset_t *before)
+    bint is_this_thread "penstock_is_this_thread"(pthread_t thread)
     int pthread_join(pthread_t thread, void **result)
     int pthread_detach(pthread_t thread)
     int pthread_mutex_init(pthread_mutex_t *mutex, void *attributes)

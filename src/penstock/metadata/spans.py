@@ -69,7 +69,8 @@ class SpanReader:
             for start, stop in edges:
                 objects.append(self._decode(content[start:stop]))
         except BaseException as error:
-            error.add_note(f"while decoding {self._name(spans[len(objects)])}")
+            if len(objects) < len(spans):  # an interrupt may come after the last
+                error.add_note(f"while decoding {self._name(spans[len(objects)])}")
             raise
         firsts = row_first.tolist()
         return {"metadata": [objects[a:b] for a, b in pairwise(firsts)]}

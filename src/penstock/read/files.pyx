@@ -8,6 +8,7 @@ from collections import namedtuple
 
 import numpy as np
 
+cimport cython
 from libc.errno cimport EINTR, EMFILE, ENFILE, errno
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
@@ -49,6 +50,7 @@ GEOMETRY = np.dtype([
 FILE_SPAN = np.dtype([(name, np.int64) for name in ("kind", "shard", "start", "stop")])
 
 
+@cython.no_gc_clear
 cdef class ShardFiles:
     """The files of one kind of all shards: what is the same for every thread that reads them."""
 
@@ -75,6 +77,7 @@ cdef class ShardFiles:
         self.names = names  # ends with a NUL of Python's own
 
 
+@cython.no_gc_clear  # files are closed after the collector has been here
 cdef class Files:
     """The files of one kind, and those of them that one thread has open: none at first."""
 

@@ -1,5 +1,6 @@
 """Samples to batches, outside the GIL: find a row's segments, read them, derive the rest."""
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
@@ -76,6 +77,7 @@ cdef class ViewState:
         return 0
 
 
+@cython.no_gc_clear  # files are closed after the collector has been here
 cdef class BatchReader:
     """Reads batches of a view, with the files of one thread.
 

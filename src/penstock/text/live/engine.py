@@ -80,15 +80,13 @@ class Engine:
         """What all threads did so far."""
         return self._packing.seconds
 
-    def get(self, position: int) -> Ready:
-        """The batch of a position; waits for it, and raises what failed.
+    def get(self, position: int) -> Ready | None:
+        """The batch of a position; waits for it, and raises what failed. None if it was closed.
 
         The first of all, the next one, or the same again, as after an interrupt.
         """
         self._thread.start()
         ready: Ready | BaseException | None = self._handover.get(position)
-        if ready is None:
-            raise RuntimeError("the threads of this loader have ended")
         if isinstance(ready, BaseException):
             self.is_closed = True
             raise ready
@@ -127,7 +125,10 @@ class _Packing:
     def run(self) -> None:
         """Pack until it is time to stop."""
         try:
-            self._pack()
+            try:
+                self._pack()
+            except StopIteration as error:  # which would end the consumer's loop
+                raise RuntimeError("a tokenizer raised StopIteration") from error
         except BaseException as error:
             self._handover.put(self._position, error)
         finally:

@@ -70,9 +70,12 @@ cdef class BatchIterator:
             self._has_begun = True
         self._loader._notice_fork()
         with self._loader._lock:
-            found = self._loader._find_next()
-            if found is None:
-                self._has_ended = True
-                raise StopIteration
-            batch, self._loader._reached = found
-        return batch
+            while True:
+                reached = self._loader._reached
+                found = self._loader._find_next()
+                if found is None:
+                    self._has_ended = True
+                    raise StopIteration
+                if self._loader._reached is reached:  # a signal handler may have moved it
+                    batch, self._loader._reached = found
+                    return batch

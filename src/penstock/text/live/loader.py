@@ -22,6 +22,7 @@ from penstock.load.tensors import (
     plain_dtype,
     register_as_dataset,
 )
+from penstock.machine.processors import num_processors
 from penstock.text.live.handover import BatchIterator
 from penstock.text.live.lanes import Dealing, Lanes
 from penstock.text.live.packing import LivePolicy, Packing
@@ -134,7 +135,7 @@ class TextLoader(Closable):
         self._output, self._pin_memory = output, pin_memory
         self._prefetch = integer("prefetch", prefetch, 1, 1 << 16)
         if threads is None:
-            threads = min(4, len(os.sched_getaffinity(0)))
+            threads = min(4, num_processors())
         self._threads = integer("threads", threads, 1, 64)
         self._blocks = self.source.blocks()
         self._text_fingerprint = self.source.fingerprint  # takes 70 ms for 6,500 files
@@ -388,12 +389,18 @@ class TextLoader(Closable):
         )
 
     def _get_ready(self) -> "Ready":
-        if self._engine is None or self._engine.is_closed:
-            self._stop_engine()
-            self._engine = self._new_engine()
+        ready = None
+        while ready is None:  # a signal handler may close the engine that we wait for
+            if self._engine is None or self._engine.is_closed:
+                self._stop_engine()
+                self._engine = self._new_engine()
+            ready = self._get_checked(self._engine)
+        return ready
+
+    def _get_checked(self, engine: "Engine") -> "Ready | None":
         try:
-            ready = self._engine.get(self._reached.position)
-            if not self.endless:
+            ready = engine.get(self._reached.position)
+            if not self.endless and ready is not None:
                 first = self._reached.position + self.rank
                 positions = range(first, first + self.batch_size * self.ranks, self.ranks)
                 self._rows_of_epoch().check(positions, ready.rows)
