@@ -5,8 +5,9 @@ the hand-over, and freeing the batch before. Targets: a median of 8 us with tens
 Tiny batches show how much of that depends on the size.
 
 The processor time of all threads, with the consumer of `throughput`, is compared with that of the
-C loop that preads and fills inputs and labels for the same consumer. Target: at most 1.3x. What the
-consumer takes of it, calling torch from Python where the C loop adds up in C, is a row of its own.
+C loop that preads and fills inputs and labels for the same consumer. What the consumer takes of it,
+calling torch from Python where the C loop adds up in C, is a row of its own, and left out of the
+target: at most 1.3x.
 """
 
 import time
@@ -164,10 +165,11 @@ def _processor_targets(seconds: dict[str, list[float]]) -> list[Target]:
     ours, theirs = _LOADER.format("pread"), _C.format("pread")
     if theirs not in seconds:
         return []
+    own = [both - alone for both, alone in zip(seconds[ours], seconds[_CONSUMER], strict=True)]
     return [
         Target(
-            what=f"processor time a batch: {ours} / {theirs}",
-            measured=ratio(seconds[ours], seconds[theirs]).median,
+            what=f"processor time a batch, less the consumer's: {ours} / {theirs}",
+            measured=ratio(own, seconds[theirs]).median,
             limit=1.3,
             relation="at most",
         )

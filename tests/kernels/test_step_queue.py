@@ -77,7 +77,7 @@ class Loading:
         self.before_reading = lambda: None
 
         def new_queue(position, share):
-            these = [Samples(directory, decode) for _ in range(threads if depth else 1)]
+            these = [Samples(directory, decode) for _ in range(threads + 1 if depth else 1)]
             self.before_reading()
             return StepQueue(
                 self.plan,
@@ -276,11 +276,12 @@ def test_sizes_that_cannot_be_are_refused(tmp_path):
     good = SIZES
     for name, value in (("position", -1), ("every", 0), ("depth", -1), ("announce", -1)):
         with pytest.raises(ValueError, match="no negative sizes"):
-            StepQueue(plan, [reader], **{**good, name: value})
-    with pytest.raises(ValueError, match="needs a reader"):
-        StepQueue(plan, [], **good)
+            StepQueue(plan, [reader, reader], **{**good, name: value})
+    for readers in ([], [reader]):
+        with pytest.raises(ValueError, match="needs a reader"):
+            StepQueue(plan, readers, **good)
     with pytest.raises(TypeError):
-        StepQueue(plan, [None], **good)
+        StepQueue(plan, [reader, None], **good)
     with pytest.raises(ValueError, match="fewer rows"):
         new_reader(Samples(tmp_path), Plan(num_samples=NUM_SAMPLES, batch_size=ROWS + 1))
     with pytest.raises(ValueError, match="not one of this view"):
@@ -295,7 +296,7 @@ def test_a_queue_is_started_once(tmp_path):
     loading = Loading(tmp_path)
     loading.walk.take()
     plan = loading.plan
-    queue = StepQueue(plan, [new_reader(Samples(tmp_path), plan)], **SIZES)
+    queue = StepQueue(plan, [new_reader(Samples(tmp_path), plan) for _ in range(2)], **SIZES)
     queue.start(loading.pool)
     with pytest.raises(ValueError, match="started before"):
         queue.start(loading.pool)
@@ -309,8 +310,8 @@ def test_memory_and_readers_of_others_are_refused(tmp_path):
     loading = Loading(tmp_path)
     plan, other = loading.plan, Plan(num_samples=NUM_SAMPLES, batch_size=ROWS)
     with pytest.raises(ValueError, match="not one of this plan"):
-        StepQueue(other, [new_reader(Samples(tmp_path), plan)], **SIZES)
-    queue = StepQueue(plan, [new_reader(Samples(tmp_path), plan)], **SIZES)
+        StepQueue(other, [new_reader(Samples(tmp_path), plan) for _ in range(2)], **SIZES)
+    queue = StepQueue(plan, [new_reader(Samples(tmp_path), plan) for _ in range(2)], **SIZES)
     with pytest.raises(ValueError, match="too small"):
         queue.start(Pool(64, 1))
     with pytest.raises(TypeError):

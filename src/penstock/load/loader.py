@@ -74,7 +74,8 @@ class Loader(Closable):
         output: 'torch' or 'numpy'.
         dtype: of token ids, NumPy's or torch's; None keeps the stored one, which moves the least.
         pin_memory: batches in page-locked memory, for copies to the accelerator.
-        prefetch: how many batches are read ahead; two for each thread. 0 reads when asked.
+        prefetch: how many batches are read ahead; two for each thread and for the consumer, who
+            reads along instead of waiting. 0 reads when asked.
         threads: how many threads read ahead, without the GIL; one for each processor that this
             rank has but one, from 1 to 4.
         announce: how many batches ahead rows that are not cached are announced to the system.
@@ -138,7 +139,7 @@ class Loader(Closable):
             # costs more than it gives, and with deeper queues batches fall out of the cache.
             threads = min(4, max(1, num_processors() // num_local_ranks() - 1))
         if prefetch is None:
-            prefetch = 2 * integer("threads", threads, 1, 64)
+            prefetch = 2 * integer("threads", threads, 1, 64) + 2
         if cache_files is not None and not isinstance(cache_files, bool):
             raise UsageError(f"cache_files is {cache_files!r}; it must be True, False or None")
         if cache_files and not announce:

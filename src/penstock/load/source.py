@@ -43,10 +43,10 @@ class Source:
             file_pass = pass_over_files(self.view, self.layout, self.plan.ranks, self.cache_files)
         # Touching a map that is not cached makes the system fetch what lies around by itself.
         announces = file_pass is not None or self.view.dataset.access == "pread"
-        num_readers = self.threads if self.prefetch else 1
+        num_threads = self.threads if self.prefetch else 0
         return StepQueue(
             self.plan,
-            [self._new_reader(file_pass) for _ in range(num_readers)],
+            [self._new_reader(file_pass) for _ in range(num_threads + 1)],  # one is the consumer's
             position=position,
             skip=number,
             every=count,

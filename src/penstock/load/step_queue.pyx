@@ -2,7 +2,9 @@
 
 The consumer asks for steps and waits for the first of them; threads take steps in order, read
 them, and mark them done. A thread takes the GIL only to have metadata decoded or a fault put into
-words, and at its end. Without threads, whoever waits for a step reads it.
+words, and at its end. A consumer that would have to wait reads along, if there is a step that no
+thread has begun and that is in memory: measured on two cores, that is twice as fast as to be woken for
+every batch. Without threads, whoever waits for a step reads it.
 
 Nothing here can be torn by an interrupt: Python runs signal handlers between its own instructions
 only, and there are none between starting a thread and noting it, or between handing out a step and
@@ -27,7 +29,7 @@ from posix.unistd cimport getpid
 from penstock.load.announcing cimport cache_files
 from penstock.load.batch_memory cimport BatchMemory, Pool
 from penstock.load.plan cimport Plan, StepSpan
-from penstock.load.step_reader cimport StepReader, WantedStep, read_step
+from penstock.load.step_reader cimport StepReader, WantedStep, is_step_cached, read_step
 from penstock.machine.checks cimport is_set, set_flag
 from penstock.machine.threads cimport (
     enter_background,
@@ -69,7 +71,8 @@ def _close_all():
 cdef class StepQueue:
     """The steps of `plan` from `position` on, every `every`-th of them, `depth` ahead.
 
-    There is a thread for each of `readers`; with a depth of 0 there is one reader and no thread.
+    There is a thread for each of `readers` but the last, which is the consumer's; with a depth of 0
+    it is the only one.
     With each step, the one that comes `announce` steps later is announced.
     """
 
@@ -88,10 +91,12 @@ cdef class StepQueue:
         cdef int number
         self.pid = getpid()
         self.plan, self.readers, self.every = plan, tuple(readers), every
-        self.num_threads = len(readers) if depth else 0
+        self.num_threads = len(readers) - 1
         self.queue.num_places = max(depth, 1)
-        if not readers or min(depth, announce, skip, every - 1, position) < 0:
-            raise ValueError("a queue needs a reader, and has no negative sizes")
+        if min(depth, announce, skip, every - 1, position) < 0:
+            raise ValueError("a queue has no negative sizes")
+        if not readers or (depth == 0) != (self.num_threads == 0):
+            raise ValueError("a queue needs a reader of its consumer, and threads to read ahead")
         self.queue.places = <WantedStep *>calloc(self.queue.num_places, sizeof(WantedStep))
         self.parts = <Part *>calloc(len(readers), sizeof(Part))
         if not self.queue.places or not self.parts:
@@ -198,8 +203,9 @@ cdef class StepQueue:
             if self.num_threads == 0:
                 return self.read_here(number)
             while is_awaited(queue, number) and self.pid == getpid():
-                with nogil:
-                    wait_once(queue, number)
+                if not self.read_along():
+                    with nogil:
+                        wait_once(queue, number)
                 PyErr_CheckSignals()  # a handler may do anything, even fork
         finally:
             self.waited += seconds_now() - started
@@ -228,6 +234,25 @@ cdef class StepQueue:
         finally:
             self.turn.release()
         return 0
+
+    cdef bint read_along(self) except -1:
+        """Read a step that no thread has begun; False if there is none, or it is not in memory."""
+        cdef Part *part = &self.parts[self.num_threads]
+        cdef WantedStep *wanted
+        cdef bint was_read
+        if part.decodes or not self.turn.acquire(False):  # a decoder's errors are its thread's
+            return False
+        try:
+            with nogil:
+                wanted = take_cached_step(part)
+                was_read = wanted and read_step(part.reading, wanted)
+            if wanted and not is_set(&self.queue.is_stopped):
+                if not was_read:
+                    conclude(part, wanted - self.queue.places, False)
+                mark_done(&self.queue, wanted)
+            return wanted != NULL
+        finally:
+            self.turn.release()
 
     cdef object decode(self, int number, int64_t place, bint was_read):
         """The metadata of a step that was read, decoded; raises why, if it was not."""
@@ -273,7 +298,7 @@ cdef class StepQueue:
         cdef int number
         pthread_mutex_lock(&self.queue.mutex)
         set_flag(&self.queue.is_stopped)
-        for number in range(max(self.num_threads, 1)):
+        for number in range(self.num_threads + 1):
             set_flag(&self.parts[number].reading.reading.stop)
         pthread_cond_broadcast(&self.queue.is_wanted)
         pthread_cond_broadcast(&self.queue.is_done)
@@ -285,8 +310,7 @@ cdef class StepQueue:
         if self.pid != getpid():
             return  # a forked child has none of the threads, and perhaps a mutex one of them held
         self.stop()
-        if self.num_threads == 0:
-            (<StepReader>self.readers[0]).batches.close()
+        (<StepReader>self.readers[self.num_threads]).batches.close()
         if not self.is_joined:
             self.is_joined = True
             for number in range(self.num_started):
@@ -308,9 +332,8 @@ cdef class StepQueue:
         except BaseException:
             self.abandon()
             raise
-        if self.num_threads == 0:
-            with self.turn:
-                (<StepReader>self.readers[0]).batches.close()
+        with self.turn:
+            (<StepReader>self.readers[self.num_threads]).batches.close()
         if not self.is_joined:
             self.is_joined = True
             with nogil:  # they have ended but for a few instructions
@@ -352,6 +375,29 @@ cdef WantedStep *take_step(Queue *queue) noexcept nogil:
     if not queue.is_stopped:
         wanted = &queue.places[queue.taken % queue.num_places]
         queue.taken += 1
+    pthread_mutex_unlock(&queue.mutex)
+    return wanted
+
+
+cdef WantedStep *take_cached_step(Part *part) noexcept nogil:
+    """Take a step that nobody reads yet and that is in memory; NULL if there is none."""
+    cdef Queue *queue = part.queue
+    cdef WantedStep *wanted = NULL
+    cdef StepSpan step
+    cdef int64_t number
+    pthread_mutex_lock(&queue.mutex)
+    number = queue.taken
+    if number < queue.end and not queue.is_stopped:
+        wanted = &queue.places[number % queue.num_places]
+        step = wanted.step
+    pthread_mutex_unlock(&queue.mutex)
+    if not wanted or not is_step_cached(part.reading, step):
+        return NULL
+    pthread_mutex_lock(&queue.mutex)
+    if queue.taken == number and not queue.is_stopped:
+        queue.taken += 1
+    else:
+        wanted = NULL
     pthread_mutex_unlock(&queue.mutex)
     return wanted
 

@@ -36,4 +36,5 @@ cdef class StepReader:
     cdef bint is_counted
 
 
+cdef bint is_step_cached(StepReading *reading, StepSpan step) noexcept nogil
 cdef bint read_step(StepReading *reading, const WantedStep *wanted) noexcept nogil

@@ -7,7 +7,7 @@ from libc.stdlib cimport free, malloc
 from penstock.load.announcing cimport Announcer, announce_step
 from penstock.load.plan cimport Plan, StepSpan
 from penstock.order.evaluation cimport OrderState, fill_samples
-from penstock.views.batches cimport BatchReader, fill_batch
+from penstock.views.batches cimport BatchReader, fill_batch, sample_is_cached
 
 cdef int _num_readers = 0
 
@@ -42,8 +42,8 @@ cdef class StepReader:
         self.steps.order, self.steps.announcing = &order.order, &announcer.announcing
         self.steps.reading = &batches.reading
         self.steps.rank, self.steps.ranks = plan.rank, plan.ranks
-        self.steps.positions = <int64_t *>malloc(rows * sizeof(int64_t))
-        self.steps.samples = <int64_t *>malloc(rows * sizeof(int64_t))
+        self.steps.positions = <int64_t *>malloc(max(rows, 2) * sizeof(int64_t))
+        self.steps.samples = <int64_t *>malloc(max(rows, 2) * sizeof(int64_t))
         if not self.steps.positions or not self.steps.samples:
             raise MemoryError
         _num_readers += 1
@@ -60,6 +60,18 @@ cdef void announce(StepReading *reading, StepSpan step) noexcept nogil:
     """Have the rows of a later step fetched, if they are not in the page cache."""
     announce_step(
         reading.announcing, step.position + reading.rank, step.rows, reading.ranks
+    )
+
+
+cdef bint is_step_cached(StepReading *reading, StepSpan step) noexcept nogil:
+    """Whether a step can be read without waiting for the disk, as far as two of its rows tell."""
+    if step.rows == 0:
+        return True
+    reading.positions[0] = step.position + reading.rank
+    reading.positions[1] = reading.positions[0] + step.rows // 2 * reading.ranks
+    fill_samples(reading.order, reading.positions, reading.samples, 2)
+    return sample_is_cached(reading.reading, reading.samples[0]) and sample_is_cached(
+        reading.reading, reading.samples[1]
     )
 
 
