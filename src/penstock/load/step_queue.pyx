@@ -380,14 +380,21 @@ cdef WantedStep *take_step(Queue *queue) noexcept nogil:
 
 
 cdef WantedStep *take_cached_step(Part *part) noexcept nogil:
-    """Take a step that nobody reads yet and that is in memory; NULL if there is none."""
+    """Take a step that nobody reads yet and that is in memory; NULL if there is none.
+
+    None either where a step after the first is done: then the threads keep up, and so will the
+    first be in a moment.
+    """
     cdef Queue *queue = part.queue
     cdef WantedStep *wanted = NULL
     cdef StepSpan step
-    cdef int64_t number
+    cdef int64_t number, k
+    cdef bint keeps_up = False
     pthread_mutex_lock(&queue.mutex)
     number = queue.taken
-    if number < queue.end and not queue.is_stopped:
+    for k in range(queue.first + 1, number):
+        keeps_up = keeps_up or queue.places[k % queue.num_places].is_done
+    if number < queue.end and not keeps_up and not queue.is_stopped:
         wanted = &queue.places[number % queue.num_places]
         step = wanted.step
     pthread_mutex_unlock(&queue.mutex)
