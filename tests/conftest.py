@@ -46,12 +46,18 @@ def num_reading_threads():
     return num_threads
 
 
-def no_reading_threads():
-    """Whether all have ended; the system lists a thread for an instant after it was joined."""
+def wait_for_reading_threads(number):
+    """Wait until there are so many: a new one has its name late, an old one is listed for long."""
     deadline = time.monotonic() + 20
-    while num_reading_threads() and time.monotonic() < deadline:
+    while num_reading_threads() != number and time.monotonic() < deadline:
         time.sleep(0.001)
-    return num_reading_threads() == 0
+    assert num_reading_threads() == number
+
+
+def no_reading_threads():
+    """Whether all have ended."""
+    wait_for_reading_threads(0)
+    return True
 
 
 @pytest.fixture
