@@ -412,7 +412,8 @@ def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
         next(iter(loader))
     assert no_reading_threads()
     next(iter(loader))
-    del loader  # tells the threads to end, but does not wait: the collector may do it anywhere
+    del loader
+    gc.collect()  # tells the threads to end, but does not wait: it may run anywhere
     assert no_reading_threads()
 
 
