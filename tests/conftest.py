@@ -49,9 +49,9 @@ def num_reading_threads():
 def wait_for_reading_threads(number):
     """Wait until there are so many: a new one has its name late, an old one is listed for long."""
     deadline = time.monotonic() + 20
-    while num_reading_threads() != number and time.monotonic() < deadline:
+    while (found := num_reading_threads()) != number and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert num_reading_threads() == number
+    assert found == number
 
 
 def no_reading_threads():
