@@ -220,3 +220,36 @@ def test_next_drops_no_batch_at_an_interrupt_that_came_before_it_was_ready(numbe
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
     assert loader.position - num_batches <= max(3, num_caught // 2)
+
+
+def test_a_close_that_is_interrupted_leaves_files_to_the_thread_that_reads_them(tmp_path):
+    child = """
+import random, signal, sys, threading, time
+import numpy as np, penstock
+with penstock.Writer(sys.argv[1], vocab_size=60_000) as writer:
+    writer.append(np.arange(1 << 21) % 60_000)
+view = penstock.open(sys.argv[1], access="mmap").windows(2048)
+loader = penstock.Loader(view, 16, prefetch=3, threads=1, output="numpy", endless=True)
+is_over = threading.Event()
+def take():
+    for batch in loader:
+        if is_over.is_set():
+            return
+taker = threading.Thread(target=take)
+taker.start()
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 + 3e-4 * random.random())
+        for _ in range(20):
+            loader.close()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+is_over.set()
+taker.join()
+loader.close()
+"""
+    command = [sys.executable, "-c", child, str(tmp_path / "data")]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0

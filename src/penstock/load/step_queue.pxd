@@ -58,6 +58,7 @@ cdef class StepQueue:
     cdef int wait_for(self, int64_t number) except -1
     cdef int read_here(self, int64_t number) except -1
     cdef bint read_along(self) except -1
+    cdef int end_turn(self) except -1
     cdef int advance(self, BatchMemory memory) except -1
     cdef void stop(self) noexcept
     cdef void abandon(self) noexcept

@@ -232,7 +232,7 @@ cdef class StepQueue:
                     self.decoded[place] = decoded
                     queue.places[place].is_done = 1
         finally:
-            self.turn.release()
+            self.end_turn()
         return 0
 
     cdef bint read_along(self) except -1:
@@ -252,7 +252,14 @@ cdef class StepQueue:
                 mark_done(&self.queue, wanted)
             return wanted != NULL
         finally:
-            self.turn.release()
+            self.end_turn()
+
+    cdef int end_turn(self) except -1:
+        """Let others use the consumer's reader; close its files if nobody will."""
+        if is_set(&self.queue.is_stopped):
+            (<StepReader>self.readers[self.num_threads]).batches.close()
+        self.turn.release()
+        return 0
 
     cdef object decode(self, int number, int64_t place, bint was_read):
         """The metadata of a step that was read, decoded; raises why, if it was not."""
@@ -310,7 +317,8 @@ cdef class StepQueue:
         if self.pid != getpid():
             return  # a forked child has none of the threads, and perhaps a mutex one of them held
         self.stop()
-        (<StepReader>self.readers[self.num_threads]).batches.close()
+        if self.turn.acquire(False):  # else a consumer is reading, and closes its files
+            self.end_turn()
         if not self.is_joined:
             self.is_joined = True
             for number in range(self.num_started):
@@ -332,8 +340,8 @@ cdef class StepQueue:
         except BaseException:
             self.abandon()
             raise
-        with self.turn:
-            (<StepReader>self.readers[self.num_threads]).batches.close()
+        self.turn.acquire()
+        self.end_turn()
         if not self.is_joined:
             self.is_joined = True
             with nogil:  # they have ended but for a few instructions
