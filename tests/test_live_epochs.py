@@ -49,12 +49,12 @@ def test_an_epoch_is_counted_anew_for_the_lanes_of_a_state(corpus):
     options = {"endless": False, "tail": "keep"}
     with make_loader(corpus, "best_fit", 16, lanes=4, **options) as loader:
         next(iter(loader))
-        state, left = loader.state_dict(), len(loader)
+        state, whole, left = loader.state_dict(), len(loader), loader.remaining
         expected = rows_of(loader)
     with make_loader(corpus, "best_fit", 16, **options) as loader:
-        assert len(loader) != left
+        assert len(loader) != whole
         loader.load_state_dict(state)
-        assert len(loader) == left
+        assert (len(loader), loader.remaining) == (whole, left) == (left + 1, left)
         assert rows_of(loader) == expected
 
 

@@ -155,7 +155,8 @@ def test_an_iteration_that_is_left_and_taken_up_again_goes_on(data):
     whole = [inputs(batch) for batch in penstock.Loader(data.windows(50), 3, output="numpy")]
     loader = penstock.Loader(data.windows(50), 3, output="numpy")
     parts = [inputs(batch) for batch in islice(loader, 2)]
-    assert len(loader) == len(whole) - 2
+    assert loader.remaining == len(whole) - 2
+    assert len(loader) == len(whole)
     parts += [inputs(batch) for batch in loader]
     assert parts == whole
 
@@ -168,6 +169,8 @@ def test_an_endless_loader_runs_through_epochs_without_a_seam(data, tokens):
     assert got == rows_of(tokens, loader.order.samples_at(range(70)), 50)
     with pytest.raises(TypeError, match="no length"):
         len(loader)
+    with pytest.raises(TypeError, match="no length"):
+        loader.remaining  # noqa: B018
     assert loader
 
 
@@ -181,7 +184,8 @@ def test_a_state_that_is_loaded_in_the_middle_of_an_iteration_decides_where_it_e
             num_batches += 1
             if num_batches == 3:
                 loader.load_state_dict(state)
-                assert len(loader) == num_left
+                assert loader.remaining == num_left
+                assert len(loader) == 10
         assert num_batches == 3 + num_left
 
 
@@ -229,13 +233,42 @@ def test_the_state_is_small_and_its_form_is_pinned(data):
     next(iter(loader))
     # A user's checkpoint outlives a release: change this only with a new version.
     assert loader.state_dict() == {
-        "version": 1,
+        "version": 2,
+        "penstock": penstock.__version__,
         "position": 3,
         "seed": 5,
         "order": "shuffle-v1 over 20",
         "view": "windows-v1 of 51 every 50 in " + data.fingerprint,
     }
     loader.close()
+
+
+def test_a_state_of_version_1_goes_on_exactly(data):
+    view = data.windows(50)
+    state = {
+        "version": 1,
+        "position": 6,
+        "seed": 5,
+        "order": "shuffle-v1 over 20",
+        "view": "windows-v1 of 51 every 50 in " + data.fingerprint,
+    }
+    expected = [inputs(batch) for batch in penstock.Loader(view, 3, seed=5, output="numpy")][2:]
+    loader = penstock.Loader(view, 3, seed=5, output="numpy")
+    loader.load_state_dict(state)
+    assert [inputs(batch) for batch in loader] == expected
+    with pytest.raises(StateError, match="expected the keys"):
+        loader.load_state_dict(state | {"more": 1})
+
+
+def test_what_a_later_release_adds_to_a_state_is_ignored_unless_the_state_requires_it(data):
+    loader = penstock.Loader(data.windows(50), 3, seed=5)
+    state = loader.state_dict() | {"position": 6, "penstock": "9.9", "weights": [1, 2]}
+    loader.load_state_dict(state)
+    assert loader.position == 6
+    loader.load_state_dict(state | {"requires": ["position"], "position": 3})
+    assert loader.position == 3
+    with pytest.raises(StateError, match=r"requires .*'weights'.*penstock 9.9 has written it"):
+        loader.load_state_dict(state | {"requires": ["position", "weights"]})
 
 
 @pytest.mark.parametrize(
@@ -258,16 +291,22 @@ def test_a_state_of_something_else_is_refused_with_what_differs(data, other, wor
         {},
         None,
         {"position": 1},
-        {"version": 1, "position": -1},
-        {"version": 1, "position": 1 << 62},
-        {"version": 1, "position": 2.0},
-        {"version": 1, "position": True},
-        {"version": 2, "position": 1},
+        {"seed": 5, "position": -1},
+        {"seed": 5, "position": 1 << 62},
+        {"seed": 5, "position": 2.0},
+        {"seed": 5, "position": True},
+        {"version": 3, "position": 1},
+        {"version": "2", "position": 1},
+        {"version": True, "position": 1},
+        {"version": [2], "position": 1},
+        {"requires": "position"},
+        {"requires": [["position"]]},
+        {"requires": None},
     ],
 )
 def test_a_broken_state_is_refused(data, state):
     loader = penstock.Loader(data.windows(50), 3, seed=5)
-    if state and "version" in state:
+    if state and state != {"position": 1}:
         state = loader.state_dict() | state
     with pytest.raises(StateError):
         loader.load_state_dict(state)

@@ -74,6 +74,18 @@ def test_the_number_of_steps_is_exact_on_every_rank(ranks, start):
         assert plan.num_steps(start) == ranks[0].num_steps(start) >= 1
 
 
+@given(plans(), st.integers(0, 300))
+def test_the_steps_of_an_epoch_are_those_that_were_taken_and_those_that_remain(ranks, start):
+    for plan in ranks:
+        if plan.endless:
+            continue
+        position = plan.start_of_epoch(start % 5)
+        whole = plan.num_steps(position)
+        for taken, step in enumerate(islice(steps_from(plan, position), whole)):
+            assert plan.num_steps_of_epoch(step.position) == whole
+            assert plan.num_steps(step.position) == whole - taken
+
+
 def test_a_short_last_step_is_kept_with_rows_that_differ_by_at_most_one():
     plans = [
         Plan(num_samples=10, batch_size=2, rank=rank, ranks=4, tail="keep") for rank in range(4)

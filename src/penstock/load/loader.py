@@ -15,6 +15,7 @@ from penstock.load.closable import Closable
 from penstock.load.plan import Plan, Step, Tail
 from penstock.load.ranks import find_rank, num_local_ranks
 from penstock.load.source import Source
+from penstock.load.state import HEADER, State, check_keys, list_differences
 from penstock.load.tensors import (
     check_output,
     find_worker,
@@ -28,7 +29,7 @@ from penstock.machine.processors import num_processors
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
 from penstock.views.view import View
 
-STATE_VERSION = 1
+_IDENTITY = ("seed", "order", "view")  # what a position is a position in
 _MAX_POSITION = 1 << 62
 _MAX_DEPTH = 512
 
@@ -193,45 +194,41 @@ class Loader(Closable):
         self._share_is_open = False
 
     def __len__(self) -> int:
+        """Steps of a full epoch, wherever the loader stands in it; see `remaining`.
+
+        With `tail="wrap"` epochs differ by a step, and this is the current one's.
+        """
+        self._refuse_endless()
+        return self.plan.num_steps_of_epoch(self.position)
+
+    @property
+    def remaining(self) -> int:
         """How many batches the next `iter` gives: on every rank the same."""
+        self._refuse_endless()
+        return self.plan.num_steps(self.position)
+
+    def _refuse_endless(self) -> None:
         if self.plan.endless:
             raise TypeError("an endless loader has no length")
-        return self.plan.num_steps(self.position)
 
     def __bool__(self) -> bool:
         return True  # `if loader` must not ask an endless one for its length
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """What to save: a position in the global order, and what it is a position in."""
-        return {
-            "version": STATE_VERSION,
+        return HEADER | {
             "position": self.position,
             "seed": self.order.seed,
             "order": self.order.fingerprint,
             "view": self.view.fingerprint,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on where `state` was taken, or say why that cannot be."""
-        expected = self.state_dict()
-        if isinstance(state, dict) and state.get("version", STATE_VERSION) != STATE_VERSION:
-            raise StateError(
-                f"the state has version {state['version']!r}; this Penstock reads {STATE_VERSION}"
-            )
-        if not isinstance(state, dict) or set(state) != set(expected):
-            raise StateError(
-                f"not a state of a Loader: expected the keys {sorted(expected)}, found "
-                f"{sorted(state) if isinstance(state, dict) else type(state).__name__}"
-            )
-        differences = [
-            f"{key}: saved {state[key]!r}, here {expected[key]!r}"
-            for key in ("seed", "order", "view")
-            if state[key] != expected[key]
-        ]
+        check_keys(state, ("position", *_IDENTITY), "Loader")
+        differences = list_differences(state, self.state_dict(), _IDENTITY)
         if differences:
-            raise StateError(
-                "this state continues another order of samples; " + "; ".join(differences)
-            )
+            raise StateError("this state continues another order of samples; " + differences)
         position = state["position"]
         if type(position) is not int or not 0 <= position < _MAX_POSITION:
             raise StateError(f"position is {position!r}, not a count of samples")

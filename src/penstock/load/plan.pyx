@@ -95,6 +95,14 @@ cdef class Plan:
             return left // self.step_size
         return (left - 1) // self.step_size + 1
 
+    def num_steps_of_epoch(self, int64_t position):
+        """Steps of the whole epoch that `position` is in."""
+        position = self.settle(position)
+        since_start = position % self.num_samples
+        if self.tail == "wrap":  # the epoch before may have taken its first samples
+            return since_start // self.step_size + self.num_steps(position)
+        return self.num_steps(position - since_start)
+
     def start_of_epoch(self, epoch):
         """Where the epoch's first step starts, if the first epoch started at 0."""
         start = epoch * self.num_samples

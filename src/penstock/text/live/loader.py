@@ -14,6 +14,7 @@ from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.closable import Closable
 from penstock.load.ranks import find_rank
+from penstock.load.state import HEADER, State
 from penstock.load.tensors import (
     check_output,
     find_worker,
@@ -26,7 +27,7 @@ from penstock.machine.processors import num_processors
 from penstock.text.live.handover import BatchIterator
 from penstock.text.live.lanes import Dealing, Lanes
 from penstock.text.live.packing import LivePolicy, Packing
-from penstock.text.live.saving import STATE_VERSION, State, check_state, join_states
+from penstock.text.live.saving import check_state, join_states
 from penstock.text.live.stats import Counts, Seconds, SkippedRows, TextLoaderStats
 from penstock.text.sources import Source
 from penstock.text.sources.listing import Paths
@@ -197,11 +198,19 @@ class TextLoader(Closable):
         return BatchIterator(self)
 
     def __len__(self) -> int:
+        """Steps of the whole epoch, wherever the loader stands in it; see `remaining`."""
+        return self._count_steps(from_start=True)
+
+    @property
+    def remaining(self) -> int:
         """How many batches the next `iter` gives: on every rank the same."""
+        return self._count_steps(from_start=False)
+
+    def _count_steps(self, *, from_start: bool) -> int:
         if self.endless:
             raise TypeError("an endless loader has no length")
         self._start_epoch()
-        return self._steps_left()
+        return self._steps_from(0 if from_start else self._reached.position)
 
     def __bool__(self) -> bool:
         return True  # `if loader` must not ask an endless one for its length
@@ -210,22 +219,21 @@ class TextLoader(Closable):
         """Where the epoch has no more steps, go on to the next."""
         self._notice_fork()
         with self._lock:
-            if self.endless or self._steps_left():
+            if self.endless or self._steps_from(self._reached.position):
                 return
             if self._reached.position:
                 self._stop_engine()
                 self._reached = Reached(self._reached.epoch + 1, 0, {}, counts=self._reached.counts)
-            if self._steps_left():
+            if self._steps_from(0):
                 return
         raise UsageError(
             f"epoch {self._reached.epoch} is less than one step of {self.batch_size} rows on "
             f"{self.ranks} ranks; use tail='keep', smaller batches, or endless=True"
         )
 
-    def _steps_left(self) -> int:
-        """Steps from the current position to the end of the epoch."""
-        step_size = self.batch_size * self.ranks
-        return self._rows_of_epoch().steps_from(self._reached.position, step_size, self._tail)
+    def _steps_from(self, position: int) -> int:
+        """Steps from a position of the epoch to its end."""
+        return self._rows_of_epoch().steps_from(position, self.batch_size * self.ranks, self._tail)
 
     def _rows_of_epoch(self) -> "RowCounts":
         key = self._reached.epoch, self.lanes.count
@@ -251,8 +259,7 @@ class TextLoader(Closable):
         """
         self._notice_fork()
         with self._lock:
-            return {
-                "version": STATE_VERSION,
+            return HEADER | {
                 "position": self._reached.position,
                 "epoch": self._reached.epoch,
                 "lanes": self.lanes.count,
@@ -367,7 +374,7 @@ class TextLoader(Closable):
 
         Until that is stored, by `BatchIterator`, this finds the same batch again.
         """
-        if not self.endless and not self._steps_left():
+        if not self.endless and not self._steps_from(self._reached.position):
             return None
         started = time.perf_counter()
         ready = self._get_ready()

@@ -1,6 +1,6 @@
 """States of a `TextLoader` as they are saved: what they hold, and what is believed of them.
 
-version, position, epoch, lanes    where it stands; `epoch` counts only where it is not endless
+position, epoch, lanes             where it stands; `epoch` counts only where it is not endless
 text, tokenizer, packing, endless  what that is a place in: another loader's must be the same
 lane_states                        by lane, those of the rank that saved it, or of all ranks
 """
@@ -10,30 +10,25 @@ from itertools import islice
 from typing import Any
 
 from penstock.errors import StateError
+from penstock.load.state import State, check_keys, list_differences
 
-STATE_VERSION = 1
 IDENTITY = ("text", "tokenizer", "packing", "endless")
-_COMMON = ("version", "position", "epoch", "lanes", *IDENTITY)
+_COMMON = ("position", "epoch", "lanes", *IDENTITY)
+_KEYS = (*_COMMON, "lane_states")
 _MAX_COUNT = 1 << 62
 _MAX_EPOCH = 1 << 40  # times the number of blocks it still is a position
-
-State = dict[str, Any]
 
 
 def join_states(states: Sequence[State]) -> State:
     """One state of those of all ranks."""
-    if not states:
-        raise StateError("no states to join; give those of all ranks")
+    if not states or isinstance(states, dict):
+        raise StateError("join_states takes a list of what state_dict returned on all ranks")
     for state in states:
-        if not isinstance(state, dict) or not {*_COMMON, "lane_states"} <= set(state):
-            raise StateError(
-                f"not a state of a TextLoader: {state!r:.100}; give a list of what state_dict "
-                "returned on all ranks"
-            )
+        check_keys(state, _KEYS, "TextLoader")
         _check_types(state)
     first, lane_states = dict(states[0]), dict[str, Any]()
     for state in states:
-        for key in _COMMON:
+        for key in ("version", *_COMMON):
             if state[key] != first[key]:
                 raise StateError(
                     f"these states are not of one step: {key} is {first[key]!r} in one and "
@@ -49,23 +44,10 @@ def join_states(states: Sequence[State]) -> State:
 
 def check_state(state: Any, identity: State) -> None:
     """Refuse what is no state, or one of other rows."""
-    if isinstance(state, dict) and state.get("version", STATE_VERSION) != STATE_VERSION:
-        raise StateError(
-            f"the state has version {state['version']!r}; this Penstock reads {STATE_VERSION}"
-        )
-    expected = sorted([*_COMMON, "lane_states"])
-    if not isinstance(state, dict) or sorted(map(str, state)) != expected:
-        found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
-        raise StateError(
-            f"not a state of a TextLoader: expected the keys {expected}, found {found!s:.200}"
-        )
-    differences = [
-        f"{key}: saved {state[key]!r}, here {identity[key]!r}"
-        for key in IDENTITY
-        if state[key] != identity[key]
-    ]
+    check_keys(state, _KEYS, "TextLoader")
+    differences = list_differences(state, identity, IDENTITY)
     if differences:
-        raise StateError("this state continues other rows; " + "; ".join(differences))
+        raise StateError("this state continues other rows; " + differences)
     _check_types(state)
 
 
