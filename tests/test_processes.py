@@ -15,7 +15,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock.errors import UsageError
+from penstock.errors import StateError, UsageError
 from tests.conftest import write
 
 
@@ -110,21 +110,65 @@ def test_a_pickled_loader_is_small_and_keeps_its_settings(data):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize(
-    ("workers", "method"), [(0, None), (1, "fork"), (2, "spawn"), (3, "fork"), (3, "forkserver")]
+    ("workers", "method"), [(0, None), (1, "fork"), (3, "fork"), (2, "spawn"), (2, "forkserver")]
 )
 def test_torch_data_loader_gives_the_same_batches_in_the_same_order(data, workers, method):
-    loader = make_loader(data)
-    expected = inputs(make_loader(data))
+    epochs = make_loader(data)
     wrapped = DataLoader(
-        loader, batch_size=None, num_workers=workers, multiprocessing_context=method
+        make_loader(data), batch_size=None, num_workers=workers, multiprocessing_context=method
     )
-    assert inputs(wrapped) == expected
-    loader.set_epoch(1)
-    second = inputs(wrapped)
-    assert second != expected
-    loader.set_epoch(1)
-    assert inputs(loader) == second
-    assert len(wrapped) == len(expected)
+    for _ in range(2):  # by itself, though the loader in this process does not move
+        assert inputs(wrapped) == inputs(epochs)
+    assert len(wrapped) == len(epochs)
+
+
+def test_set_epoch_reaches_the_workers_of_a_data_loader(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2)
+    first = inputs(wrapped)
+    loader.set_epoch(5)
+    sixth = inputs(wrapped)
+    loader.set_epoch(5)
+    assert inputs(loader) == sixth != first
+
+
+def test_the_position_is_not_known_while_workers_read(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2)
+    inputs(islice(wrapped, 5))
+    for ask in (loader.state_dict, lambda: loader.position, lambda: iter(loader)):
+        with pytest.raises(StateError, match=r"read by the workers of a DataLoader.*set_epoch"):
+            ask()
+    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
+        inputs(wrapped)
+    state = make_loader(data).state_dict() | {"position": 8}
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert inputs(wrapped) == inputs(make_loader(data))[2:]
+
+
+def test_a_data_loader_that_was_interrupted_begins_where_it_is_told(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    inputs(islice(wrapped, 5))
+    loader.set_epoch(0)
+    assert inputs(wrapped) == inputs(make_loader(data))
+
+
+def test_epochs_of_workers_differ_even_if_torch_is_seeded_for_each(data):
+    import torch
+
+    wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2)
+    epochs = make_loader(data)
+    for _ in range(3):
+        torch.manual_seed(0)
+        assert inputs(wrapped) == inputs(epochs)
+
+
+def test_batches_of_batches_are_refused(data):
+    for workers in (0, 2):
+        with pytest.raises(UsageError, match=r"DataLoader\(loader, batch_size=None\)"):
+            next(iter(DataLoader(make_loader(data), num_workers=workers)))
 
 
 @pytest.mark.parametrize("tail", ["drop", "wrap"])
@@ -138,7 +182,7 @@ def test_set_epoch_goes_where_iterating_would_have_gone(data, tail):
 def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_silently(data):
     wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2, persistent_workers=True)
     inputs(islice(wrapped, 5))
-    with pytest.raises(UsageError, match="left its last epoch early"):
+    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
         inputs(wrapped)
 
 
@@ -146,7 +190,7 @@ def test_an_endless_share_of_persistent_workers_is_not_begun_twice(data):
     loader = penstock.Loader(data.windows(5), 4, endless=True)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
     inputs(islice(wrapped, 5))
-    with pytest.raises(UsageError, match="left its last epoch early"):
+    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
         inputs(islice(wrapped, 5))
 
 

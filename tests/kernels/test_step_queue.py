@@ -76,15 +76,15 @@ class Loading:
         self.plan = Plan(num_samples=NUM_SAMPLES, batch_size=ROWS, **plan)
         self.before_reading = lambda: None
 
-        def new_queue(position, share):
+        def new_queue(position, skip, every):
             these = [Samples(directory, decode) for _ in range(threads + 1 if depth else 1)]
             self.before_reading()
             return StepQueue(
                 self.plan,
                 [new_reader(samples, self.plan) for samples in these],
                 position=position,
-                skip=share[0],
-                every=share[1],
+                skip=skip,
+                every=every,
                 depth=depth,
                 announce=announce,
             )
@@ -116,9 +116,11 @@ def test_an_epoch_comes_in_order_whatever_reads_it(tmp_path, depth, threads, ann
 @pytest.mark.parametrize("depth", [0, 2])
 def test_a_share_is_every_second_step(tmp_path, depth):
     loading = Loading(tmp_path, depth=depth)
-    loading.walk.use_share((1, 2))
+    loading.walk.take_every(2, skip=1)
     taken = [loading.walk.take()["input_ids"][0, 0] for _ in range(3)]
     assert taken == [8, 24, 0]  # steps 1 and 3 of five, and step 5: the first of the next epoch
+    loading.walk.close()
+    assert loading.walk.take()["input_ids"][0, 0] == 16  # though it begins to read anew
     loading.walk.close()
 
 

@@ -18,18 +18,18 @@ from penstock.load.source import Source
 from penstock.load.state import HEADER, State, check_keys, list_differences
 from penstock.load.tensors import (
     check_output,
-    find_worker,
     from_numpy,
     new_pinned,
     plain_dtype,
     register_as_dataset,
 )
 from penstock.load.walk import Iteration, Walk
+from penstock.load.workers import Board, FailedIteration, Worker, WorkerIteration, find_worker
+from penstock.load.wrappers import check_caller
 from penstock.machine.processors import num_processors
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
 from penstock.views.view import View
 
-_IDENTITY = ("seed", "order", "view")  # what a position is a position in
 _MAX_POSITION = 1 << 62
 _MAX_DEPTH = 512
 
@@ -158,7 +158,8 @@ class Loader(Closable):
             digests_tokens=digest_tokens,
         )
         self._pin_memory = pin_memory
-        self._share_is_open = False
+        self._board = Board()
+        self._num_iterations, self._has_jumped = 0, False  # as a worker
         self._walk = self._new_walk()
 
     def _new_walk(self) -> Walk:
@@ -173,25 +174,33 @@ class Loader(Closable):
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""
-        number, count = find_worker()
-        self._walk.use_share((number, count))
-        return Iteration(self._walk) if count == 1 else self._iterate_as_worker(number, count)
+        check_caller(endless=self.plan.endless)
+        worker = find_worker()
+        if worker is not None:
+            return self._iterate_as_worker(worker)
+        self._refuse_if_workers_moved()
+        self._walk.take_every(1, skip=0)
+        return Iteration(self._walk)
 
-    def _iterate_as_worker(self, number: int, count: int) -> Iterator[Batch]:
-        """Every `count`-th batch from `number` on, as DataLoader collects from its workers."""
-        if self._share_is_open:
-            raise UsageError(
-                "a DataLoader with persistent workers left its last epoch early, and its workers "
-                "have read on: make a new DataLoader, and go on with load_state_dict"
+    def _iterate_as_worker(self, worker: Worker) -> Iterator[Batch]:
+        is_first, has_jumped = not self._num_iterations, self._has_jumped
+        try:
+            start = self._board.begin(worker, is_first=is_first, has_jumped=has_jumped)
+        except UsageError as error:
+            return FailedIteration(error)
+        self._num_iterations, self._has_jumped = self._num_iterations + 1, False
+        if start is not None:
+            self._walk.jump_to(start)
+        return WorkerIteration(worker, self._board, self._walk, self.plan)
+
+    def _refuse_if_workers_moved(self) -> None:
+        """Only the workers of a DataLoader know where they are, and not what of it arrived."""
+        if find_worker() is None and self._board.read().begun:
+            raise StateError(
+                "batches of this loader were read by the workers of a DataLoader, so that its own "
+                "position is not known: use num_workers=0 or torchdata's StatefulDataLoader, or, "
+                "after a whole epoch, call loader.set_epoch(…) with the next one"
             )
-        self._share_is_open = True
-        while self.plan.endless:
-            yield self._walk.take()
-        end = self.plan.end_of_epoch(self.position)
-        for _ in range(number, self.plan.num_steps(self.position), count):
-            yield self._walk.take()
-        self._walk.jump_to(end)
-        self._share_is_open = False
 
     def __len__(self) -> int:
         """Steps of a full epoch, wherever the loader stands in it; see `remaining`.
@@ -199,7 +208,7 @@ class Loader(Closable):
         With `tail="wrap"` epochs differ by a step, and this is the current one's.
         """
         self._refuse_endless()
-        return self.plan.num_steps_of_epoch(self.position)
+        return self.plan.num_steps_of_epoch(self._walk.position)
 
     @property
     def remaining(self) -> int:
@@ -216,8 +225,11 @@ class Loader(Closable):
 
     def state_dict(self) -> State:
         """What to save: a position in the global order, and what it is a position in."""
-        return HEADER | {
-            "position": self.position,
+        return HEADER | {"position": self.position} | self._identity()
+
+    def _identity(self) -> State:
+        """What a position is a position in."""
+        return {
             "seed": self.order.seed,
             "order": self.order.fingerprint,
             "view": self.view.fingerprint,
@@ -225,14 +237,21 @@ class Loader(Closable):
 
     def load_state_dict(self, state: State) -> None:
         """Go on where `state` was taken, or say why that cannot be."""
-        check_keys(state, ("position", *_IDENTITY), "Loader")
-        differences = list_differences(state, self.state_dict(), _IDENTITY)
+        identity = self._identity()
+        check_keys(state, ("position", *identity), "Loader")
+        differences = list_differences(state, identity)
         if differences:
             raise StateError("this state continues another order of samples; " + differences)
         position = state["position"]
         if type(position) is not int or not 0 <= position < _MAX_POSITION:
             raise StateError(f"position is {position!r}, not a count of samples")
-        self._walk.jump_to(self.plan.settle(position))
+        self._jump_to(self.plan.settle(position))
+
+    def _jump_to(self, position: int) -> None:
+        self._walk.jump_to(position)
+        self._has_jumped = find_worker() is not None
+        if not self._has_jumped:
+            self._board.reset(position)
 
     def close(self) -> None:
         """End all threads; iterating again starts them again."""
@@ -241,15 +260,14 @@ class Loader(Closable):
     def set_epoch(self, epoch: int) -> None:
         """Go to where iterating from the start would begin this epoch.
 
-        Iterating does this by itself. It is for a `torch.utils.data.DataLoader` with workers,
-        where the loader that moves on is a copy in another process.
+        Iterating does this by itself.
         """
-        start = self.plan.start_of_epoch(integer("epoch", epoch))
-        self.load_state_dict({**self.state_dict(), "position": start})
+        self._jump_to(self.plan.start_of_epoch(integer("epoch", epoch, 0, 1 << 40)))
 
     @property
     def position(self) -> int:
         """How many samples of the global order all ranks together have been handed."""
+        self._refuse_if_workers_moved()
         return self._walk.position
 
     @property
@@ -304,8 +322,9 @@ class Loader(Closable):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
+        check_caller(endless=self.plan.endless)
         settings = {key: value for key, value in self.__dict__.items() if key != "_walk"}
-        return settings | {"position": self.position}
+        return settings | {"position": self._walk.position}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         position = state.pop("position")

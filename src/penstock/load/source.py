@@ -35,9 +35,8 @@ class Source:
     output: str
     digests_tokens: bool
 
-    def new_queue(self, position: int, share: tuple[int, int]) -> StepQueue:
-        """The steps from a position on; of a share `(number, count)`, every `count`-th."""
-        number, count = share
+    def new_queue(self, position: int, skip: int, every: int) -> StepQueue:
+        """One of `every` steps from a position on, after `skip` of them."""
         file_pass = None
         if self.announce:
             file_pass = pass_over_files(self.view, self.layout, self.plan.ranks, self.cache_files)
@@ -48,8 +47,8 @@ class Source:
             self.plan,
             [self._new_reader(file_pass) for _ in range(num_threads + 1)],  # one is the consumer's
             position=position,
-            skip=number,
-            every=count,
+            skip=skip,
+            every=every,
             depth=self.prefetch,
             announce=self.announce if announces else 0,
         )

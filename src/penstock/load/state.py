@@ -42,10 +42,10 @@ def check_keys(state: Any, keys: Sequence[str], kind: str) -> None:
         )
 
 
-def list_differences(state: State, here: State, keys: Sequence[str]) -> str:
-    """What a state says of `keys` that is not so here; empty if all is."""
+def list_differences(state: State, identity: State) -> str:
+    """What a state says of itself that is not so here; empty if all is."""
     return "; ".join(
-        f"{key}: saved {state[key]!r}, here {here[key]!r}"
-        for key in keys
-        if state[key] != here[key]
+        f"{key}: saved {state[key]!r}, here {value!r}"
+        for key, value in identity.items()
+        if state[key] != value
     )

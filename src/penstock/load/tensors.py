@@ -1,4 +1,4 @@
-"""Where torch is met: tensors, page-locked memory, workers; imported only when needed."""
+"""Where torch is met: tensors, page-locked memory; imported only when needed."""
 
 import contextlib
 import sys
@@ -75,10 +75,3 @@ def _has_accelerator() -> bool:
     import torch
 
     return bool(torch.accelerator.is_available())
-
-
-def find_worker() -> tuple[int, int]:
-    """Which of how many DataLoader workers this process is."""
-    torch = sys.modules.get("torch")
-    worker = torch.utils.data.get_worker_info() if torch is not None else None
-    return (0, 1) if worker is None else (worker.id, worker.num_workers)

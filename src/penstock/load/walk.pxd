@@ -19,7 +19,8 @@ cdef class Walk:
     cdef StepQueue queue
     cdef readonly int64_t position
     cdef int64_t num_jumps
-    cdef tuple share
+    cdef readonly int64_t skip  # steps, before the next one that is taken
+    cdef int64_t every
     cdef StepSpan last
     cdef bint has_last
     cdef readonly object finished

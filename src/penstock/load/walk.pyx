@@ -31,14 +31,14 @@ cdef int close(StepQueue queue) except -1:
 cdef class Walk:
     """Walks the steps of `plan`.
 
-    `new_queue(position, share)` makes a `StepQueue`. `finish(batch, memory, step, decoded)`, if it
+    `new_queue(position, skip, every)` makes a `StepQueue`. `finish(batch, memory, step, decoded)`, if it
     is given, completes a batch in Python, and what it returns is kept as `finished`.
     """
 
     def __cinit__(self, Plan plan, Pool pool, BatchMaker maker, new_queue, finish=None):
         self.plan, self.pool, self.maker = plan, pool, maker
         self.new_queue, self.finish = new_queue, finish
-        self.share = (0, 1)
+        self.every = 1
         self.pid = getpid()
 
     def __dealloc__(self):
@@ -54,12 +54,12 @@ cdef class Walk:
         self.num_jumps += 1
         close(queue)  # last: meanwhile other threads may go on, from the new position
 
-    def use_share(self, tuple share):
-        """Take every `count`-th step from `number` on, for a share of `(number, count)`."""
+    def take_every(self, int64_t every, *, int64_t skip):
+        """From here on skip so many steps, and then take one of `every`."""
         self.notice_fork()
-        if share != self.share:
+        if (skip, every) != (self.skip, self.every):
             queue = self.let_go()
-            self.share = share
+            self.skip, self.every = skip, every
             close(queue)
 
     def close(self):
@@ -106,11 +106,11 @@ cdef class Walk:
 
     cdef int start(self) except -1:
         """Begin to read from the position on; another thread may do the same meanwhile."""
-        cdef int64_t position = self.position
-        cdef tuple share = self.share
-        cdef StepQueue queue = self.new_queue(position, share)
+        cdef int64_t position = self.position, skip = self.skip, every = self.every
+        cdef StepQueue queue = self.new_queue(position, skip, every)
         queue.start(self.pool)
-        if self.queue is None and self.position == position and self.share == share:
+        is_wanted = self.position == position and self.skip == skip and self.every == every
+        if self.queue is None and is_wanted:
             self.queue = queue
         else:
             queue.close()
@@ -154,7 +154,7 @@ cdef class Walk:
         self.num_samples += step.rows
         self.num_tokens += memory.counts().num_tokens
         self.last, self.has_last, self.finished = step, True, finished
-        self.position = step.end
+        self.position, self.skip = step.end, self.every - 1
         queue.advance(fresh)
         return batch
 
@@ -192,6 +192,15 @@ cdef class Iteration:
             self.is_over = True
             raise StopIteration
         return batch
+
+    def state_dict(self):
+        """Where the iteration ends; the state of its loader says where it stands."""
+        return {"end": None if self.walk.plan.endless else self.end}
+
+    def load_state_dict(self, state):
+        """End where the iteration that saved this would have."""
+        if state["end"] is not None:
+            self.end = state["end"]
 
     cdef void find_end(self) noexcept:
         """Note where the epoch ends that the walk is in."""

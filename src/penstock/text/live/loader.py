@@ -17,12 +17,13 @@ from penstock.load.ranks import find_rank
 from penstock.load.state import HEADER, State
 from penstock.load.tensors import (
     check_output,
-    find_worker,
     from_numpy,
     new_pinned,
     plain_dtype,
     register_as_dataset,
 )
+from penstock.load.workers import find_worker
+from penstock.load.wrappers import check_caller
 from penstock.machine.processors import num_processors
 from penstock.text.live.handover import BatchIterator
 from penstock.text.live.lanes import Dealing, Lanes
@@ -190,7 +191,8 @@ class TextLoader(Closable):
 
     def __iter__(self) -> Iterator[Batch]:
         """All batches from the current position on: of the epoch, or without end."""
-        if find_worker()[1] > 1:
+        check_caller(endless=self.endless)
+        if find_worker() is not None:
             raise UsageError(
                 "a TextLoader has threads of its own, and its state is in this process: iterate "
                 "over it directly, or with DataLoader(loader, batch_size=None, num_workers=0)"

@@ -45,7 +45,7 @@ def join_states(states: Sequence[State]) -> State:
 def check_state(state: Any, identity: State) -> None:
     """Refuse what is no state, or one of other rows."""
     check_keys(state, _KEYS, "TextLoader")
-    differences = list_differences(state, identity, IDENTITY)
+    differences = list_differences(state, identity)
     if differences:
         raise StateError("this state continues other rows; " + differences)
     _check_types(state)

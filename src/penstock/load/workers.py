@@ -1,0 +1,252 @@
+"""A loader in the workers of a torch DataLoader: which steps each takes, and where epochs begin.
+
+A DataLoader copies its dataset into every worker, for each epoch again. Worker k of n takes every
+n-th step from k on, and the DataLoader puts them back in order. The loader in the main process does
+not move meanwhile, so the copies of the second epoch would give the first again. Therefore all
+copies share a `Board`, a few bytes in a file without a name, that says which workers have begun and
+ended an epoch, and where the next one starts.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
+from tempfile import TemporaryFile
+from typing import Any, ClassVar, NamedTuple, Self
+
+from penstock.errors import StateError, UsageError
+from penstock.load.plan import Plan
+from penstock.load.walk import Walk
+
+
+class Worker(NamedTuple):
+    """Which of how many workers this process is."""
+
+    number: int
+    num_workers: int
+    seed: int
+    """the same in all workers of an iteration, and nearly always another in the next"""
+
+
+def find_worker() -> Worker | None:
+    """The DataLoader worker that this process is, if it is one."""
+    torch = sys.modules.get("torch")
+    info = torch.utils.data.get_worker_info() if torch is not None else None
+    return None if info is None else Worker(info.id, info.num_workers, info.seed - info.id)
+
+
+class Epoch(NamedTuple):
+    """What is written on a board: the iteration over an epoch that began last."""
+
+    num_resets: int = 0
+    """how often the main process has set a position"""
+    seed: int | None = None
+    num_workers: int = 0
+    start: int | None = None
+    """where all workers start, unless each knows better"""
+    end: int | None = None
+    begun: tuple[int, ...] = ()
+    """numbers of workers"""
+    ended: tuple[int, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every worker has read its part to the end."""
+        return len(self.ended) == self.num_workers
+
+
+class Board:
+    """Shared by a loader and the copies of it in workers, forked or spawned.
+
+    A copy that is made in another way, as by `pickle`, is on its own and gets a new one.
+    """
+
+    _all: "ClassVar[weakref.WeakSet[Board]]" = weakref.WeakSet()
+
+    def __init__(self, fd: int | None = None, num_resets: int = 0) -> None:
+        self._fd: int | None = None
+        self._num_resets = num_resets
+        if fd is not None:
+            self._keep(fd)
+        Board._all.add(self)
+
+    def _keep(self, fd: int) -> None:
+        self._fd, self._pid = fd, os.getpid()
+        weakref.finalize(self, os.close, fd).atexit = False
+
+    def prepare(self) -> int:
+        """Make the file, which only a process needs that is about to be copied."""
+        if self._fd is None:
+            with TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+            _write(fd, Epoch(self._num_resets))
+            self._keep(fd)
+        assert self._fd is not None
+        return self._fd
+
+    @classmethod
+    def prepare_all(cls) -> None:
+        """Make the files of all loaders, before a fork."""
+        for board in list(cls._all):
+            board.prepare()
+
+    def read(self) -> Epoch:
+        """What is written here."""
+        with self._locked() as fd:
+            return _read(fd)
+
+    def reset(self, position: int) -> None:
+        """Have workers that live on start from a position next."""
+        if self._fd is not None and self._pid != os.getpid():
+            self._fd = None  # a process that the user forked: its copy goes its own way
+        self._num_resets += 1
+        with self._locked() as fd:
+            _write(fd, Epoch(self._num_resets, end=position))
+
+    def begin(self, worker: Worker, *, is_first: bool, has_jumped: bool) -> int | None:
+        """Note that a worker begins an epoch; returns where, or None for where it stands.
+
+        `is_first` if it begins its first one, and `has_jumped` if it was told where to start.
+        """
+        if self._fd is None:
+            raise UsageError("workers need a temporary file, which could not be made: see TMPDIR")
+        with self._locked() as fd:
+            last = _read(fd)
+            if is_first and last.num_resets > self._num_resets:
+                raise UsageError("the loader that this worker is a copy of has moved on")
+            joins = last.seed == worker.seed and worker.number not in last.begun
+            if joins:
+                start = last.start
+            elif last.seed is None:  # no worker has begun since the main process set a position
+                start = None if is_first else last.end
+            elif last.is_over or has_jumped:
+                start = last.end
+            else:
+                raise UsageError(
+                    "the last epoch of this DataLoader was left early, and its workers had read "
+                    "ahead, so that batches would be lost: iterate over the loader itself or with "
+                    "num_workers=0, or say where to begin with loader.set_epoch(…)"
+                )
+            if has_jumped:
+                start = None
+            if joins:
+                epoch = last._replace(begun=(*last.begun, worker.number))
+            else:
+                begun = (worker.number,)
+                epoch = Epoch(last.num_resets, worker.seed, worker.num_workers, start, begun=begun)
+            _write(fd, epoch)
+        return start
+
+    def end(self, worker: Worker, position: int) -> None:
+        """Note that a worker has read its part of the epoch, which ends at a position."""
+        with self._locked() as fd:
+            epoch = _read(fd)
+            if epoch.seed == worker.seed and worker.number not in epoch.ended:
+                ended = (*epoch.ended, worker.number)
+                _write(fd, epoch._replace(ended=ended, end=position))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int | None]:
+        if self._fd is None:
+            yield None
+            return
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+        try:
+            yield self._fd
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is None:
+            return Board, ()
+        return _reopen, (reduction.DupFd(self.prepare()), self._num_resets)
+
+
+os.register_at_fork(before=Board.prepare_all)
+
+
+def _reopen(duplicate: Any, num_resets: int) -> Board:
+    return Board(duplicate.detach(), num_resets)
+
+
+def _read(fd: int | None) -> Epoch:
+    text = b"" if fd is None else os.pread(fd, os.fstat(fd).st_size, 0)
+    return Epoch(*json.loads(text)) if text else Epoch()
+
+
+def _write(fd: int | None, epoch: Epoch) -> None:
+    if fd is not None:
+        text = json.dumps(epoch).encode()
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, text, 0)
+
+
+class WorkerIteration:
+    """A worker's steps of an epoch, or without end; it has a state, for StatefulDataLoader."""
+
+    def __init__(self, worker: Worker, board: Board, walk: Walk, plan: Plan) -> None:
+        self._worker, self._board, self._walk, self._plan = worker, board, walk, plan
+        self._end = plan.end_of_epoch(walk.position)
+        self._is_over = False
+        walk.take_every(worker.num_workers, skip=worker.number)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        if self._is_over or not self._has_step():
+            self._finish()
+            raise StopIteration
+        return self._walk.take()
+
+    def _has_step(self) -> bool:
+        position = self._walk.position
+        if self._plan.endless:
+            return True
+        return position < self._end and self._walk.skip < self._plan.num_steps(position)
+
+    def _finish(self) -> None:
+        if not self._is_over:
+            self._board.end(self._worker, self._end)
+            self._walk.jump_to(self._end)
+            self._is_over = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many steps are skipped before this worker's next, and where the epoch ends."""
+        return {
+            "skip": self._walk.skip,
+            "count": self._worker.num_workers,
+            "end": None if self._plan.endless else self._end,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as the worker that saved this; its loader has loaded its own state before."""
+        skip, count, end = state["skip"], state["count"], state["end"]
+        if count != self._worker.num_workers:
+            raise StateError(
+                f"the state is of one of {count} workers, and there are {self._worker.num_workers}; use "
+                f"num_workers={count}"
+            )
+        if end is not None:
+            self._end = end
+        self._walk.take_every(count, skip=skip)
+        if not self._has_step():
+            self._finish()
+
+
+class FailedIteration:
+    """Raises at the first step: if `iter` did, a worker that lives on would die without a word."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        raise self._error

@@ -1,0 +1,201 @@
+"""Real trainers: what wraps a loader resumes exactly, or is refused with what to write instead."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+import penstock
+from penstock.errors import UsageError
+from tests.test_processes import inputs
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+pytestmark = pytest.mark.filterwarnings("ignore:(This DataLoader will|'set_vital')")
+SEQ_LEN, ROWS, STEPS = 8, 4, 43
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trainers") / "data"
+    with penstock.Writer(path, vocab_size=60_000) as writer:
+        writer.append(np.arange(STEPS * ROWS * SEQ_LEN + 10, dtype=np.uint16))
+    return penstock.open(path).windows(SEQ_LEN)
+
+
+def make(view, **options):
+    return penstock.Loader(view, ROWS, seed=3, **options)
+
+
+def epochs_of(view, count, **options):
+    loader = make(view, **options)
+    return [inputs(loader) for _ in range(count)]
+
+
+# StatefulDataLoader
+
+
+@pytest.mark.parametrize(("workers", "tail"), [(0, "drop"), (1, "keep"), (2, "drop"), (3, "wrap")])
+def test_a_stateful_data_loader_resumes_exactly_at_any_step(view, workers, tail):
+    expected = epochs_of(view, 3, tail=tail)
+
+    def wrap():
+        return StatefulDataLoader(make(view, tail=tail), batch_size=None, num_workers=workers)
+
+    for stop in (0, 1, 20, STEPS - 2, STEPS - 1, STEPS):
+        wrapped = wrap()
+        batches = iter(wrapped)
+        assert inputs(islice(batches, stop)) == expected[0][:stop]
+        state = json.loads(json.dumps(wrapped.state_dict()))
+        del batches, wrapped
+        resumed = wrap()
+        resumed.load_state_dict(state)
+        assert inputs(resumed) == expected[0][stop:]
+        assert inputs(resumed) == expected[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_after_a_whole_epoch_begins_the_next(view, workers):
+    expected = epochs_of(view, 3)
+    wrapped = StatefulDataLoader(make(view), batch_size=None, num_workers=workers)
+    assert [inputs(wrapped), inputs(wrapped)] == expected[:2]
+    state = wrapped.state_dict()
+    resumed = StatefulDataLoader(make(view), batch_size=None, num_workers=workers)
+    resumed.load_state_dict(state)
+    assert inputs(resumed) == expected[2]
+
+
+def test_an_endless_loader_in_a_stateful_data_loader_goes_on(view):
+    expected = inputs(islice(make(view, endless=True), 60))
+
+    def wrap():
+        return StatefulDataLoader(make(view, endless=True), batch_size=None, num_workers=2)
+
+    wrapped = wrap()
+    assert inputs(islice(wrapped, 50)) == expected[:50]
+    state = wrapped.state_dict()
+    resumed = wrap()
+    resumed.load_state_dict(state)
+    assert inputs(islice(resumed, 10)) == expected[50:]
+
+
+# Lightning
+
+
+def fit(view, steps, *, checkpoint=None, save_at=None, root=None, **options):
+    """Rows that a module has seen, by epoch and number of the batch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import lightning
+        from lightning.pytorch.callbacks import ModelCheckpoint
+
+        seen = []
+
+        class Module(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.zeros(1))
+
+            def training_step(self, batch, number):
+                seen.append((self.current_epoch, number, batch["input_ids"].tolist()))
+                return (self.weight**2).sum()
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), 0.1)
+
+        saver = ModelCheckpoint(dirpath=root, filename="saved", every_n_train_steps=save_at)
+        trainer = lightning.Trainer(
+            max_steps=steps,
+            max_epochs=-1,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=save_at is not None,
+            callbacks=[saver] if save_at else [],
+        )
+        loader = make(view, **options)
+        trainer.fit(Module(), loader, ckpt_path=checkpoint, weights_only=False)
+        loader.close()
+    return seen
+
+
+@pytest.mark.parametrize("stop", [20, STEPS, STEPS + 30])
+def test_lightning_takes_the_steps_of_an_epoch_and_resumes_in_its_middle(view, tmp_path, stop):
+    expected = fit(view, 100)
+    assert [epoch for epoch, _, _ in expected] == [k // STEPS for k in range(100)]
+    assert fit(view, stop, save_at=stop, root=tmp_path) == expected[:stop]
+    assert fit(view, 100, checkpoint=tmp_path / "saved.ckpt") == expected[stop:]
+
+
+def test_lightning_would_read_ahead_of_an_endless_loader_which_is_refused(view):
+    with pytest.raises(UsageError, match="pass endless=False"):
+        fit(view, 10, endless=True)
+
+
+# Accelerate
+
+ACCELERATE = """
+import json
+import sys
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+import penstock
+from penstock.errors import UsageError
+
+path, *kinds = sys.argv[1:]
+found = {}
+for kind in kinds:
+    loader = penstock.Loader(penstock.open(path).windows(8), 4, seed=3)
+    feed = loader
+    if kind != "itself":
+        workers = 2 if kind == "workers" else 0
+        feed = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=workers)
+    config = DataLoaderConfiguration(use_stateful_dataloader=kind == "stateful")
+    accelerator = Accelerator(cpu=True, dataloader_config=config)
+    try:
+        found[kind] = [batch["input_ids"].tolist() for batch in accelerator.prepare(feed)]
+    except UsageError as error:
+        found[kind] = str(error)
+with open(f"{path}/found{accelerator.process_index}", "w") as file:
+    json.dump(found, file)
+"""
+
+
+def run_accelerate(view, processes, *kinds):
+    """What every process got, by the way in which the loader was prepared."""
+    directory = view.dataset.shards[0].directory
+    program = directory / "program.py"
+    program.write_text(ACCELERATE)
+    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--standalone"]
+    subprocess.run(
+        [sys.executable, *(launch if processes > 1 else []), program, directory, *kinds],
+        check=True,
+        timeout=100,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    return [json.loads((directory / f"found{rank}").read_text()) for rank in range(processes)]
+
+
+def test_accelerate_would_deal_one_ranks_share_to_all_which_is_refused(view):
+    found = run_accelerate(view, 2, "plain", "stateful", "itself")
+    for of_rank in found:
+        for kind in ("plain", "stateful"):
+            assert "rows would be lost. Iterate over the loader itself" in of_rank[kind]
+    steps = zip(*(of_rank["itself"] for of_rank in found), strict=True)
+    rows = [[row for rows in zip(*step, strict=True) for row in rows] for step in steps]
+    assert rows == inputs(penstock.Loader(view, 2 * ROWS, seed=3))
+
+
+def test_accelerate_reads_ahead_on_one_process_which_is_refused(view):
+    (found,) = run_accelerate(view, 1, "plain", "workers")
+    for message in found.values():
+        assert "reads ahead of them" in message
