@@ -9,6 +9,7 @@ import numpy as np
 from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
+from penstock.load.agreement import check_agreement
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.closable import Closable
@@ -83,6 +84,8 @@ class Loader(Closable):
         cache_files: whether a row that is not cached makes the loader read all files into the page
             cache; None if they fit into half of the free memory (see `load.caching`).
         digest_tokens: keep a hash of every batch's tokens, for `token_digest()`.
+        check_ranks: compare the loader with that of other ranks when it begins, where
+            torch.distributed is up (see `load.agreement`).
 
     `state_dict()` may be taken after any batch. It counts what was handed out, never what was
     read ahead, and loads into a loader with any other ranks, batch_size, tail or prefetch.
@@ -113,7 +116,9 @@ class Loader(Closable):
         announce: int = 8,
         cache_files: bool | None = None,
         digest_tokens: bool = False,
+        check_ranks: bool = True,
     ) -> None:
+        self._finds_rank = rank is None
         rank, ranks = find_rank(rank, ranks)
         if not isinstance(view, View):
             raise UsageError(f"a Loader takes a view, such as data.windows(2048), not {view!r:.60}")
@@ -158,6 +163,7 @@ class Loader(Closable):
             digests_tokens=digest_tokens,
         )
         self._pin_memory = pin_memory
+        self._has_to_agree = self._checks_ranks = check_ranks
         self._board = Board()
         self._num_iterations, self._has_jumped = 0, False  # as a worker
         self._walk = self._new_walk()
@@ -179,8 +185,22 @@ class Loader(Closable):
         if worker is not None:
             return self._iterate_as_worker(worker)
         self._refuse_if_workers_moved()
+        if self._has_to_agree:
+            self._compare_with_other_ranks()
         self._walk.take_every(1, skip=0)
         return Iteration(self._walk)
+
+    def _compare_with_other_ranks(self) -> None:
+        plan = self.plan
+        facts = {
+            "batch_size": plan.batch_size,
+            "ranks": plan.ranks,
+            "tail": plan.tail,
+            "endless": plan.endless,
+            "position": self._walk.position,
+        }
+        check_agreement(facts | self._identity(), plan.rank, plan.ranks, is_found=self._finds_rank)
+        self._has_to_agree = False
 
     def _iterate_as_worker(self, worker: Worker) -> Iterator[Batch]:
         is_first, has_jumped = not self._num_iterations, self._has_jumped
@@ -249,6 +269,7 @@ class Loader(Closable):
 
     def _jump_to(self, position: int) -> None:
         self._walk.jump_to(position)
+        self._has_to_agree = self._checks_ranks
         self._has_jumped = find_worker() is not None
         if not self._has_jumped:
             self._board.reset(position)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 from penstock.errors import UsageError
 
@@ -12,10 +13,9 @@ def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
         return rank, ranks
     if rank is not None or ranks is not None:
         raise UsageError(f"rank is {rank} and ranks is {ranks}: give both, or neither")
-    torch = sys.modules.get("torch")  # a process group cannot exist where torch is not imported
-    distributed = torch.distributed if torch is not None else None
-    if distributed and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
+    group = find_process_group()
+    if group is not None:
+        return group.get_rank(), group.get_world_size()
     values = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
     if values == [None, None]:
         return 0, 1
@@ -26,6 +26,14 @@ def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
             f"RANK is {values[0]!r} and WORLD_SIZE is {values[1]!r} in the environment; both must "
             "be numbers, or pass rank= and ranks="
         ) from None
+
+
+def find_process_group() -> Any:
+    """`torch.distributed`, if it is initialized; it cannot be where torch is not imported."""
+    torch = sys.modules.get("torch")
+    distributed = torch.distributed if torch is not None else None
+    is_up = distributed and distributed.is_available() and distributed.is_initialized()
+    return distributed if is_up else None
 
 
 def num_local_ranks() -> int:

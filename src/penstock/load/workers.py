@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from tempfile import TemporaryFile
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from penstock.errors import StateError, UsageError
 from penstock.load.plan import Plan
@@ -60,20 +60,21 @@ class Epoch(NamedTuple):
         return len(self.ended) == self.num_workers
 
 
+_boards: "weakref.WeakSet[Board]" = weakref.WeakSet()
+
+
 class Board:
     """Shared by a loader and the copies of it in workers, forked or spawned.
 
     A copy that is made in another way, as by `pickle`, is on its own and gets a new one.
     """
 
-    _all: "ClassVar[weakref.WeakSet[Board]]" = weakref.WeakSet()
-
     def __init__(self, fd: int | None = None, num_resets: int = 0) -> None:
         self._fd: int | None = None
         self._num_resets = num_resets
         if fd is not None:
             self._keep(fd)
-        Board._all.add(self)
+        _boards.add(self)
 
     def _keep(self, fd: int) -> None:
         self._fd, self._pid = fd, os.getpid()
@@ -88,12 +89,6 @@ class Board:
             self._keep(fd)
         assert self._fd is not None
         return self._fd
-
-    @classmethod
-    def prepare_all(cls) -> None:
-        """Make the files of all loaders, before a fork."""
-        for board in list(cls._all):
-            board.prepare()
 
     def read(self) -> Epoch:
         """What is written here."""
@@ -167,7 +162,12 @@ class Board:
         return _reopen, (reduction.DupFd(self.prepare()), self._num_resets)
 
 
-os.register_at_fork(before=Board.prepare_all)
+def _prepare_all() -> None:
+    for board in list(_boards):
+        board.prepare()
+
+
+os.register_at_fork(before=_prepare_all)
 
 
 def _reopen(duplicate: Any, num_resets: int) -> Board:
@@ -229,8 +229,8 @@ class WorkerIteration:
         skip, count, end = state["skip"], state["count"], state["end"]
         if count != self._worker.num_workers:
             raise StateError(
-                f"the state is of one of {count} workers, and there are {self._worker.num_workers}; use "
-                f"num_workers={count}"
+                f"the state is of one of {count} workers, and this one is of "
+                f"{self._worker.num_workers}; use num_workers={count}"
             )
         if end is not None:
             self._end = end

@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.arguments import integer
 from penstock.errors import PenstockError, StateError, UsageError
+from penstock.load.agreement import check_agreement
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.closable import Closable
@@ -85,6 +86,8 @@ class TextLoader(Closable):
         pin_memory: batches in page-locked memory, for copies to the accelerator.
         prefetch: how many batches are packed ahead.
         threads: how many tokenize, beside one that reads; up to 4, as there are processors.
+        check_ranks: compare the loader with that of other ranks when it begins, where
+            torch.distributed is up (see `load.agreement`).
 
     >>> _ = (tmp / "text.txt").write_text("one\ntwo\nthree\n" * 9)
     >>> loader = TextLoader(tmp / "text.txt", "bytes", batch_size=2, seq_len=8, output="numpy")
@@ -116,7 +119,10 @@ class TextLoader(Closable):
         pin_memory: bool = False,
         prefetch: int = 4,
         threads: int | None = None,
+        check_ranks: bool = True,
     ) -> None:
+        self._finds_rank = rank is None
+        self._has_to_agree = self._checks_ranks = check_ranks
         rank, ranks = find_rank(rank, ranks)
         self.ranks = integer("ranks", ranks, 1, 1 << 31)
         self.rank = integer("rank", rank, 0, self.ranks - 1)
@@ -197,7 +203,21 @@ class TextLoader(Closable):
                 "a TextLoader has threads of its own, and its state is in this process: iterate "
                 "over it directly, or with DataLoader(loader, batch_size=None, num_workers=0)"
             )
+        if self._has_to_agree:
+            self._compare_with_other_ranks()
         return BatchIterator(self)
+
+    def _compare_with_other_ranks(self) -> None:
+        facts = {
+            "batch_size": self.batch_size,
+            "ranks": self.ranks,
+            "tail": self._tail,
+            "lanes": self.lanes.count,
+            "epoch": self._reached.epoch,
+            "position": self._reached.position,
+        }
+        check_agreement(facts | self._identity(), self.rank, self.ranks, is_found=self._finds_rank)
+        self._has_to_agree = False
 
     def __len__(self) -> int:
         """Steps of the whole epoch, wherever the loader stands in it; see `remaining`."""
@@ -313,6 +333,7 @@ class TextLoader(Closable):
             reached = Reached(state["epoch"], position, states, counts=self._reached.counts)
             # Between these two no signal handler runs.
             self.lanes, self._reached = lanes, reached
+            self._has_to_agree = self._checks_ranks
 
     def _lanes_of(self, state: State) -> Lanes:
         count = state["lanes"]
