@@ -35,6 +35,20 @@ def make(view, **options):
     return penstock.Loader(view, ROWS, seed=3, **options)
 
 
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("".join(f"{number:08}\n" for number in range(STEPS * ROWS + 1)))
+    return path
+
+
+def make_text(text, **options):
+    packing = penstock.Packing(policy="flat", add="none")
+    return penstock.TextLoader(
+        text, "bytes", ROWS, SEQ_LEN, packing, **({"endless": False} | options)
+    )
+
+
 def epochs_of(view, count, **options):
     loader = make(view, **options)
     return [inputs(loader) for _ in range(count)]
@@ -58,6 +72,22 @@ def test_a_stateful_data_loader_resumes_exactly_at_any_step(view, workers, tail)
         del batches, wrapped
         resumed = wrap()
         resumed.load_state_dict(state)
+        assert inputs(resumed) == expected[0][stop:]
+        assert inputs(resumed) == expected[1]
+
+
+def test_a_text_loader_in_a_stateful_data_loader_resumes_exactly(text):
+    loader = make_text(text)
+    expected = [inputs(loader), inputs(loader)]
+
+    def wrap():
+        return StatefulDataLoader(make_text(text), batch_size=None)
+
+    for stop in (0, 20, STEPS - 1, STEPS):
+        wrapped = wrap()
+        assert inputs(islice(wrapped, stop)) == expected[0][:stop]
+        resumed = wrap()
+        resumed.load_state_dict(wrapped.state_dict())
         assert inputs(resumed) == expected[0][stop:]
         assert inputs(resumed) == expected[1]
 
@@ -90,7 +120,7 @@ def test_an_endless_loader_in_a_stateful_data_loader_goes_on(view):
 # Lightning
 
 
-def fit(view, steps, *, checkpoint=None, save_at=None, root=None, **options):
+def fit(loader, steps, *, checkpoint=None, save_at=None, root=None):
     """Rows that a module has seen, by epoch and number of the batch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -122,23 +152,31 @@ def fit(view, steps, *, checkpoint=None, save_at=None, root=None, **options):
             enable_checkpointing=save_at is not None,
             callbacks=[saver] if save_at else [],
         )
-        loader = make(view, **options)
         trainer.fit(Module(), loader, ckpt_path=checkpoint, weights_only=False)
         loader.close()
     return seen
 
 
-@pytest.mark.parametrize("stop", [20, STEPS, STEPS + 30])
-def test_lightning_takes_the_steps_of_an_epoch_and_resumes_in_its_middle(view, tmp_path, stop):
-    expected = fit(view, 100)
+@pytest.mark.parametrize("kind", ["tokens", "text"])
+def test_lightning_takes_the_steps_of_an_epoch_and_resumes_in_its_middle(
+    view, text, tmp_path, kind
+):
+    def make_loader():
+        return make(view) if kind == "tokens" else make_text(text)
+
+    expected = fit(make_loader(), 100)
     assert [epoch for epoch, _, _ in expected] == [k // STEPS for k in range(100)]
-    assert fit(view, stop, save_at=stop, root=tmp_path) == expected[:stop]
-    assert fit(view, 100, checkpoint=tmp_path / "saved.ckpt") == expected[stop:]
+    for stop in (20, STEPS, STEPS + 30):
+        assert fit(make_loader(), stop, save_at=stop, root=tmp_path) == expected[:stop]
+        checkpoint = tmp_path / "saved.ckpt"
+        assert fit(make_loader(), 100, checkpoint=checkpoint) == expected[stop:]
+        checkpoint.unlink()
 
 
-def test_lightning_would_read_ahead_of_an_endless_loader_which_is_refused(view):
-    with pytest.raises(UsageError, match="pass endless=False"):
-        fit(view, 10, endless=True)
+def test_lightning_would_read_ahead_of_an_endless_loader_which_is_refused(view, text):
+    for loader in (make(view, endless=True), make_text(text, endless=True)):
+        with pytest.raises(UsageError, match="pass endless=False"):
+            fit(loader, 10)
 
 
 # Accelerate

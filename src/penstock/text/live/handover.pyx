@@ -62,6 +62,14 @@ cdef class BatchIterator:
     def __iter__(self):
         return self
 
+    def state_dict(self):
+        """Whether its epoch has begun; the state of its loader says where it stands."""
+        return {"has_begun": self._has_begun}
+
+    def load_state_dict(self, state):
+        """Stay in the epoch of the iteration that saved this, even if nothing is left of it."""
+        self._has_begun = state["has_begun"]
+
     def __next__(self):
         if self._has_ended:
             raise StopIteration
