@@ -189,6 +189,27 @@ def test_a_state_that_is_loaded_in_the_middle_of_an_iteration_decides_where_it_e
         assert num_batches == 3 + num_left
 
 
+@pytest.mark.parametrize("tail", ["drop", "keep", "wrap"])
+def test_set_epoch_before_every_epoch_does_no_harm_after_a_resume(data, tail):
+    view = data.windows(50)
+
+    def rows(loader):
+        return [inputs(batch) for batch in loader]
+
+    loader = penstock.Loader(view, 3, tail=tail, output="numpy")
+    loader.set_epoch(1)
+    list(islice(loader, 2))
+    state = loader.state_dict()
+    expected = [rows(loader), rows(loader)]
+    resumed = penstock.Loader(view, 3, tail=tail, output="numpy")
+    resumed.load_state_dict(state)
+    found = []
+    for epoch in (1, 2):
+        resumed.set_epoch(epoch)
+        found.append(rows(resumed))
+    assert found == expected
+
+
 def test_threads_that_share_a_loader_get_every_batch_once(data):
     whole = sorted(map(inputs, penstock.Loader(data.windows(SEQ_LEN), 1, output="numpy")))
     for prefetch in (0, 4):

@@ -279,11 +279,15 @@ class Loader(Closable):
         self._walk.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to where iterating from the start would begin this epoch.
+        """Begin this epoch, unless the loader stands in it already.
 
-        Iterating does this by itself.
+        Iterating goes from epoch to epoch by itself. To call this before every one, as torch's
+        samplers need it, does no harm: after `load_state_dict` in mid-epoch the rest still comes.
         """
-        self._jump_to(self.plan.start_of_epoch(integer("epoch", epoch, 0, 1 << 40)))
+        start = self.plan.start_of_epoch(integer("epoch", epoch, 0, 1 << 40))
+        here = self._walk.position
+        is_there = self.plan.settle(here) // self.plan.num_samples == epoch
+        self._jump_to(here if is_there else start)
 
     @property
     def position(self) -> int:
