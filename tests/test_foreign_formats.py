@@ -88,7 +88,7 @@ def test_every_view_and_order_works_on_every_format(name):
     stream = sum(expected_documents(name), [])
     shuffles = [True, False, penstock.BlockShuffle(2)]
     for shuffle in shuffles:
-        view = data.windows(7, extras=("position_ids", "document_ids"))
+        view = data.windows(7, extras=("position_ids", "document_ids"), loss_mask=False)
         loader = penstock.Loader(view, 2, seed=1, shuffle=shuffle, output="numpy")
         for batch in loader:
             for row, sample in enumerate(loader.samples().tolist()):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xxhash
@@ -109,7 +109,7 @@ class Dataset:
         static_shapes: bool = False,
         mask_ends: bool = False,
         eos_id: int | None = None,
-        loss_mask: str | None = None,
+        loss_mask: str | Literal[False] | None = None,
         metadata: Decoder | None = None,
     ) -> Windows:
         """View the stream as rows of `seq_len` inputs and labels; see `Windows` and `View`."""
@@ -145,7 +145,7 @@ class Dataset:
         pad_id: int = 0,
         extras: Extra | Iterable[Extra] = ("attention_mask",),
         static_shapes: bool = False,
-        loss_mask: str | None = None,
+        loss_mask: str | Literal[False] | None = None,
         metadata: Decoder | None = None,
     ) -> Documents:
         """View the dataset as one document a row; see `Documents` and `View`."""
@@ -172,7 +172,7 @@ class Dataset:
         extras: Extra | Iterable[Extra] = ("position_ids", "cu_seqlens"),
         static_shapes: bool = False,
         mask_ends: bool | None = None,
-        loss_mask: str | None = None,
+        loss_mask: str | Literal[False] | None = None,
         metadata: Decoder | None = None,
     ) -> Packed:
         """View the dataset as rows of several documents; see `Packed` and `View`.
@@ -261,7 +261,9 @@ class Dataset:
         if not found:
             return []
         rows = np.array([[found.start, len(found), number]])
-        view = Excerpts(dataset=self, seq_len=len(found), runs=rows, metadata=decoder)
+        view = Excerpts(
+            dataset=self, seq_len=len(found), runs=rows, loss_mask=False, metadata=decoder
+        )
         batch = view.read([0], dtype=None)
         ids, objects = batch["metadata_ids"][0], batch["metadata"][0]
         edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]

@@ -4,13 +4,14 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
+from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import check_decoder
 from penstock.read.layout import (
@@ -23,6 +24,7 @@ from penstock.read.layout import (
     derived_outputs,
     label_dtype,
 )
+from penstock.suggestions import did_you_mean
 from penstock.views.batches import ViewKind, ViewState
 from penstock.views.reading import SampleReader
 
@@ -55,8 +57,9 @@ class View(Sequence[Batch]):
     """pad `cu_seqlens` to one length, with empty documents at the end, for compiled models"""
     mask_ends: bool = False
     """ignore the last label of a document; else it is the first token of the document after it"""
-    loss_mask: str | None = None
-    """a field of the records that is zero where a token is not to be trained on, as a label"""
+    loss_mask: str | Literal[False] | None = None
+    """the field of the records that is zero where a token is not to be trained on, as a label; by
+    default `loss_mask`, where the records have such a field of integers. False masks nothing"""
     metadata: Any = None
     """decodes metadata: a function of bytes, or a NumPy type"""
     pad_id: int = 0
@@ -79,10 +82,9 @@ class View(Sequence[Batch]):
         for name in fields.names or ():
             if name in names:
                 raise UsageError(f"{name!r} is the name of a field of the records too")
+        object.__setattr__(self, "loss_mask", self._find_loss_mask())
         if TOKEN not in (fields.names or ()) and (self.mask_ends or self.loss_mask):
             raise UsageError(f"labels need a field {TOKEN!r} in the records")
-        if self.loss_mask is not None:
-            self._check_loss_mask(self.loss_mask)
         if self.metadata is not None:
             if METADATA_ID not in (fields.names or ()):
                 raise UsageError("the dataset has no metadata; leave out metadata=…")
@@ -91,12 +93,21 @@ class View(Sequence[Batch]):
             highest = int(np.iinfo(fields[TOKEN]).max)
             object.__setattr__(self, "pad_id", integer("pad_id", self.pad_id, 0, highest))
 
-    def _check_loss_mask(self, name: str) -> None:
-        fields = self.dataset.fields
-        if name not in (fields.names or ()):
-            raise UsageError(f"loss_mask is {name!r}; the records have {list(fields.names or ())}")
-        if fields[name].kind not in "iub" or fields[name].shape:
+    def _find_loss_mask(self) -> str | Literal[False]:
+        """The field that masks labels, or False."""
+        name, fields = self.loss_mask, self.dataset.fields
+        names = fields.names or ()
+        if name is None:
+            is_there = LOSS_MASK in names and TOKEN in names and _is_mask(fields[LOSS_MASK])
+            return LOSS_MASK if is_there else False
+        if name is False:
+            return False
+        if name not in names:
+            hint = did_you_mean(name, names)
+            raise UsageError(f"loss_mask is {name!r}; the records have {list(names)}{hint}")
+        if not _is_mask(fields[name]):
             raise UsageError(f"loss_mask: field {name!r} is {fields[name]}, not one integer")
+        return name
 
     @property
     @abstractmethod
@@ -185,7 +196,7 @@ class View(Sequence[Batch]):
                     self._label_dtype(tokens),
                     first=1,
                     fill=IGNORED,
-                    mask=self.loss_mask,
+                    mask=self.loss_mask or None,
                 )
             )
         outputs += [
@@ -249,3 +260,7 @@ class View(Sequence[Batch]):
             bad = samples.min() if samples.min() < 0 else samples.max()
             raise IndexError(f"no sample {bad:,}: there are {len(self):,}")
         return samples
+
+
+def _is_mask(field: np.dtype[Any]) -> bool:
+    return field.kind in "iub" and not field.shape
