@@ -14,6 +14,7 @@ from penstock.formats.files import read_head
 from penstock.formats.masks import with_mask
 from penstock.formats.shard import STREAM, Manifest
 from penstock.formats.stream import FORMAT, fields_to_json
+from penstock.formats.wanted import Wanted
 from penstock.read.local import Access
 from penstock.read.scan import find_documents
 
@@ -30,6 +31,9 @@ def open(
     eos_id: int | None = None,
     file_list: Source | None = None,
     loss_masks: Source | Iterable[Source] | None = None,
+    fields: str | Iterable[str] = (),
+    metadata: str | Iterable[str] = (),
+    ignore: str | Iterable[str] = (),
 ) -> Dataset:
     """Open a file, a directory, a pattern, or a list of them, in any known format, as one dataset.
 
@@ -49,6 +53,10 @@ def open(
     `loss_masks` are files with a byte for every token, one for each file of tokens and in their
     order, as OLMo's label masks; they become the field `loss_mask`.
 
+    Of the columns of Arrow and Parquet, those that say what to train on become that field too
+    (docs/formats.md). `fields` are columns with a number for each token, `metadata` those with a
+    value for each document, which it keeps as JSON; `ignore` are left out whatever they mean.
+
     >>> data = penstock.open(tmp / "data")
     >>> data.num_records, data.fields["token"]
     (100, dtype('uint16'))
@@ -57,10 +65,16 @@ def open(
         raise UsageError("documents are found by bos_id or by eos_id, not by both")
     if access not in ("pread", "mmap"):
         raise UsageError(f"access is {access!r}; it must be 'pread' or 'mmap'")
+    wanted = None
+    if fields or metadata or ignore:
+        wanted = Wanted(fields=_names(fields), metadata=_names(metadata), ignore=_names(ignore))
     if file_list is None:
-        manifests = _describe(_find(source), format)
+        manifests = _describe(_find(source), format, wanted)
     else:
-        manifests = tuple(describe_listed(_find_listed(source, format, file_list), format))
+        listed = _find_listed(source, format, file_list)
+        manifests = tuple(describe_listed(listed, format, wanted))
+    if wanted is not None:
+        _refuse_columns(manifests, wanted)
     if loss_masks is not None:
         manifests = _with_masks(manifests, _find(loss_masks))
     if bos_id is not None or eos_id is not None:
@@ -92,11 +106,28 @@ def _with_masks(manifests: tuple[Manifest, ...], masks: list[Path]) -> tuple[Man
     return tuple(with_mask(each, read_head(mask, 0)) for each, mask in pairs)
 
 
-def _describe(paths: list[Path], format: str | None) -> tuple[Manifest, ...]:  # noqa: A002
+def _names(columns: str | Iterable[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _refuse_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:
+    for manifest in manifests:
+        if manifest.format not in ("arrow", "parquet"):
+            raise UsageError(
+                f"{_name(manifest)}: is {manifest.format}, which has no columns such as "
+                f"{', '.join(wanted.names)}; leave out fields, metadata and ignore"
+            )
+
+
+def _describe(
+    paths: list[Path],
+    format: str | None,  # noqa: A002
+    wanted: Wanted | None,
+) -> tuple[Manifest, ...]:
     """What is known of all paths; tokens that two of them lead to are a mistake."""
     manifests, given = [], dict[str, Path]()
     for path in _without_companions(paths):
-        for manifest in describe(path, format):
+        for manifest in describe(path, format, wanted):
             manifests.append(manifest)
             for stored in {shard.files[STREAM].path for shard in manifest.shards} - {""}:
                 if given.setdefault(stored, path) != path:

@@ -32,8 +32,14 @@ KINDS = [
     (("chunk-0-0.bin", "index.json"), []),
     (("shard.00000.mds", "index.json"), []),
     (("files.json", "x.bin"), []),
-    (("x.arrow",), ["arrow/sliced.arrow", "arrow/sliced.arrows"]),
-    (("x.parquet",), ["arrow/list_uint16.parquet"]),
+    (
+        ("x.arrow",),
+        [
+            *("arrow/sliced.arrow", "arrow/sliced.arrows", "arrow/list_view.arrow"),
+            "huggingface/sft_left/data-00000-of-00002.arrow",
+        ],
+    ),
+    (("x.parquet",), ["arrow/list_uint16.parquet", "huggingface/sft_right.parquet"]),
     (("x.txt.zst",), []),
     (("x.jsonl",), []),
 ]

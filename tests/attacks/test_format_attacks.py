@@ -162,6 +162,11 @@ DATASETS = {
     "parquet": (copied("arrow/null_lists.parquet"), ["null_lists.parquet"]),
     "parquet lists": (copied("arrow/list_uint16.parquet"), ["list_uint16.parquet"]),
     "datasets": (copied_directory("arrow/hf_uint16"), ["state.json"]),
+    "list views": (copied("arrow/list_view.arrow"), ["list_view.arrow"]),
+    "labels": (
+        copied("huggingface/sft_left/data-00000-of-00002.arrow"),
+        ["data-00000-of-00002.arrow"],
+    ),
 }
 VICTIMS = [(name, file) for name, (_, files) in DATASETS.items() for file in files]
 
@@ -939,7 +944,7 @@ def test_two_columns_of_one_name_are_stopped(tmp_path, kind):
         write_arrow(tmp_path / "x.arrow", columns, names)
     else:
         pyarrow.parquet.write_table(pa.table(columns, names=names), tmp_path / "x.parquet")
-    assert "name the one with lists of token ids" in stop_of(tmp_path)
+    assert "more than one column 'input_ids'" in stop_of(tmp_path)
 
 
 def test_lists_of_nothing_are_stopped_however_many_a_file_says_they_are(tmp_path):

@@ -142,12 +142,14 @@ def _summary(data: "Dataset") -> Any:
     spans = sum(shard.num_spans for shard in data.shards)
     vocabulary = "not stated" if data.vocab_size is None else f"{data.vocab_size:,} ids"
     kinds = dict.fromkeys(each.format for each in data.manifests)
+    left_out = dict.fromkeys(what for each in data.manifests for what in each.unread)
     rows = {
         "format": ", ".join(kinds),
         "records": f"{data.num_records:,}",
         "documents": f"{data.num_documents:,}",
         "metadata spans": f"{spans:,}" if spans else "",
         "fields": f"{fields} ({data.fields.itemsize} bytes a record)",
+        "left out": "; ".join(left_out),
         "vocabulary": vocabulary,
         "tokenizer": ", ".join(f"{k} {v}" for k, v in manifest.tokenizer.items()),
         "bos, eos": f"{manifest.bos_id}, {manifest.eos_id}",

@@ -24,6 +24,14 @@ def positive(text: str) -> int:
     return number
 
 
+def names(text: str) -> tuple[str, ...]:
+    """An argparse type: names of columns, separated by commas."""
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; write url,licence")
+    return found
+
+
 def add_dataset(parser: argparse.ArgumentParser) -> None:
     """The dataset: files, directories or patterns, and what they are."""
     parser.add_argument("data", nargs="+", help="files, directories, or patterns in quotes")
@@ -36,11 +44,21 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     ends = parser.add_mutually_exclusive_group()
     ends.add_argument("--eos-id", type=int, help="the token that ends documents, for bare tokens")
     ends.add_argument("--bos-id", type=int, help="the token that starts them")
+    columns = parser.add_argument_group("columns", "of Arrow and Parquet")
+    for name, purpose in {
+        "fields": "those with a number for each token, as fields of the records",
+        "metadata": "those that documents keep as metadata",
+        "ignore": "those to leave out though they say what to train on",
+    }.items():
+        columns.add_argument(
+            f"--{name}", type=names, default=(), metavar="COL[,COL…]", help=purpose
+        )
 
 
 def format_of(options: argparse.Namespace) -> dict[str, Any]:
     """What `penstock.open` is told about the files."""
-    return {"format": options.format, "eos_id": options.eos_id, "bos_id": options.bos_id}
+    said = ("format", "eos_id", "bos_id", "fields", "metadata", "ignore")
+    return {name: getattr(options, name) for name in said}
 
 
 def add_seq_len(parser: argparse.ArgumentParser) -> None:

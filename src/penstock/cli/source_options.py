@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from penstock.cli.options import positive
+from penstock.cli.options import names, positive
 
 if TYPE_CHECKING:
     from penstock.text.sources import Source
@@ -48,7 +48,7 @@ def add_source(
     if metadata:
         group.add_argument(
             "--metadata",
-            type=_names,
+            type=names,
             metavar="COL[,COL…]",
             help="columns or keys that documents keep as metadata",
         )
@@ -68,10 +68,3 @@ def source_of(options: argparse.Namespace) -> "Source":
         bad_rows=options.bad_rows,
         max_document_bytes=options.max_document_bytes,
     )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; write url,licence")
-    return names

@@ -11,26 +11,41 @@ import io
 import itertools
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.cache import cached
+from penstock.cache import cache_directory, cached
 from penstock.errors import FormatError, PenstockError, UsageError
 from penstock.formats import stream
 from penstock.formats.files import check_size
 from penstock.formats.shard import TOKEN, Manifest
 
+_KIND = "decoded"
 _BY_PYARROW = {"zstd": "zstd", "br": "brotli"}
 _MAX_PART_BYTES = 1 << 24
 _MAX_SNAPPY_RATIO = 32  # three bytes of it stand for at most 64
-Run = tuple[NDArray[Any], NDArray[np.int64]]
-"""tokens of some documents, end to end, and how long each is"""
+
+
+class Run(NamedTuple):
+    """Some documents, end to end."""
+
+    records: NDArray[Any] | dict[str, NDArray[Any]]
+    """tokens, or an array for each field"""
+    lengths: NDArray[np.int64]
+    """of each document"""
+    metadata: Sequence[bytes | None] | None = None
+    """of each document, encoded"""
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        """The tokens of all documents."""
+        return self.records[TOKEN] if isinstance(self.records, dict) else self.records
 
 
 def pyarrow(module: str = "pyarrow") -> Any:
@@ -43,11 +58,33 @@ def pyarrow(module: str = "pyarrow") -> Any:
         ) from None
 
 
-def decode(identity: str, runs: Callable[[], Iterator[Run]], kind: str) -> Manifest:
-    """Write down all documents, or find where that has been done."""
-    name = xxhash.xxh3_128_hexdigest(f"{kind} {identity}".encode())
-    manifest = cached("decoded", name, _find, lambda path: _write(path, runs()))
+def decode(
+    identity: str,
+    runs: Callable[[], Iterator[Run]],
+    kind: str,
+    *,
+    record: np.dtype[Any] | None = None,
+    with_metadata: bool = False,
+) -> Manifest:
+    """Write down all documents, or find where that has been done.
+
+    `record` says the fields; left out, they are tokens of the type that comes first.
+    """
+
+    def write(path: Path) -> None:
+        _write(path, runs(), record, with_metadata=with_metadata)
+
+    manifest = cached(_KIND, _name(identity, kind), _find, write)
     return replace(manifest, format=kind)
+
+
+def find_decoded(identity: str, kind: str) -> Manifest | None:
+    """What `decode` has written down for this identity, if it has."""
+    return _find(cache_directory(_KIND) / _name(identity, kind))
+
+
+def _name(identity: str, kind: str) -> str:
+    return xxhash.xxh3_128_hexdigest(f"{kind} {identity}".encode())
 
 
 def _find(directory: Path) -> Manifest | None:
@@ -61,17 +98,22 @@ def _find(directory: Path) -> Manifest | None:
     return manifest
 
 
-def _write(directory: Path, runs: Iterator[Run]) -> None:
+def _write(
+    directory: Path, runs: Iterator[Run], record: np.dtype[Any] | None, *, with_metadata: bool
+) -> None:
     from penstock.write.writer import Writer
 
     shutil.rmtree(directory, ignore_errors=True)  # damaged, or begun by a process that died
-    first = next(runs, None)
-    token = np.dtype("<u4") if first is None else first[0].dtype
-    with Writer(directory, fields=[(TOKEN, token)]) as writer:
-        for tokens, lengths in itertools.chain([first] if first else [], runs):
-            if tokens.dtype != token:
-                raise FormatError(f"tokens are {token}, then {tokens.dtype}")
-            writer.extend(tokens, lengths)
+    if record is None:
+        first = next(runs, None)
+        token = np.dtype("<u4") if first is None else first.tokens.dtype
+        record = np.dtype([(TOKEN, token)])
+        runs = itertools.chain([first] if first else [], runs)
+    with Writer(directory, fields=record, metadata=bytes if with_metadata else None) as writer:
+        for run in runs:
+            if run.tokens.dtype != record[TOKEN]:
+                raise FormatError(f"tokens are {record[TOKEN]}, then {run.tokens.dtype}")
+            writer.extend(run.records, run.lengths, run.metadata)
 
 
 def decompress(path: Path, content: bytes, codec: str, size_bytes: int) -> bytes:

@@ -18,6 +18,7 @@ from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron
 from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
 from penstock.formats.files import Head, plain_name, read_head, read_part, refuse_repeats
 from penstock.formats.shard import STREAM, Manifest
+from penstock.formats.wanted import Wanted
 
 UNFINISHED = "unfinished.json"
 """a directory with this is still being written"""
@@ -27,7 +28,11 @@ _INDEX, _HF_STATE = "index.json", "state.json"
 _MAX_INDEX_BYTES = 1 << 28  # JSON takes some ten times its size in memory
 
 
-def describe(path: Path, format: str | None = None) -> list[Manifest]:  # noqa: A002
+def describe(
+    path: Path,
+    format: str | None = None,  # noqa: A002
+    wanted: Wanted | None = None,
+) -> list[Manifest]:
     """What is known of the dataset at `path`: one manifest, or one for each file of a directory."""
     name, option = _split(format)
     try:
@@ -36,10 +41,10 @@ def describe(path: Path, format: str | None = None) -> list[Manifest]:  # noqa: 
         if path.name in (stream.MANIFEST_NAME, _INDEX, _HF_STATE) and not path.is_dir():
             path = path.parent
         if path.is_dir():
-            return _describe_directory(path, name, option)
+            return _describe_directory(path, name, option, wanted)
         if path.suffix == ".json":
-            return _describe_list(path, name, option)
-        return [_describe_file(path, name, option)]
+            return _describe_list(path, name, option, wanted)
+        return [_describe_file(path, name, option, wanted)]
     except PenstockError:
         raise
     except OSError as error:
@@ -56,31 +61,32 @@ def _split(format: str | None) -> tuple[str, str | None]:  # noqa: A002
     return name, option or None
 
 
-def _parquet(head: Head, option: str | None) -> Manifest:
+def _parquet(head: Head, option: str | None, wanted: Wanted | None) -> Manifest:
     from penstock.formats.arrow import describe_parquet
 
-    return describe_parquet(head, option)
+    return describe_parquet(head, option, wanted)
 
 
-def _arrow(head: Head, option: str | None) -> Manifest:
+def _arrow(head: Head, option: str | None, wanted: Wanted | None) -> Manifest:
     from penstock.formats.arrow import describe_arrow
 
-    return describe_arrow(head, option)
+    return describe_arrow(head, option, wanted)
 
 
-Describe = Callable[[Head, str | None], Manifest]
+Describe = Callable[[Head, str | None, Wanted | None], Manifest]
 
-# How the files of each format are described, with what stands behind the colon in `format`.
+# How the files of each format are described, with what stands behind the colon in `format`, and
+# what is wanted of their columns.
 _FILES: dict[str, Describe] = {
-    "llmbatch": lambda head, option: llmbatch.describe(head),
-    "llmchnk": lambda head, option: llmchnk.describe(head),
-    "megatron": lambda head, option: megatron.describe(head.path),
-    "megatron-sequences": lambda head, option: megatron.describe(head.path, by_sequence=True),
-    "datatrove": lambda head, option: datatrove.describe(head, _token_type(option)),
-    "llmc": lambda head, option: flat.describe_llmc(head),
-    "npy": lambda head, option: flat.describe_npy(head),
-    "dolma": lambda head, option: dolma.describe(head, _token_type(option)),
-    "flat": lambda head, option: flat.describe_flat(head, _token_type(option)),
+    "llmbatch": lambda head, option, _: llmbatch.describe(head),
+    "llmchnk": lambda head, option, _: llmchnk.describe(head),
+    "megatron": lambda head, option, _: megatron.describe(head.path),
+    "megatron-sequences": lambda head, option, _: megatron.describe(head.path, by_sequence=True),
+    "datatrove": lambda head, option, _: datatrove.describe(head, _token_type(option)),
+    "llmc": lambda head, option, _: flat.describe_llmc(head),
+    "npy": lambda head, option, _: flat.describe_npy(head),
+    "dolma": lambda head, option, _: dolma.describe(head, _token_type(option)),
+    "flat": lambda head, option, _: flat.describe_flat(head, _token_type(option)),
     "parquet": _parquet,
     "arrow": _arrow,
 }
@@ -120,13 +126,13 @@ _MAGIC = {
 }
 
 
-def _describe_file(path: Path, name: str, option: str | None) -> Manifest:
+def _describe_file(path: Path, name: str, option: str | None, wanted: Wanted | None) -> Manifest:
     refuse_unfinished(path.parent)
     head = read_head(path)
     kind = name or _detect(head)
     if kind not in _FILES:
         raise UsageError(f"{path}: {kind} is a format of directories; give the directory")
-    return _FILES[kind](head, option)
+    return _FILES[kind](head, option, wanted)
 
 
 def _detect(head: Head) -> str:
@@ -153,16 +159,24 @@ def _detect(head: Head) -> str:
     )
 
 
-def _describe_list(path: Path, name: str, option: str | None) -> list[Manifest]:
-    return _describe_listed(read_current(path, path.parent), name, option)
+def _describe_list(
+    path: Path, name: str, option: str | None, wanted: Wanted | None
+) -> list[Manifest]:
+    return _describe_listed(read_current(path, path.parent), name, option, wanted)
 
 
-def describe_listed(files: Iterable[ListedFile], format: str | None) -> list[Manifest]:  # noqa: A002
+def describe_listed(
+    files: Iterable[ListedFile],
+    format: str | None,  # noqa: A002
+    wanted: Wanted | None = None,
+) -> list[Manifest]:
     """What is known of the files of a list, which may have their formats and checksums."""
-    return _describe_listed(files, *_split(format))
+    return _describe_listed(files, *_split(format), wanted)
 
 
-def _describe_listed(files: Iterable[ListedFile], name: str, option: str | None) -> list[Manifest]:
+def _describe_listed(
+    files: Iterable[ListedFile], name: str, option: str | None, wanted: Wanted | None
+) -> list[Manifest]:
     files = [file for file in files if data_of(file.path) is None]
     if not files:
         raise FormatError("the list has no file with tokens")
@@ -171,7 +185,7 @@ def _describe_listed(files: Iterable[ListedFile], name: str, option: str | None)
     for file in files:
         kind = (name, option) if name else _split(file.format)
         checksums = {str(each.path): each.xxh3 for each in (file, *file.companions)}
-        manifests.append(_with_checksums(_describe_file(file.path, *kind), checksums))
+        manifests.append(_with_checksums(_describe_file(file.path, *kind, wanted), checksums))
     return manifests
 
 
@@ -239,12 +253,14 @@ def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
     return files
 
 
-def _describe_directory(path: Path, name: str, option: str | None) -> list[Manifest]:
+def _describe_directory(
+    path: Path, name: str, option: str | None, wanted: Wanted | None
+) -> list[Manifest]:
     refuse_unfinished(path)
     if name in ("", "penstock") and (path / stream.MANIFEST_NAME).is_file():
         return [stream.read_manifest(path)]
     if name in ("", *_FILES) and os.path.lexists(path / FILE_LIST):
-        return _describe_list(path / FILE_LIST, name, option)
+        return _describe_list(path / FILE_LIST, name, option, wanted)
     if name in ("", "litdata", "mds") and os.path.lexists(path / _INDEX):
         return [_describe_index(path, name, option)]
     if name in ("", "arrow") and os.path.lexists(path / _HF_STATE):
@@ -252,7 +268,7 @@ def _describe_directory(path: Path, name: str, option: str | None) -> list[Manif
     else:
         files = _files_by_name(path, name)
     if files and name in ("", *_FILES):
-        return [_describe_file(file, name, option) for file in files]
+        return [_describe_file(file, name, option, wanted) for file in files]
     is_ours = name in ("", "penstock")
     if is_ours and any(path.glob(f"*{stream.PART_SUFFIX}")):
         raise MissingDataError(
@@ -267,9 +283,9 @@ def _describe_directory(path: Path, name: str, option: str | None) -> list[Manif
     if (path / "dataset_dict.json").is_file():
         splits = sorted(each.name for each in path.iterdir() if each.is_dir())
         raise FormatError(f"{path}: holds several splits; open one of {', '.join(splits)}")
-    wanted = f"no files of the format {name}" if name else "no dataset"
+    missing = f"no files of the format {name}" if name else "no dataset"
     raise MissingDataError(
-        f"{path}: holds {wanted}: neither {stream.MANIFEST_NAME} nor {_INDEX}, and no file that "
+        f"{path}: holds {missing}: neither {stream.MANIFEST_NAME} nor {_INDEX}, and no file that "
         f"ends in {', '.join(_SUFFIXES)}"
     )
 

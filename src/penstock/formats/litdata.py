@@ -146,4 +146,4 @@ def _decode(directory: Path, chunks: list[Any], token: np.dtype[Any]) -> Iterato
         tokens = np.frombuffer(content, token, (size - first) // token.itemsize, first)
         if offsets[-1] * token.itemsize != size - first:
             raise FormatError(f"{path}: its items end elsewhere than it does")
-        yield tokens, np.diff(offsets)
+        yield Run(tokens, np.diff(offsets))

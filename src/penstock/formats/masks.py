@@ -16,12 +16,12 @@ LOSS_MASK = "loss_mask"
 
 def with_mask(manifest: Manifest, mask: Head) -> Manifest:
     """Add the field `loss_mask` to the records of one file of tokens."""
-    if len(manifest.shards) != 1 or manifest.apart is not None:
+    names = manifest.fields.names or ()
+    if len(manifest.shards) != 1 or manifest.apart is not None or LOSS_MASK in names:
         raise UsageError(f"{mask.path}: a mask is for one file of tokens that has none")
     (shard,) = manifest.shards
     check_size(mask.path, mask.size_bytes, shard.num_records, f"{shard.num_records:,} tokens")
     files = {**shard.files, APART: StoredFile(mask.size_bytes, path=str(mask.path))}
-    names = manifest.fields.names or ()
     members = [*((name, manifest.fields[name]) for name in names), (LOSS_MASK, np.dtype("u1"))]
     return replace(
         manifest,

@@ -12,7 +12,7 @@ once (`formats.decoded`).
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -91,16 +91,18 @@ def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -
     column = _find_column(directory, shards[0], dtype)
     if any(_find_column(directory, shard, dtype) != column for shard in shards):
         raise FormatError(f"{directory}: its shards have different columns")
+    unread = _unread(shards[0])
     if all(shard["compression"] is None for shard in shards):
         found = [_in_place(directory, shard, column) for shard in shards]
         in_place = [shard for shard in found if shard is not None]
         if len(in_place) == len(shards) and len({token for token, _ in in_place}) == 1:
             fields: np.dtype[Any] = np.dtype([(TOKEN, in_place[0][0])])
             places = tuple(shard for _, shard in in_place)
-            return Manifest(fields, None, {}, None, None, places, "mds")
+            return Manifest(fields, None, {}, None, None, places, "mds", unread=unread)
     heads = [read_head(directory / _stored(shard)["basename"], 4) for shard in shards]
     identity = f"{column} " + "; ".join(head.identity for head in heads)
-    return decode(identity, lambda: _decode(directory, shards, column), "mds")
+    manifest = decode(identity, lambda: _decode(directory, shards, column), "mds")
+    return replace(manifest, unread=unread)
 
 
 def _check_entry(directory: Path, entry: Any) -> dict[str, Any]:
@@ -133,6 +135,18 @@ def _check_entry(directory: Path, entry: Any) -> dict[str, Any]:
 def _stored(shard: dict[str, Any]) -> dict[str, Any]:
     file: dict[str, Any] = shard["raw_data" if shard["compression"] is None else "zip_data"]
     return file
+
+
+def _unread(shard: dict[str, Any]) -> tuple[str, ...]:
+    """The columns beside the tokens, in words."""
+    names, encodings = shard["column_names"], shard["column_encodings"]
+    tokens = next(name for name in TOKEN_COLUMNS if name in names)
+    others = [
+        f"{name} ({encoding})"
+        for name, encoding in zip(names, encodings, strict=True)
+        if name != tokens
+    ]
+    return (f"the columns {', '.join(others)}",) if others else ()
 
 
 def _find_column(directory: Path, shard: dict[str, Any], dtype: str | None) -> Column:
@@ -262,7 +276,7 @@ def _decode(directory: Path, shards: list[dict[str, Any]], column: Column) -> It
         types |= {part.dtype for part in parts}
         if len(types) > 1:
             raise FormatError(f"{path}: its samples have tokens of different types")
-        yield np.concatenate(parts), lengths
+        yield Run(np.concatenate(parts), lengths)
 
 
 def _decompress(path: Path, shard: dict[str, Any]) -> bytes:

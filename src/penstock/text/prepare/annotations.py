@@ -1,21 +1,17 @@
 """What documents carry: their metadata as JSON, and spans of characters as spans of tokens."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.formats.json_values import encode
 from penstock.text.batch import Span
 from penstock.text.tokenizers.tokenizer import Bytes, Offsets
 
 SpanUnit = Literal["chars", "tokens"]
 Blobs = list[tuple[int, int, bytes]]
-
-_to_json = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
-).encode
 
 
 class WrongSpan(Exception):  # noqa: N818 (it never leaves this package)
@@ -28,11 +24,6 @@ class TokenSpans(NamedTuple):
     spans: list[Span]
     num_lost: int
     """spans that no token was left for"""
-
-
-def encode(value: Any) -> bytes:
-    """The bytes of metadata: compact JSON, keys sorted, as UTF-8."""
-    return _to_json(value).encode()
 
 
 def check_spans(spans: Sequence[Span], length: int, unit: str) -> list[Span]:

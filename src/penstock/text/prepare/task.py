@@ -11,14 +11,9 @@ from numpy.typing import NDArray
 
 from penstock.atomic import publish
 from penstock.errors import FormatError, UsageError
+from penstock.formats.json_values import encode
 from penstock.text.batch import Span, TextBatch
-from penstock.text.prepare.annotations import (
-    WrongSpan,
-    check_spans,
-    encode,
-    lay_over,
-    to_tokens,
-)
+from penstock.text.prepare.annotations import WrongSpan, check_spans, lay_over, to_tokens
 from penstock.text.prepare.check import SampledCheck
 from penstock.text.prepare.lay_out import lay_out_narrow, lay_out_wide
 from penstock.text.prepare.pieces import Piece

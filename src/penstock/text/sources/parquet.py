@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import FormatError, PenstockError
 from penstock.formats.decoded import pyarrow
+from penstock.formats.json_values import can_be_json, python_values
 from penstock.text.batch import Span, TextBatch
 from penstock.text.sources.files import TextFile
 from penstock.text.sources.rows import (
@@ -134,7 +135,7 @@ def _check_columns(path: str, schema: Any, columns: Columns) -> list[str]:
             raise FormatError(f"{path}: has {len(found)} columns {name!r}; its columns are {has}")
         if name == columns.text and not _is_text(found[0]):
             raise FormatError(f"{path}: column {name!r} is {found[0]}, no text; columns are {has}")
-        if name != columns.text and not (_is_json(found[0]) or _is_written(found[0])):
+        if name != columns.text and not can_be_json(found[0]):
             raise FormatError(
                 f"{path}: column {name!r} is {found[0]}, no value of JSON; leave it out"
             )
@@ -145,32 +146,6 @@ def _is_text(kind: Any) -> bool:
     types = pyarrow("pyarrow.types")
     kind = kind.value_type if types.is_dictionary(kind) else kind
     return str(kind).removeprefix("large_").removesuffix("_view") in ("string", "binary")
-
-
-def _is_json(kind: Any) -> bool:
-    types = pyarrow("pyarrow.types")
-    if types.is_struct(kind):
-        return all(_is_json(field.type) for field in kind)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_dictionary(kind):
-        return _is_json(kind.value_type)
-    return any(
-        is_one(kind)
-        for is_one in (
-            types.is_string,
-            types.is_large_string,
-            types.is_string_view,
-            types.is_integer,
-            types.is_floating,
-            types.is_boolean,
-            types.is_null,
-        )
-    )
-
-
-def _is_written(kind: Any) -> bool:
-    """Whether it becomes a text in metadata, as Arrow writes it: 2024-05-01 12:00:00."""
-    types = pyarrow("pyarrow.types")
-    return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind))
 
 
 def _as_batch(rows: Any, first_row: int, reading: Reading) -> tuple[TextBatch, dict[int, str]]:
@@ -241,18 +216,8 @@ def _spans(rows: Any, columns: Columns, bad: dict[int, str]) -> list[list[Span]]
 
 
 def _values(column: Any, bad: dict[int, str]) -> list[Any]:
-    """Python objects; pyarrow does not check that texts are UTF-8."""
-    if _is_written(column.type):
-        column = column.cast(pyarrow().string())
-    try:
-        return list(column.to_pylist())
-    except UnicodeDecodeError:
-        return [_value(scalar, row, bad) for row, scalar in enumerate(column)]
-
-
-def _value(scalar: Any, row: int, bad: dict[int, str]) -> Any:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError as error:
+    """Python objects; those that are not UTF-8 are noted in `bad`."""
+    values, errors = python_values(column)
+    for row, error in errors.items():
         bad.setdefault(row, f"metadata: {invalid_utf8(error)}")
-        return None
+    return values
