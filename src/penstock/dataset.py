@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
@@ -23,6 +23,9 @@ from penstock.read.local import Access, LocalReader
 from penstock.read.segments import SEGMENT
 from penstock.views.packed import Documents, Excerpts, Overflow, Packed
 from penstock.views.windows import Windows
+
+if TYPE_CHECKING:
+    from penstock.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,6 +94,23 @@ class Dataset:
         for shard in self.shards:
             content.update(f"{shard.num_records} {documents_digest(shard)};".encode())
         return content.hexdigest()
+
+    @cached_property
+    def tokenizer(self) -> "Tokenizer | None":
+        """The tokenizer that made the tokens, as `penstock tokenize` keeps it beside them.
+
+        None if it is not there, or if directories were made with different ones; one that is not
+        what the manifest names is an error.
+        """
+        from penstock.text.tokenizers.stored import load_stored
+
+        made_with = {manifest.tokenizer.get("fingerprint", "") for manifest in self.manifests}
+        fingerprint = made_with.pop()
+        if made_with or not fingerprint:
+            return None
+        directories = dict.fromkeys(shard.directory for shard in self.shards)
+        found = (load_stored(directory, fingerprint) for directory in directories)
+        return next((tokenizer for tokenizer in found if tokenizer is not None), None)
 
     @cached_property
     def reader(self) -> LocalReader:

@@ -39,6 +39,7 @@ from penstock.formats.shard import (
 )
 from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
 from penstock.machine.processors import num_processors
+from penstock.text.tokenizers.stored import files_of
 from penstock.write.job import Job, Stored
 from penstock.write.targets import TARGETS, llmbatch_target
 
@@ -177,6 +178,9 @@ def _publish(
         tuple(listed),
         split=head["split"] or {},
     )
+    if manifest.tokenizer and data.tokenizer is not None:
+        for name, content in files_of(data.tokenizer).items():
+            publish(directory / name, content)
     publish(directory / MANIFEST_NAME, manifest_to_json(manifest))
 
 

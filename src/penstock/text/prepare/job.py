@@ -29,7 +29,9 @@ from penstock.text.prepare.stage import Stage
 from penstock.text.prepare.statistics import Statistics
 from penstock.text.prepare.task import TokenizeStage
 from penstock.text.sources import Paths, Source
+from penstock.text.tokenizers.adapting import adapt
 from penstock.text.tokenizers.loading import Engine, load_tokenizer
+from penstock.text.tokenizers.stored import files_of
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.write.joining import join_parts
 
@@ -61,7 +63,9 @@ def tokenize(
 
     Arguments:
         source: files, directories or patterns; or a `Source`, which says more about them.
-        tokenizer: its file, see `load_tokenizer`; or a `Tokenizer`.
+        tokenizer: its file, see `load_tokenizer`; or any object with `encode`, such as a
+            `Tokenizer` or an encoding of tiktoken. It is kept beside the dataset, see
+            `Dataset.tokenizer`, unless only Python has it.
         engine: what computes its tokens; the fastest that can.
         add: the marks of every document: 'eos' (default, if the tokenizer has one), 'bos', 'both'
             or 'none'.
@@ -116,7 +120,7 @@ def tokenize(
         return None if task is not None else finished
     runner = _Runner(place, executor, workers, progress)
 
-    plan = place.begin(head, lambda: _cut(head, source))
+    plan = place.begin(head, lambda: _cut(head, source), lambda: files_of(loaded))
     resumed = len(plan.tasks)
     if not place.is_written(plan):
         plan = _choose_validation(runner, plan, source, loaded)
@@ -176,6 +180,7 @@ def _finish(runner: "_Runner", plan: Plan, started: float, resumed: int) -> Toke
                     num_parts = _shuffle(runner, plan)
                 for side, count in num_parts.items():
                     if not is_finished(place.out / side):
+                        place.keep_tokenizer(side)
                         join_parts(place.out / side, count)
             if not place.report.exists():
                 report = _sum_up(place, plan, started, resumed)
@@ -253,7 +258,7 @@ def _load(
 ) -> tuple[Tokenizer, Tokenizer | None]:
     """The tokenizer, and the one that it is checked against."""
     if not isinstance(tokenizer, str | os.PathLike):
-        return tokenizer, None
+        return adapt(tokenizer), None
     loaded = load_tokenizer(tokenizer, engine)
     _warm_up(loaded)
     if not check or loaded.engine != "fast":

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
 from penstock.text.prepare.plan import Plan
 
 _TASKS, _UNSHUFFLED, _REPORT = "tasks", "unshuffled", "report.json"
+_TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,16 @@ class Place:
                 return
             yield True
 
-    def begin(self, head: Plan, cut: Callable[[], Plan]) -> Plan:
-        """Agree on a plan with whoever was here before, or `cut` the tasks and write it down."""
+    def begin(
+        self,
+        head: Plan,
+        cut: Callable[[], Plan],
+        tokenizer_files: Callable[[], Mapping[str, str]],
+    ) -> Plan:
+        """Agree on a plan with whoever was here before, or `cut` the tasks and write it down.
+
+        The tokenizer's files are kept beside a new plan, for `finish`, which has no tokenizer.
+        """
         is_new = not self.out.exists()
         try:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -90,6 +99,7 @@ class Place:
                 try:
                     self._refuse_others()  # another runner may have finished just now
                     found = cut()
+                    self._store_tokenizer(tokenizer_files())
                     publish(self.plan, found.to_json())
                 except BaseException:
                     shutil.rmtree(self.tasks)
@@ -102,6 +112,22 @@ class Place:
             if relaxed != found:
                 publish(self.plan, relaxed.to_json())
             return relaxed
+
+    def _store_tokenizer(self, files: Mapping[str, str]) -> None:
+        directory = self.tasks / _TOKENIZER
+        shutil.rmtree(directory, ignore_errors=True)  # of another one, whose plan never was written
+        directory.mkdir()
+        for name, content in files.items():
+            publish(directory / name, content)
+
+    def keep_tokenizer(self, side: str) -> None:
+        """Put the tokenizer's files beside the dataset of a side."""
+        directory = self.out / side
+        for leftover in directory.glob(f"{_TOKENIZER}*.tmp"):  # of a runner that was killed
+            leftover.unlink()
+        for file in sorted((self.tasks / _TOKENIZER).glob(f"{_TOKENIZER}*")):
+            if file.suffix != ".tmp":
+                publish(directory / file.name, file.read_bytes().decode())
 
     def set_threshold(self, compute: Callable[[], int]) -> Plan:
         """Note in the plan which hashes are for validation, unless another runner has."""

@@ -10,7 +10,7 @@ Everything else is asked, as nanochat's loaders ask: lists of texts, one call at
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -121,6 +121,12 @@ class AskedTokenizer:
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
         """Not possible: it does not say where tokens end."""
         raise UsageError(f"{self.name} does not say where in a text its tokens end")
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """As the object does it, if it can."""
+        if not callable(getattr(self._tokenizer, "decode", None)):
+            raise UsageError(f"{self.name} has no decode()")
+        return str(self._tokenizer.decode([int(number) for number in ids]))
 
     def cut(self, data: Bytes) -> int:
         """Nowhere: what it does with a text is not known."""

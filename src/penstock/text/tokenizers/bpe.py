@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from penstock.text.splitting.patterns import Pattern, find_pattern
 from penstock.text.splitting.pieces import last_certain_end
 from penstock.text.splitting.unicode import classes
+from penstock.text.tokenizers.decoding import joined
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 from penstock.text.tokenizers.vocabulary import Vocabulary
 
@@ -66,6 +67,10 @@ class BytePairTokenizer(ABC):
         ends = np.cumsum(self.token_bytes[ids], dtype=np.int64)
         before = offsets[:-1] - offsets[0]
         return ids, id_offsets, ends - np.repeat(before, np.diff(id_offsets))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """See `Tokenizer`."""
+        return joined(ids, self.vocabulary.tokens, self.specials, self.name)
 
     def cut(self, data: Bytes) -> int:
         """Where a text that goes on can be cut."""

@@ -1,12 +1,14 @@
 """The tokenizer without a vocabulary: every byte of UTF-8 is a token."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from penstock.text.tokenizers.decoding import joined
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 
 _END_OF_TEXT = 256
+_TOKENS = tuple(bytes([byte]) for byte in range(256))
 
 
 class ByteTokenizer:
@@ -34,6 +36,10 @@ class ByteTokenizer:
         ids, starts = self.encode(data, offsets)
         ends = np.arange(1, len(ids) + 1) - np.repeat(starts[:-1], np.diff(starts))
         return ids, starts, ends
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """See `Tokenizer`."""
+        return joined(ids, _TOKENS, self.specials, self.name)
 
     def cut(self, data: Bytes) -> int:
         """Anywhere."""

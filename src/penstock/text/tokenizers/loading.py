@@ -25,7 +25,7 @@ from penstock.text.tokenizers.vocabulary import (
 
 Engine = Literal["auto", "fast", "tiktoken", "huggingface", "bytes", "reference"]
 
-_JSON, _RANKS, _CONFIG = "tokenizer.json", "tokenizer.tiktoken", "tokenizer_config.json"
+JSON, RANKS, CONFIG = "tokenizer.json", "tokenizer.tiktoken", "tokenizer_config.json"
 # In the order in which they are looked for.
 _USUAL_BOS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>", "[BOS]", "<|startoftext|>")
 _USUAL_EOS = ("<|endoftext|>", "<|eos|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]")
@@ -86,10 +86,10 @@ def _file_of(path: Path) -> Path:
                 'one of them, or "bytes"; nothing is downloaded by name'
             )
         return path
-    for name in (_JSON, _RANKS):
+    for name in (JSON, RANKS):
         if (path / name).exists():
             return path / name
-    raise MissingDataError(f"{path}: neither {_JSON} nor {_RANKS} is there")
+    raise MissingDataError(f"{path}: neither {JSON} nor {RANKS} is there")
 
 
 def from_json(
@@ -127,14 +127,13 @@ def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
         if path.stem not in _PUBLISHED:
             raise UsageError(
                 f"{path}: ranks do not say how texts are split, and {path.stem!r} is none of "
-                f"{', '.join(_PUBLISHED)}; put {_CONFIG} beside it with "
+                f"{', '.join(_PUBLISHED)}; put {CONFIG} beside it with "
                 f'{{"pattern": "…", "specials": {{"<|endoftext|>": 50256}}}}, where the pattern is '
                 f"a regular expression or one of {', '.join(PATTERNS)}"
             )
         pattern, specials = _PUBLISHED[path.stem]
-    tokens = read_tiktoken(path)
     if not isinstance(pattern, str):
-        raise FormatError(f"{path.with_name(_CONFIG)}: the pattern {pattern!r:.60} is no string")
+        raise FormatError(f"{path.with_name(CONFIG)}: the pattern {pattern!r:.60} is no string")
     _check_specials(specials, tokens, path)
     known = find_pattern(pattern)
     vocabulary = Vocabulary(
@@ -150,9 +149,9 @@ def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
 def _check_specials(specials: Any, tokens: Sequence[bytes], path: Path) -> None:
     """Special tokens have ids of their own."""
     if not isinstance(specials, dict):
-        raise FormatError(f"{path.with_name(_CONFIG)}: specials {specials!r:.60} are no object")
+        raise FormatError(f"{path.with_name(CONFIG)}: specials {specials!r:.60} are no object")
     for name, number in specials.items():
-        where = f"{path.with_name(_CONFIG)}, special token {name!r:.60}"
+        where = f"{path.with_name(CONFIG)}, special token {name!r:.60}"
         try:
             checked = checked_id(number)
         except FormatError as error:
@@ -160,7 +159,7 @@ def _check_specials(specials: Any, tokens: Sequence[bytes], path: Path) -> None:
         if checked < len(tokens) and tokens[checked]:
             raise FormatError(f"{where}: its id {checked} is that of {tokens[checked]!r:.60}")
     if len(set(specials.values())) < len(specials):
-        raise FormatError(f"{path.with_name(_CONFIG)}: two special tokens have one id")
+        raise FormatError(f"{path.with_name(CONFIG)}: two special tokens have one id")
 
 
 def _engine_for(
@@ -207,14 +206,14 @@ def _marks(specials: dict[str, int], config: dict[str, Any]) -> tuple[int | None
         named = config.get(key)
         named = named.get("content") if isinstance(named, dict) else named
         if named is not None and (not isinstance(named, str) or named not in specials):
-            raise FormatError(f"{_CONFIG}: {key} is {named!r}, which is no special token")
+            raise FormatError(f"{CONFIG}: {key} is {named!r}, which is no special token")
         names = (named,) if named is not None else usual if key not in config else ()
         marks.append(next((specials[name] for name in names if name in specials), None))
     return marks[0], marks[1]
 
 
 def _config_beside(path: Path) -> dict[str, Any]:
-    config = path.with_name(_CONFIG)
+    config = path.with_name(CONFIG)
     if not config.exists():
         return {}
     try:

@@ -3,7 +3,7 @@
 import importlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import xxhash
 
 from penstock.errors import FormatError, UsageError
 from penstock.text.tokenizers.bpe import BytePairTokenizer, fingerprint_of
+from penstock.text.tokenizers.decoding import unknown_id
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json
 
@@ -61,7 +62,7 @@ class HuggingFaceTokenizer:
         self, content: str, name: str, bos_id: int | None = None, eos_id: int | None = None
     ) -> None:
         self.name, self.bos_id, self.eos_id = name, bos_id, eos_id
-        self._content = content
+        self.content = content
         try:
             tokenizer = library("tokenizers").Tokenizer.from_str(content)
         except UsageError:
@@ -79,15 +80,15 @@ class HuggingFaceTokenizer:
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self._content, self.name, self.bos_id, self.eos_id)
+        return type(self), (self.content, self.name, self.bos_id, self.eos_id)
 
     @cached_property
     def fingerprint(self) -> str:
         """That of the fast engine where it can do the same; else a hash of the file."""
         try:
-            vocabulary = read_tokenizer_json(self._content.encode())
+            vocabulary = read_tokenizer_json(self.content.encode())
         except FormatError:
-            stored = json.dumps(json.loads(self._content), sort_keys=True)
+            stored = json.dumps(json.loads(self.content), sort_keys=True)
             return xxhash.xxh3_128_hexdigest(stored.encode())
         return fingerprint_of(vocabulary)
 
@@ -112,6 +113,15 @@ class HuggingFaceTokenizer:
             for document, each in zip(documents, encoded, strict=True)
         ]
         return ids, id_offsets, np.concatenate([*ends, np.empty(0, np.int64)])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """See `Tokenizer`; the file says how."""
+        numbers = [int(number) for number in ids]
+        for number in numbers:
+            if not 0 <= number < self.vocab_size:
+                raise unknown_id(number, self.vocab_size, self.name)
+        text: str = self._tokenizer.decode(numbers, skip_special_tokens=False)
+        return text
 
     def cut(self, data: Bytes) -> int:
         """Nowhere: what it does with a text is not known."""

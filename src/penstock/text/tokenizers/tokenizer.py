@@ -1,6 +1,6 @@
 """`Tokenizer`: what the rest of Penstock asks of one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -53,6 +53,9 @@ class Tokenizer(Protocol):
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
         """Also, for every token, at which byte of its document it ends."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids: special tokens by their names, bytes that are no UTF-8 as U+FFFD."""
 
     def cut(self, data: Bytes) -> int:
         """Where a text that goes on can be cut: `data[:cut]` and the rest give the same ids apart.

@@ -90,6 +90,8 @@ def content_of(stored: Stored) -> tuple[bytes, str]:
     if isinstance(stored, bytes):
         return stored, "the vocabulary"
     path = Path(stored)
+    if path.exists() and not path.is_file():  # to open a pipe would wait for somebody to write
+        raise FormatError(f"{path}: not a regular file, so no vocabulary")
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)

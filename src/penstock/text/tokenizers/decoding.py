@@ -1,0 +1,33 @@
+"""From ids back to text, for tokenizers whose tokens are bytes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.errors import UsageError
+
+
+def joined(
+    ids: Iterable[int], tokens: Sequence[bytes], specials: Mapping[str, int], name: str
+) -> str:
+    """Return the text of ids, special tokens by their names.
+
+    >>> joined([1, 0, 2], (b"b", b"a"), {"<|end|>": 2}, "tiny")
+    'ab<|end|>'
+    """
+    names = {number: special.encode() for special, number in specials.items()}
+    pieces = []
+    for number in map(int, ids):
+        piece = names.get(number)
+        if piece is None:
+            if not 0 <= number < len(tokens):
+                raise unknown_id(number, max(len(tokens) - 1, *names, -1) + 1, name)
+            piece = tokens[number]
+        pieces.append(piece)
+    return b"".join(pieces).decode(errors="replace")
+
+
+def unknown_id(number: int, vocab_size: int, name: str) -> UsageError:
+    """The error for an id that a tokenizer does not have."""
+    return UsageError(
+        f"{name} has no token with the id {number:,}: its ids are below {vocab_size:,}; it is not "
+        "the tokenizer that made these tokens"
+    )
