@@ -102,11 +102,11 @@ class Dataset:
         None if it is not there, or if directories were made with different ones; one that is not
         what the manifest names is an error.
         """
-        from penstock.text.tokenizers.stored import load_stored
+        from penstock.text.tokenizers.stored import fingerprint_in, load_stored
 
-        made_with = {manifest.tokenizer.get("fingerprint", "") for manifest in self.manifests}
-        fingerprint = made_with.pop()
-        if made_with or not fingerprint:
+        noted = {fingerprint_in(manifest.tokenizer) for manifest in self.manifests}
+        fingerprint = noted.pop()
+        if noted or not fingerprint:
             return None
         directories = dict.fromkeys(shard.directory for shard in self.shards)
         found = (load_stored(directory, fingerprint) for directory in directories)

@@ -3,23 +3,26 @@
   penstock inspect data --seq-len 2048
   penstock inspect data --view packed --sample 12345
 
-Tokens of the built-in byte tokenizer are shown as text, others as numbers.
+Tokens are shown as text where `penstock tokenize` has kept the tokenizer beside the dataset, or
+with --tokenizer FILE; else as numbers. Special tokens are coloured; tokens without a label are dim.
 """
 
 import argparse
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import options
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from penstock.dataset import Dataset
+    from penstock.text.tokenizers.tokenizer import Tokenizer
     from penstock.views.view import View
 
-_MOST_LINES, _MOST_CHARACTERS = 12, 100
+_MOST_LINES, _MOST_CHARACTERS, _MOST_TEXT = 12, 100, 240
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_view(parser)
     parser.add_argument("--samples", type=options.positive, default=3, help="how many to show (3)")
     parser.add_argument("--sample", type=int, action="append", help="show this one (repeatable)")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="to show text, a tokenizer as for penstock tokenize (the one beside the dataset)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,17 +43,25 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from penstock.formats.shard import METADATA_ID
+    from penstock.text.tokenizers.loading import load_tokenizer
 
     data = options.open_data(arguments)
+    names = data.fields.names or ()
     view = options.view(
         data,
         arguments,
         extras=("position_ids", "document_ids", "cu_seqlens"),
-        metadata=bytes if METADATA_ID in (data.fields.names or ()) else None,
+        loss_mask="loss_mask" if "loss_mask" in names else None,
+        metadata=bytes if METADATA_ID in names else None,
     )
+    given = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     console = Console(highlight=False, soft_wrap=True)
     console.print(_summary(data))
-    console.print(_describe(view) + "\n")
+    console.print(_describe(view))
+    tokenizer, note = _with_note(given, data)
+    if note:
+        console.print(note, style="dim", markup=False)
+    console.print()
     shown = arguments.sample
     if shown is None:
         count = min(arguments.samples, len(view))
@@ -53,8 +69,24 @@ def run(arguments: argparse.Namespace) -> int:
     for index in shown:
         if not 0 <= index < len(view):
             raise UsageError(f"--sample {index:,}: there are {len(view):,} samples, from 0 on")
-        _show(console, view, index)
+        _show(console, view, index, tokenizer)
     return 0
+
+
+def _with_note(given: "Tokenizer | None", data: "Dataset") -> "tuple[Tokenizer | None, str | None]":
+    """The tokenizer to show text with; and what to say if there is none, or maybe a wrong one."""
+    noted = data.manifests[0].tokenizer
+    if given is not None:
+        if noted.get("fingerprint", given.fingerprint) == given.fingerprint:
+            return given, None
+        return given, f"the tokens were made with another tokenizer, {noted.get('name', '')}"
+    try:
+        own = data.tokenizer
+    except PenstockError as error:
+        return None, f"tokens are shown as numbers: {error}"
+    if own is not None or "token" not in (data.fields.names or ()):
+        return own, None
+    return None, "tokens are shown as numbers; --tokenizer FILE shows their text"
 
 
 def _describe(view: "View") -> str:
@@ -79,7 +111,7 @@ def _describe(view: "View") -> str:
     )
 
 
-def _show(console: "Console", view: "View", index: int) -> None:
+def _show(console: "Console", view: "View", index: int, tokenizer: "Tokenizer | None") -> None:
     """Print a sample document by document, then its fields and its metadata."""
     from penstock.read.layout import IGNORED
 
@@ -98,13 +130,15 @@ def _show(console: "Console", view: "View", index: int) -> None:
             line += f"  labels {(sample['labels'][start:stop] != IGNORED).sum():,}"
         console.print(line)
         if "input_ids" in sample:
-            tokens = _readable(sample["input_ids"][start:stop], data, "input_ids")
-            console.print(f"    {tokens}", markup=False)
+            ids = sample["input_ids"][start:stop]
+            labels = sample["labels"][start:stop] if "labels" in sample else ids
+            text = _text(ids, labels, tokenizer) if tokenizer else _readable(ids)
+            console.print("    ", text, sep="", markup=False)
     _say_more(console, len(pieces))
     for name in data.fields.names or ():
         if name in sample:
             console.print(f"  {name}: ", end="")
-            console.print(_readable(sample[name], data, name), markup=False)
+            console.print(_readable(sample[name]), markup=False)
     if "metadata_ids" in sample:
         _show_metadata(console, sample)
     console.print()
@@ -165,10 +199,36 @@ def _summary(data: "Dataset") -> Any:
     return table
 
 
-def _readable(values: Any, data: "Dataset", name: str) -> str:
-    if name == "input_ids" and data.manifests[0].tokenizer.get("name") == "bytes":
-        text = bytes(value for value in values.tolist() if value < 256).decode(errors="replace")
-        return repr(text[:_MOST_CHARACTERS]) + (" …" if len(text) > _MOST_CHARACTERS else "")
+def _text(ids: Any, labels: Any, tokenizer: "Tokenizer") -> "Text":
+    """The first characters of a document; the label before a token says whether it is a target."""
+    from rich.text import Text
+
+    from penstock.read.layout import IGNORED
+
+    most = 4 * _MOST_TEXT  # a character has at most so many tokens
+    specials = set(tokenizer.specials.values())
+    targets = [True, *(labels[: most - 1] != IGNORED).tolist()]
+    styles = [
+        "bold cyan" if number in specials else "" if is_target else "dim"
+        for number, is_target in zip(ids[:most].tolist(), targets, strict=False)
+    ]
+    pairs = zip(styles, ids.tolist(), strict=False)
+    shown = Text()
+    for style, run in groupby(pairs, key=lambda pair: pair[0]):
+        shown.append(_escaped(tokenizer.decode(number for _, number in run)), style)
+    is_cut = len(ids) > most or len(shown) > _MOST_TEXT
+    return shown[:_MOST_TEXT] + Text(" …" if is_cut else "")
+
+
+def _escaped(text: str) -> str:
+    """Control characters, and what else could disturb a terminal, as in Python's strings."""
+    return "".join(
+        each if each.isprintable() and each != "\\" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def _readable(values: Any) -> str:
     flat = values.reshape(len(values), -1).tolist()[:32]
     shown = str([value[0] if len(value) == 1 else value for value in flat])
     is_cut = len(values) > 32 or len(shown) > _MOST_CHARACTERS

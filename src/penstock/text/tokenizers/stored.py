@@ -6,6 +6,7 @@ hold has the fingerprint that the manifest names.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ def _config(tokenizer: Tokenizer, **more: Any) -> str:
         **more,
     }
     return json.dumps(config, ensure_ascii=False, indent=1)
+
+
+def fingerprint_in(noted: Mapping[str, str]) -> str:
+    """The fingerprint of the tokenizer that a manifest names; "" if it does not say."""
+    is_bytes = noted.get("name") == ByteTokenizer.name
+    return noted.get("fingerprint", ByteTokenizer.fingerprint if is_bytes else "")
 
 
 def load_stored(directory: Path, fingerprint: str) -> Tokenizer | None:
