@@ -579,7 +579,7 @@ def test_the_state_does_not_depend_on_extras(data):
 
 
 def test_an_extra_that_does_not_exist_is_named(data):
-    with pytest.raises(UsageError, match="no extra 'positions'; there are position_ids"):
+    with pytest.raises(UsageError, match="an extra is 'positions'; it must be 'position_ids'"):
         data.windows(4, extras="positions")
 
 

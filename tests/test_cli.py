@@ -141,7 +141,7 @@ def test_audit_says_which_changes_were_not_reached(path, capsys):
 def test_numbers_that_make_no_sense_are_refused_by_the_parser(path, capsys, arguments):
     with pytest.raises(SystemExit):
         main([arguments[0], path, *arguments[1:]])
-    assert "is not 1 or more" in capsys.readouterr().err
+    assert "is not an integer from 1 on" in capsys.readouterr().err
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(tmp_path, capsys):

@@ -277,7 +277,7 @@ def test_the_command_says_what_it_wrote_and_what_is_not_kept(tmp_path, capsys):
     assert main(["convert", source, str(tmp_path / "out"), "--to", "megatron"]) == 1
     assert "is in the way" in capsys.readouterr().err
     assert main(["convert", source, str(tmp_path / "o"), "--to", "nothing"]) == 1
-    assert "nothing writes 'nothing'; there are penstock," in capsys.readouterr().err
+    assert "to is 'nothing'; it must be 'penstock'," in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["convert", "--help"])
     help_text = capsys.readouterr().out

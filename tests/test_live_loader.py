@@ -119,9 +119,9 @@ def test_more_ranks_than_blocks_are_refused_on_every_rank_alike(corpus):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"policy": "nothing"}, "no policy"),
+        ({"policy": "nothing"}, "policy is"),
         ({"add": "eos"}, "has no eos token"),
-        ({"extras": ("colour",)}, "no extra"),
+        ({"extras": ("colour",)}, "an extra is"),
         ({"buffer_size": 0}, "buffer_size"),
         ({"refill": 0}, "refill"),
     ],

@@ -603,10 +603,10 @@ def test_a_padding_id_that_the_batch_cannot_hold_is_refused_or_kept(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"policy": "first_fit"}, "no policy 'first_fit'; there are best_fit, bos_best_fit"),
+        ({"policy": "first_fit"}, "policy is 'first_fit'; it must be 'best_fit', 'bos_best_fit'"),
         ({"buffer_size": 0}, "buffer_size is 0"),
         ({"buffer_size": 2.5}, r"buffer_size is 2\.5"),
-        ({"extras": "positions"}, "no extra 'positions'"),
+        ({"extras": "positions"}, "an extra is 'positions'"),
         ({"loss_mask": "mask"}, "loss_mask is 'mask'"),
         ({"pad_id": -1}, "pad_id is -1"),
         ({"pad_id": 1 << 32}, "pad_id is 4294967296"),

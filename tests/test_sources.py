@@ -450,8 +450,8 @@ def test_what_is_not_there_or_not_known_is_named(tmp_path, monkeypatch):
             Source(paths)
         assert words in str(caught.value)
     for options, words in [
-        ({"kind": "csv"}, "kind is 'csv'; it must be one of 'parquet', 'jsonl', 'text'"),
-        ({"bad_rows": "ignore"}, "bad_rows is 'ignore'; it must be one of 'refuse', 'skip'"),
+        ({"kind": "csv"}, "kind is 'csv'; it must be 'parquet', 'jsonl' or 'text'"),
+        ({"bad_rows": "ignore"}, "bad_rows is 'ignore'; it must be 'refuse' or 'skip'"),
         ({"documents": "page"}, "documents is 'page'"),
         ({"documents": "block"}, "documents='block' is for plain text; these are jsonl"),
         ({"kind": "text", "columns": Columns(text="body")}, "plain text has no columns"),

@@ -349,7 +349,7 @@ def test_mistakes_are_answered(tmp_path, gpt2):
         load_tokenizer(tmp_path / "nothing.json")
     with pytest.raises(MissingDataError, match=r"neither tokenizer\.json nor"):
         load_tokenizer(tmp_path)
-    with pytest.raises(UsageError, match="engine 'quick'"):
+    with pytest.raises(UsageError, match="engine is 'quick'"):
         load_tokenizer(gpt2, "quick")
     with pytest.raises(UsageError, match="no other"):
         load_tokenizer(gpt2, "bytes")

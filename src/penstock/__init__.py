@@ -121,7 +121,9 @@ def __getattr__(name: str) -> Any:
     if name == "testing":
         return import_module("penstock.testing")
     if name not in _HOMES:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        # With name and obj, Python says by itself what may be meant.
+        module, message = import_module("penstock"), f"module 'penstock' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=module)
     value = getattr(import_module(f"penstock.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -1,9 +1,11 @@
 """Checks that many arguments share."""
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.errors import UsageError
+from penstock.suggestions import did_you_mean
 
 
 def integer(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) - 1) -> int:
@@ -21,3 +23,20 @@ def integer(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) - 1
         upwards = "on" if highest >= (1 << 63) - 1 else f"to {highest:,}"
         raise UsageError(f"{name} is {value!r}; it must be an integer from {lowest} {upwards}")
     return number
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> Any:
+    """Take one of a few words; else name them all, and the one that may be meant.
+
+    >>> one_of("policy", "bestfit", ["best_fit", "bos_best_fit"])
+    Traceback (most recent call last):
+    penstock.errors.UsageError: policy is 'bestfit'; it must be 'best_fit' or 'bos_best_fit'; \
+did you mean 'best_fit'?
+    """
+    words = list(allowed)
+    if isinstance(value, str) and value in words:
+        return value
+    *others, last = map(repr, words)
+    listed = f"{', '.join(others)} or {last}" if others else last
+    hint = did_you_mean(value, words) if isinstance(value, str) else ""
+    raise UsageError(f"{name} is {value!r:.80}; it must be {listed}{hint}")

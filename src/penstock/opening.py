@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from penstock.arguments import one_of
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.detection import data_files, data_of, describe, describe_listed
@@ -63,8 +64,7 @@ def open(
     """
     if bos_id is not None and eos_id is not None:
         raise UsageError("documents are found by bos_id or by eos_id, not by both")
-    if access not in ("pread", "mmap"):
-        raise UsageError(f"access is {access!r}; it must be 'pread' or 'mmap'")
+    one_of("access", access, ("pread", "mmap"))
     wanted = None
     if fields or metadata or ignore:
         wanted = Wanted(fields=_names(fields), metadata=_names(metadata), ignore=_names(ignore))

@@ -1,6 +1,11 @@
 """A hint for a misspelt name."""
 
+import os
 from collections.abc import Iterable
+from itertools import islice
+
+_MOST_NAMES = 10_000
+"""of a directory, that a path is compared with"""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -11,10 +16,24 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("tokens", ["labels", "input_ids"])
     ''
     """
+    name = closest(word, known)
+    return "" if name is None else f"; did you mean {name!r}?"
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known name that may be meant, if one is close; upper case does not matter."""
     from difflib import get_close_matches  # 5 ms, which no correct call should pay
 
     by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(str(word).lower(), by_lower, n=1)
-    if not close or by_lower[close[0]] == word:
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return by_lower[close[0]] if close and by_lower[close[0]] != word else None
+
+
+def did_you_mean_path(path: str | os.PathLike[str]) -> str:
+    """The same for a path that is not there, by what else lies in its directory."""
+    directory, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
+    try:
+        with os.scandir(directory) as entries:
+            return did_you_mean(name, [entry.name for entry in islice(entries, _MOST_NAMES)])
+    except OSError:
         return ""
-    return f"; did you mean {by_lower[close[0]]!r}?"

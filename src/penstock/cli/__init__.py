@@ -4,13 +4,14 @@ Nothing heavy is imported before a command runs, and no other command: `penstock
 once.
 """
 
-import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
 from penstock._version import __version__
+from penstock.cli.parser import Parser
 from penstock.errors import PenstockError
 
 _COMMANDS = (
@@ -50,26 +51,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     wanted = arguments[:1] if arguments and arguments[0] in _COMMANDS else _COMMANDS
     modules = {name: import_module(f"penstock.cli.{name.replace('-', '_')}") for name in wanted}
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock",
         description="Feeds language-model training: text or token files in, exact batches out.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in modules.items():
         summary = (module.__doc__ or "").strip().split("\n")[0]
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        command = commands.add_parser(name, help=summary, description=module.__doc__)
         module.add_arguments(command)
+    if not arguments:
+        parser.print_help()
+        return 2
     options = parser.parse_args(arguments)
     try:
-        status: int = modules[options.command].run(options)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            status: int = modules[options.command].run(options)
     except BrokenPipeError:  # the reader of our output, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -81,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"penstock {options.command}: interrupted{more}", file=sys.stderr)
         return 130
     return status
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    print(f"penstock: warning: {message}", file=sys.stderr)
 
 
 def _in_words(error: Exception) -> str:

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 def positive(text: str) -> int:
     """An argparse type: an integer from 1 on."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
     return number
 
 

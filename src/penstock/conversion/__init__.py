@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.arguments import integer
+from penstock.arguments import integer, one_of
 from penstock.atomic import publish
 from penstock.conversion.losses import common_facts, fields_for, losses
 from penstock.conversion.shards import CHUNK_BYTES, Progress, Rows, cut
@@ -84,8 +84,7 @@ def convert(
     >>> penstock.open(tmp / "ds").document(4).tolist()
     [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
     """
-    if to not in TARGETS:
-        raise UsageError(f"nothing writes {to!r}; there are {', '.join(TARGETS)}")
+    one_of("to", to, TARGETS)
     if TOKEN not in (data.fields.names or ()):
         raise UsageError(f"the records have no field {TOKEN!r}")
     shard_bytes = integer("shard_bytes", shard_bytes, 1)

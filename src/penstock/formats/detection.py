@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from penstock.arguments import one_of
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
 from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
 from penstock.formats.files import Head, plain_name, read_head, read_part, refuse_repeats
 from penstock.formats.shard import STREAM, Manifest
 from penstock.formats.wanted import Wanted
+from penstock.suggestions import did_you_mean_path
 
 UNFINISHED = "unfinished.json"
 """a directory with this is still being written"""
@@ -37,7 +39,7 @@ def describe(
     name, option = _split(format)
     try:
         if not path.exists():
-            raise MissingDataError(f"{path}: no such file or directory")
+            raise MissingDataError(f"{path}: no such file or directory{did_you_mean_path(path)}")
         if path.name in (stream.MANIFEST_NAME, _INDEX, _HF_STATE) and not path.is_dir():
             path = path.parent
         if path.is_dir():
@@ -54,8 +56,8 @@ def describe(
 def _split(format: str | None) -> tuple[str, str | None]:  # noqa: A002
     """The name of a format, and what stands behind its colon."""
     name, _, option = (format or "").partition(":")
-    if format is not None and name not in FORMATS:
-        raise UsageError(f"no format {format!r:.60}; there are {', '.join(FORMATS)}")
+    if format is not None:
+        one_of("format", name, FORMATS)
     if option and name not in _WITH_OPTION:
         raise UsageError(f"format={format!r:.60}: nothing can be said about {name}; leave it out")
     return name, option or None
@@ -349,6 +351,4 @@ def _token_type(option: str | None) -> str | None:
         for kind in ("uint", "int")
         for size in (1, 2, 4, 8)
     }
-    if option is not None and option not in types:
-        raise UsageError(f"no type {option!r} of tokens; there are {', '.join(types)}")
-    return None if option is None else types[option]
+    return None if option is None else types[one_of("the type of tokens", option, types)]

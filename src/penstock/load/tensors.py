@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from penstock.arguments import one_of
 from penstock.errors import UsageError
 
 
 def check_output(output: str, *, pin_memory: bool) -> None:
     """Refuse what this installation, or this machine, cannot give."""
-    if output not in ("torch", "numpy"):
-        raise UsageError(f"output is {output!r}; it must be 'torch' or 'numpy'")
+    one_of("output", output, ("torch", "numpy"))
     if output == "torch" and find_spec("torch") is None:
         raise UsageError(
             "batches of torch tensors need torch: pip install 'penstock[torch]', or pass "

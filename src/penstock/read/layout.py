@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from penstock.arguments import one_of
 from penstock.errors import UsageError
 from penstock.read.numbers import IGNORED_LABEL
 from penstock.read.segments import COUNTS, OUTPUT, LayoutTable
@@ -59,8 +60,7 @@ def check_extras(given: Any) -> tuple[Extra, ...]:
     """The names of derived outputs, one or several, or an error for those that there are not."""
     extras = (given,) if isinstance(given, str) else tuple(given)
     for extra in extras:
-        if extra not in get_args(Extra):
-            raise UsageError(f"no extra {extra!r}; there are {', '.join(get_args(Extra))}")
+        one_of("an extra", extra, get_args(Extra))
     return extras
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from penstock.arguments import integer
+from penstock.arguments import integer, one_of
 from penstock.atomic import sync_directory
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, UsageError
@@ -84,8 +84,8 @@ def repack(
     (['shard_00000.parquet'], 2, 6)
     """
     source = source if isinstance(source, Source) else Source(source)
-    if to not in SHARDS:
-        raise UsageError(f"to is {to!r}; it must be one of {', '.join(SHARDS)}")
+    one_of("to", to, SHARDS)
+    source.warn_of_missing_keys()
     if source.columns.spans is not None:
         raise UsageError("text shards have no spans; leave them out")
     columns = ("text", *source.columns.metadata)

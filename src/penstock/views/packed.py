@@ -9,8 +9,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.arguments import integer
-from penstock.errors import UsageError
+from penstock.arguments import integer, one_of
 from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
 from penstock.pack.rows import VERSION, Rows, find_rows
 from penstock.views.batches import ViewKind, ViewState
@@ -115,8 +114,7 @@ class Packed(_StoredRows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.policy not in PACKING:
-            raise UsageError(f"no policy {self.policy!r}; there are {', '.join(PACKING)}")
+        one_of("policy", self.policy, PACKING)
         size = integer("buffer_size", self.buffer_size, 1, 1 << 32)
         object.__setattr__(self, "buffer_size", size)
 
@@ -147,8 +145,7 @@ class Documents(_StoredRows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.overflow not in get_args(Overflow):
-            raise UsageError(f"overflow is {self.overflow!r}; it must be 'truncate' or 'split'")
+        one_of("overflow", self.overflow, get_args(Overflow))
         if self.pad_to is not None:
             object.__setattr__(self, "pad_to", integer("pad_to", self.pad_to, 1, 1 << 40))
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from penstock.arguments import one_of
 from penstock.errors import MissingDataError, UsageError
 
 _NAMES = ("base_data_climbmix", "base_data")
@@ -11,8 +12,7 @@ _NAMES = ("base_data_climbmix", "base_data")
 
 def split_files(split: str) -> list[Path]:
     """The files of "train" or "val", in the order in which they are read."""
-    if split not in ("train", "val"):
-        raise UsageError(f"split is {split!r}; it must be 'train' or 'val'")
+    one_of("split", split, ("train", "val"))
     directory = data_directory()
     files = sorted(path for path in directory.iterdir() if path.suffix == ".parquet")
     if not files:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from penstock.arguments import integer
+from penstock.arguments import integer, one_of
 from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.agreement import check_agreement
 from penstock.load.batch_maker import BatchMaker
@@ -136,8 +136,7 @@ class TextLoader(Closable):
         self.batch_size = integer("batch_size", batch_size, 1, 1 << 31)
         self.seq_len = integer("seq_len", seq_len, 1, 1 << 27)
         self.endless = endless
-        if tail not in ("drop", "keep"):
-            raise UsageError(f"tail is {tail!r}; it must be 'drop' or 'keep'")
+        one_of("tail", tail, ("drop", "keep"))
         self._tail = tail
         check_output(output, pin_memory=pin_memory)
         self._output, self._pin_memory = output, pin_memory

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import DTypeLike
 
-from penstock.arguments import integer
+from penstock.arguments import integer, one_of
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
 from penstock.read.layout import (
@@ -64,10 +64,9 @@ class Packing:
     """the token in columns that hold none"""
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise UsageError(f"no policy {self.policy!r}; there are {', '.join(POLICIES)}")
-        if self.add is not None and self.add not in get_args(Add):
-            raise UsageError(f"add is {self.add!r}; it must be one of {', '.join(get_args(Add))}")
+        one_of("policy", self.policy, POLICIES)
+        if self.add is not None:
+            one_of("add", self.add, get_args(Add))
         integer("buffer_size", self.buffer_size, 1, 1 << 20)
         integer("refill", self.refill, 1, 1 << 20)
         integer("pad_id", self.pad_id, 0, (1 << 32) - 1)

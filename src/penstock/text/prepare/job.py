@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import numpy as np
 
-from penstock.arguments import integer
+from penstock.arguments import integer, one_of
 from penstock.atomic import publish
 from penstock.errors import MissingDataError, PenstockError, UsageError
 from penstock.text.prepare.annotations import SpanUnit
@@ -91,8 +91,7 @@ def tokenize(
     """
     started = time.perf_counter()
     workers = None if workers is None else integer("workers", workers, 1)
-    if executor not in ("processes", "ray"):
-        raise UsageError(f"executor is {executor!r}; it must be 'processes' or 'ray'")
+    one_of("executor", executor, get_args(Executor))
     index, count = _share(task)
     source = source if isinstance(source, Source) else Source(source)
     if not source.files and (executor == "ray" or task is not None):
@@ -100,6 +99,7 @@ def tokenize(
     loaded, reference = _load(tokenizer, engine, check=check)
     split = make_split(val_files, val_fraction, val_count, split_by, source.columns.metadata)
     split.check_files(source.files)
+    source.warn_of_missing_keys()
     head = Plan(
         tokenizer={
             name: getattr(loaded, name)
@@ -110,7 +110,7 @@ def tokenize(
         shuffle=None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1),
         split=split,
         with_metadata=bool(source.columns.metadata or source.columns.spans),
-        span_unit=_one_of("span_unit", span_unit, ("chars", "tokens")),
+        span_unit=one_of("span_unit", span_unit, get_args(SpanUnit)),
         shard_bytes=integer("shard_bytes", shard_bytes, 1),
         task_bytes=_task_bytes(task_bytes, source),
     )
@@ -288,17 +288,11 @@ def _choose_marks(add: Add | None, tokenizer: Tokenizer) -> Add:
                 "(--add none) to write them without"
             )
         return "bos" if tokenizer.eos_id is None else "eos"
-    _one_of("add", add, ("eos", "bos", "both", "none"))
+    one_of("add", add, get_args(Add))
     for mark in ("bos", "eos"):
         if add in (mark, "both") and getattr(tokenizer, f"{mark}_id") is None:
             raise UsageError(f"add is {add!r}, but {tokenizer.name} has no {mark} token")
     return add
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise UsageError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
-    return value
 
 
 def _task_bytes(wanted: int | None, source: Source) -> int:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
+from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
 
 Kind = Literal["none", "files", "fraction", "count"]
@@ -99,6 +100,7 @@ def make_split(
         raise UsageError(
             f"split_by is {by!r}; it must be 'text' or a column that is kept as metadata"
             + (f" ({', '.join(metadata)})" if metadata else ", and none is")
+            + did_you_mean(by, [TEXT, *metadata])
         )
     if patterns:
         return Split(kind="files", files=patterns)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
+from penstock.suggestions import did_you_mean_path
 from penstock.text.sources.files import CODECS, TextFile
 
 Kind = Literal["parquet", "jsonl", "text"]
@@ -58,6 +59,7 @@ def _expand(source: str, kind: Kind | None) -> list[str]:
     if not glob.has_magic(source):
         raise MissingDataError(
             f"{path}: no such file or directory (texts themselves: Source.from_documents)"
+            f"{did_you_mean_path(path)}"
         )
     matches = [str(Path(match).absolute()) for match in glob.glob(source, recursive=True)]  # noqa: PTH207
     files = list[str]()

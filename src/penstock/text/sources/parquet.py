@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError, PenstockError
 from penstock.formats.decoded import pyarrow
 from penstock.formats.json_values import can_be_json, python_values
+from penstock.suggestions import did_you_mean
 from penstock.text.batch import Span, TextBatch
 from penstock.text.sources.files import TextFile
 from penstock.text.sources.rows import (
@@ -130,7 +131,8 @@ def _check_columns(path: str, schema: Any, columns: Columns) -> list[str]:
         has = ", ".join(f"{field.name} ({field.type})" for field in schema)
         if not found:
             how = " (choose with text=…, --text)" if name == columns.text else ""
-            raise FormatError(f"{path}: has no column {name!r}; its columns are {has}{how}")
+            hint = did_you_mean(name, schema.names)
+            raise FormatError(f"{path}: has no column {name!r}; its columns are {has}{how}{hint}")
         if len(found) > 1:
             raise FormatError(f"{path}: has {len(found)} columns {name!r}; its columns are {has}")
         if name == columns.text and not _is_text(found[0]):

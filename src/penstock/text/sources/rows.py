@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.formats.decoded import pyarrow
+from penstock.suggestions import closest
 from penstock.text.batch import Counted, Span, TextBatch
 
 BadRows = Literal["refuse", "skip"]
@@ -65,6 +67,11 @@ class Reading:
     """told of every bad row; raises where they are refused"""
 
 
+@lru_cache(64)  # where such rows are skipped, there can be millions
+def _closest(name: str, known: tuple[str, ...]) -> str | None:
+    return closest(name, known)
+
+
 class Collector:
     """Makes batches of documents that come one by one."""
 
@@ -87,7 +94,9 @@ class Collector:
         columns = self._reading.columns
         found = value if isinstance(value, dict) else {columns.text: value}
         if columns.text not in found:
-            raise BadValueError(f"has no {columns.text!r}, only {list(found)!s:.100}")
+            meant = _closest(columns.text, tuple(map(str, found)))
+            hint = "" if meant is None else f" (did you mean {meant!r}?)"
+            raise BadValueError(f"has no {columns.text!r}, only {list(found)!s:.100}{hint}")
         text = as_utf8(found[columns.text], columns.text, encoding)
         if len(text) > self._reading.max_document_bytes:
             raise BadValueError(too_long(self._reading.max_document_bytes))

@@ -10,11 +10,11 @@ from typing import Any, Literal, Self, get_args
 
 import xxhash
 
-from penstock.arguments import integer
+from penstock.arguments import integer, one_of
 from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
 from penstock.text.batch import TextBatch
-from penstock.text.sources import iterables, jsonl, parquet, plain
+from penstock.text.sources import iterables, jsonl, keys, parquet, plain
 from penstock.text.sources.blocks import BLOCKS_VERSION, Blocks, list_blocks
 from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
 from penstock.text.sources.listing import Kind, Paths, list_files
@@ -56,7 +56,7 @@ class Source:
         max_document_bytes: int = 64 << 20,
     ) -> None:
         if kind is not None:
-            _choice("kind", kind, Kind)
+            one_of("kind", kind, get_args(Kind))
         self._set_options(columns, documents, bad_rows, max_document_bytes)
         self.kind, files = list_files(paths, kind)
         self._files = {file.path: file for file in files}
@@ -95,14 +95,19 @@ class Source:
         max_document_bytes: int,
     ) -> None:
         self.columns = columns or Columns()
-        self.documents = _choice("documents", documents, Documents)
-        self.bad_rows = _choice("bad_rows", bad_rows, BadRows)
+        self.documents = one_of("documents", documents, get_args(Documents))
+        self.bad_rows = one_of("bad_rows", bad_rows, get_args(BadRows))
         self.max_document_bytes = integer("max_document_bytes", max_document_bytes, 1)
 
     @property
     def files(self) -> tuple[str, ...]:
         """All paths, sorted."""
         return tuple(self._files)
+
+    def warn_of_missing_keys(self) -> None:
+        """Warn of columns of JSONL that the first objects do not have; they may be misspelt."""
+        if self.kind == "jsonl":
+            keys.warn_of_missing_keys(self.columns, tuple(self._files.values()))
 
     def identity(self) -> dict[str, Any]:
         """What decides the documents, for JSON: all options, and of every file size and time.
@@ -250,10 +255,3 @@ class Source:
             )
         if bad is not None:
             bad(row)
-
-
-def _choice(name: str, value: Any, choices: Any) -> Any:
-    if value not in get_args(choices):
-        expected = ", ".join(map(repr, get_args(choices)))
-        raise UsageError(f"{name} is {value!r}; it must be one of {expected}")
-    return value

@@ -5,11 +5,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from penstock.arguments import one_of
 from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.suggestions import did_you_mean, did_you_mean_path
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
 from penstock.text.tokenizers.bpe import BytePairTokenizer
 from penstock.text.tokenizers.byte_level import ByteTokenizer
@@ -61,8 +63,7 @@ def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> T
     >>> load_tokenizer("bytes").vocab_size
     257
     """
-    if engine not in ("auto", "fast", "tiktoken", "huggingface", "bytes", "reference"):
-        raise UsageError(f"engine {engine!r}; use auto, fast, tiktoken, huggingface or bytes")
+    one_of("engine", engine, get_args(Engine))
     if str(stored) == "bytes" or engine == "bytes":
         if str(stored) != "bytes" or engine not in ("auto", "bytes", "reference"):
             raise UsageError('the tokenizer "bytes" has the engine "bytes", which has no other')
@@ -84,6 +85,7 @@ def _file_of(path: Path) -> Path:
             raise MissingDataError(
                 f"{path}: no such file; give a tokenizer.json, tiktoken ranks, a directory with "
                 'one of them, or "bytes"; nothing is downloaded by name'
+                f"{did_you_mean_path(path) or did_you_mean(str(path), ['bytes'])}"
             )
         return path
     for name in (JSON, RANKS):

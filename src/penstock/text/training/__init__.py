@@ -13,6 +13,7 @@ from time import perf_counter
 import numpy as np
 
 from penstock.errors import UsageError
+from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Paths, Source
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
@@ -98,7 +99,10 @@ def train_tokenizer(
     if len(set(specials)) != len(specials) or not all(specials):
         raise UsageError(f"the special tokens {list(specials)} are not all different, or one is ''")
     if pattern.isalnum() and find_pattern(pattern) is None:
-        raise UsageError(f"pattern {pattern!r}; there are {', '.join(PATTERNS)}, or give a regex")
+        raise UsageError(
+            f"pattern {pattern!r}; there are {', '.join(PATTERNS)}, or give a regex"
+            f"{did_you_mean(pattern, PATTERNS)}"
+        )
     if out is not None:
         refuse_existing(Path(out))
     source = source if isinstance(source, Source) else Source(source)
