@@ -11,7 +11,7 @@ import xxhash
 from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import FormatError, UsageError
-from penstock.formats.shard import METADATA_ID, TOKEN, Manifest, Shard
+from penstock.formats.shard import METADATA_ID, STREAM, TOKEN, Manifest, Shard
 from penstock.formats.stream import fields_to_json
 from penstock.metadata.spans import Decoder, as_array, check_decoder
 from penstock.pack.policy import Policy
@@ -21,6 +21,7 @@ from penstock.read.fingerprint import records_digest
 from penstock.read.layout import BatchLayout, Extra, Output, token_dtype
 from penstock.read.local import Access, LocalReader
 from penstock.read.segments import SEGMENT
+from penstock.reprs import counted, one_line
 from penstock.views.packed import Documents, Excerpts, Overflow, Packed
 from penstock.views.windows import Windows
 
@@ -35,8 +36,15 @@ class Dataset:
     manifests: tuple[Manifest, ...]
     access: Access = "pread"
 
+    @one_line
     def __repr__(self) -> str:
-        return f"<Dataset: {self.num_records:,} records, shards: {len(self.shards):,}>"
+        size = f"{counted(self.num_records, 'record')}, {counted(self.num_documents, 'document')}"
+        if not self.shards:
+            return f"without shards: {size}"
+        first = self.shards[0]
+        place = (first.files[STREAM].path if STREAM in first.files else "") or first.directory
+        more = f" and {len(self.manifests) - 1:,} more" if len(self.manifests) > 1 else ""
+        return f"{place}{more}: {size}"
 
     @property
     def fields(self) -> np.dtype[Any]:

@@ -114,7 +114,7 @@ class Manifest:
     tokenizer: dict[str, str]
     bos_id: int | None
     eos_id: int | None
-    shards: tuple[Shard, ...]
+    shards: tuple[Shard, ...] = field(repr=False)
     format: str = "penstock-stream"
     apart: str | None = None
     """the last of the fields, if it lies in files of its own"""

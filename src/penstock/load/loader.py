@@ -29,6 +29,7 @@ from penstock.load.workers import Board, FailedIteration, Worker, WorkerIteratio
 from penstock.load.wrappers import check_caller
 from penstock.machine.processors import num_processors
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
+from penstock.reprs import one_line
 from penstock.views.view import View
 
 _MAX_POSITION = 1 << 62
@@ -177,6 +178,14 @@ class Loader(Closable):
         maker = BatchMaker(layout.places(), layout.rows, from_numpy(source.output))
         finish = source.finish if source.finishes else None
         return Walk(self.plan, pool, maker, source.new_queue, finish)
+
+    @one_line
+    def __repr__(self) -> str:
+        plan = self.plan
+        return (
+            f"of {plan.batch_size:,} rows on rank {plan.rank} of {plan.ranks}, seed "
+            f"{self.order.seed}, at position {self.position:,}; {self.view!r}"
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.errors import UsageError
 from penstock.order.evaluation import OrderKind, OrderState
+from penstock.reprs import one_line
 
 Indices = NDArray[np.int64]
 
@@ -92,7 +93,7 @@ class LengthBuckets:
 Shuffle = bool | BlockShuffle | LengthBuckets
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Order:
     """A bijection of positions and samples, the same on every rank, for every epoch another."""
 
@@ -101,6 +102,10 @@ class Order:
     seed: int
     block_size: int = 1
     bucket_size: int = 1
+
+    @one_line
+    def __repr__(self) -> str:
+        return f"{self.fingerprint}, seed {self.seed}"
 
     @property
     def fingerprint(self) -> str:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from penstock.arguments import integer, one_of
 from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
 from penstock.pack.rows import VERSION, Rows, find_rows
+from penstock.reprs import counted
 from penstock.views.batches import ViewKind, ViewState
 from penstock.views.view import View
 
 Overflow = Literal["truncate", "split"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Excerpts(View):
     """Runs of records that somebody asks for, one a row."""
 
@@ -45,7 +46,7 @@ class Excerpts(View):
         return self._state(ViewKind.ROWS, pieces=self.runs)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class _StoredRows(View):
     """The rows were planned, and are stored."""
 
@@ -53,6 +54,11 @@ class _StoredRows(View):
     @abstractmethod
     def recipe(self) -> Recipe:
         """What decides the rows."""
+
+    def _in_words(self) -> str:
+        is_known = "rows" in self.__dict__  # else the lengths of all documents would be read
+        samples = counted(len(self), "sample") if is_known else "samples not counted yet"
+        return f"of {self.seq_len:,} tokens ({self.recipe.policy}): {samples}"
 
     @cached_property
     def rows(self) -> Rows:
@@ -89,7 +95,7 @@ class _StoredRows(View):
         return self._state(ViewKind.ROWS, pieces=self.rows.pieces, row_first=self.rows.row_first)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Packed(_StoredRows):
     """Several documents a row, by a policy that is applied once to the lengths of all documents.
 
@@ -125,7 +131,7 @@ class Packed(_StoredRows):
         return Recipe(self.policy, self.seq_len, buffer_size)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Documents(_StoredRows):
     """One document a row, padded; empty documents have none.
 

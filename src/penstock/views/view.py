@@ -24,6 +24,7 @@ from penstock.read.layout import (
     derived_outputs,
     label_dtype,
 )
+from penstock.reprs import counted, one_line
 from penstock.suggestions import did_you_mean
 from penstock.views.batches import ViewKind, ViewState
 from penstock.views.reading import SampleReader
@@ -37,7 +38,7 @@ _INT32 = np.dtype(np.int32)
 _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class View(Sequence[Batch]):
     """A finite sequence of samples of `seq_len` inputs each.
 
@@ -68,6 +69,14 @@ class View(Sequence[Batch]):
     _length_name: ClassVar[str] = "seq_len"
     _pads: ClassVar[bool] = True
     """whether rows may have columns without a record"""
+
+    @one_line
+    def __repr__(self) -> str:
+        return f"{self._in_words()}; {self.dataset!r}"
+
+    def _in_words(self) -> str:
+        """What kind of rows these are, and how many if that is known."""
+        return f"of {self.seq_len:,} tokens: {counted(len(self), 'sample')}"
 
     def __post_init__(self) -> None:
         seq_len = integer(self._length_name, self.seq_len, 1, (1 << 40) - 1)

@@ -12,7 +12,7 @@ from penstock.views.batches import ViewKind, ViewState
 from penstock.views.view import View
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Windows(View):
     """Sample i is `seq_len + 1` records: `input_ids`, and `labels` one further on.
 

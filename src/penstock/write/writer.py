@@ -19,6 +19,7 @@ from penstock.atomic import TEMPORARY, hold_lock, publish
 from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.formats import stream
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
+from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
 from penstock.write.metadata import Attached, Encoder, Span
 from penstock.write.records import Records, as_records, record_type
@@ -105,6 +106,13 @@ class Writer:
         except BaseException:
             self._close()
             raise
+
+    @one_line
+    def __repr__(self) -> str:
+        part = "" if self._part is None else f", part {self._part}"
+        documents, records = counted(self.num_documents, "document"), self.num_records
+        state = "closed" if self._closed else "open"
+        return f"{self._directory}{part}: {documents}, {counted(records, 'record')}, {state}"
 
     @property
     def num_documents(self) -> int:

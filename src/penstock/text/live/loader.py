@@ -26,6 +26,7 @@ from penstock.load.tensors import (
 from penstock.load.workers import find_worker
 from penstock.load.wrappers import check_caller
 from penstock.machine.processors import num_processors
+from penstock.reprs import counted, one_line
 from penstock.text.live.handover import BatchIterator
 from penstock.text.live.lanes import Dealing, Lanes
 from penstock.text.live.packing import LivePolicy, Packing
@@ -384,11 +385,12 @@ class TextLoader(Closable):
             skipped_rows=self._skipped.count,
         )
 
+    @one_line
     def __repr__(self) -> str:
         return (
-            f"<TextLoader of {len(self.source.files):,} files, {self.packing.policy}, "
-            f"{self.batch_size} x {self.seq_len}, rank {self.rank} of {self.ranks}, "
-            f"{self.lanes.count} lanes, position {self._reached.position:,}>"
+            f"of {self.batch_size:,} x {self.seq_len:,} ({self.packing.policy}), rank {self.rank} "
+            f"of {self.ranks}, {counted(self.lanes.count, 'lane')}, at position "
+            f"{self._reached.position:,}; {self.source!r}, {self.tokenizer!r}"
         )
 
     def _find_next(self) -> tuple[Batch, Reached] | None:

@@ -13,6 +13,7 @@ import xxhash
 from penstock.arguments import integer, one_of
 from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
+from penstock.reprs import one_line
 from penstock.text.batch import TextBatch
 from penstock.text.sources import iterables, jsonl, keys, parquet, plain
 from penstock.text.sources.blocks import BLOCKS_VERSION, Blocks, list_blocks
@@ -98,6 +99,14 @@ class Source:
         self.documents = one_of("documents", documents, get_args(Documents))
         self.bad_rows = one_of("bad_rows", bad_rows, get_args(BadRows))
         self.max_document_bytes = integer("max_document_bytes", max_document_bytes, 1)
+
+    @one_line
+    def __repr__(self) -> str:
+        if self._iterable is not None:
+            return f"of documents from Python ({type(self._iterable).__name__})"
+        first, *others = self._files
+        more = f" and {len(others):,} more" if others else ""
+        return f"{first}{more}: {self.kind}"
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 import xxhash
 
 from penstock.errors import FormatError, PenstockError, UsageError
+from penstock.reprs import one_line
 from penstock.text.splitting.patterns import find_pattern
 from penstock.text.tokenizers.loading import from_json
 from penstock.text.tokenizers.reference import TiktokenTokenizer, texts
@@ -89,6 +90,10 @@ class AskedTokenizer:
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self._tokenizer, self._num_threads)
+
+    @one_line
+    def __repr__(self) -> str:
+        return f"of a {self.name}"
 
     @property
     def specials(self) -> Mapping[str, int]:

@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from penstock.reprs import one_line
 from penstock.text.splitting.patterns import Pattern, find_pattern
 from penstock.text.splitting.pieces import last_certain_end
 from penstock.text.splitting.unicode import classes
@@ -18,7 +19,7 @@ from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 from penstock.text.tokenizers.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BytePairTokenizer(ABC):
     """The parts of a `Tokenizer` that need no engine."""
 
@@ -26,6 +27,10 @@ class BytePairTokenizer(ABC):
     name: str
     bos_id: int | None = None
     eos_id: int | None = None
+
+    @one_line
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.vocab_size:,} ids"
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.vocabulary, self.name, self.bos_id, self.eos_id)

@@ -26,6 +26,9 @@ class ByteTokenizer:
     specials: Mapping[str, int] = {"<|endoftext|>": _END_OF_TEXT}
     bos_id = eos_id = _END_OF_TEXT
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.vocab_size} ids>"
+
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
         """The bytes."""
         ids = data[offsets[0] : offsets[-1]].astype(np.uint32)

@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 
 from penstock.errors import FormatError, UsageError
+from penstock.reprs import one_line
 from penstock.text.tokenizers.bpe import BytePairTokenizer, fingerprint_of
 from penstock.text.tokenizers.decoding import unknown_id
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
@@ -73,6 +74,10 @@ class HuggingFaceTokenizer:
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True  # their text is ordinary text
         self._tokenizer = tokenizer
+
+    @one_line
+    def __repr__(self) -> str:
+        return f"{self.name}: {self._tokenizer.get_vocab_size():,} ids"
 
     @cached_property
     def vocab_size(self) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, MissingDataError
+from penstock.reprs import one_line
 
 Stored = str | os.PathLike[str] | bytes
 """a path, or what a file holds"""
@@ -28,7 +29,7 @@ _MAX_IDS = (1 << 21) - 1  # the largest vocabularies in use have 2^18
 MAX_MERGES = 1 << 22
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Vocabulary:
     """A byte-level BPE: all that its ids depend on."""
 
@@ -42,6 +43,10 @@ class Vocabulary:
     """tokens that no text makes, and their ids"""
     whole_pieces: bool
     """a piece that is a token is not merged but taken as it is"""
+
+    @one_line
+    def __repr__(self) -> str:
+        return f"of {self.vocab_size:,} ids, {len(self.specials):,} special"
 
     @property
     def vocab_size(self) -> int:
