@@ -99,7 +99,8 @@ def prepare(directory: Path) -> None:
     assert report is not None
     print(
         f"   {report.tokens:,} tokens, {report.bytes_per_token:.2f} bytes each, in "
-        f"{report.wall_seconds:.1f} s; {report.skipped} files left out that are not UTF-8"
+        f"{report.wall_seconds:.1f} s with start-up; {report.skipped} files left out that are not "
+        "UTF-8"
     )
 
 
@@ -189,8 +190,11 @@ def _prove(directory: Path, data: "Dataset", checkpoint: int) -> None:
 def _show_throughput(data: "Dataset") -> None:
     from penstock.load.loader import Loader
 
+    made = time.perf_counter()
     with Loader(data.windows(SEQ_LEN), 64, seed=SEED, endless=True) as loader:
         batches = iter(loader)
+        next(batches)
+        first_s = time.perf_counter() - made
         for _ in islice(batches, 500):
             pass
         before, start = loader.stats, time.perf_counter()
@@ -200,7 +204,8 @@ def _show_throughput(data: "Dataset") -> None:
     tokens = after.tokens - before.tokens
     print(
         f"   {tokens / seconds / 1e6:,.0f} M tokens/s, globally shuffled, as int64 torch batches "
-        f"of 64 x {SEQ_LEN}"
+        f"of 64 x {SEQ_LEN}\n   (after a warm-up; the first batch came {first_s * 1e3:,.0f} ms "
+        "after the loader was made)"
     )
 
 

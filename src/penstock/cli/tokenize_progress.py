@@ -20,7 +20,7 @@ class ProgressLine:
     def __init__(self) -> None:
         self._started = self._last = time.monotonic()
         self._stage = ""
-        self._first_share = 0.0
+        self._first_share, self._first_bytes = 0.0, 0
         self._bar: Any = None
         self._is_terminal = sys.stderr.isatty()
 
@@ -40,8 +40,9 @@ class ProgressLine:
         """Show how far it is."""
         now = time.monotonic()
         if progress.stage != self._stage:
-            self._stage, self._first_share = progress.stage, progress.share
-            self._started = self._last = now
+            # The clock starts with the first report, after the start-up, and counts what follows.
+            self._stage, self._started, self._last = progress.stage, now, now
+            self._first_share, self._first_bytes = progress.share, progress.num_bytes
         text = self._text(progress, now - self._started)
         if self._is_terminal:
             self._draw(progress.share, text)
@@ -50,10 +51,10 @@ class ProgressLine:
             print(f"{progress.share:.1%}  {text}", file=sys.stderr, flush=True)
 
     def _text(self, progress: "Progress", seconds: float) -> str:
-        parts = [
-            f"{_DOING[progress.stage]} {progress.tasks_done:,}/{progress.tasks:,}",
-            f"{progress.num_bytes / 1e6 / max(seconds, 1e-3):,.1f} MB/s",
-        ]
+        parts = [f"{_DOING[progress.stage]} {progress.tasks_done:,}/{progress.tasks:,}"]
+        if seconds > 0:
+            rate = (progress.num_bytes - self._first_bytes) / 1e6 / seconds
+            parts.append(f"{rate:,.1f} MB/s")
         if progress.tokens:
             parts.append(f"{_short(progress.tokens)} tokens")
         gained = progress.share - self._first_share
@@ -92,7 +93,7 @@ def print_report(report: "TokenizeReport", out: str) -> None:
 
 
 def _lines(report: "TokenizeReport", out: str) -> list[str]:
-    rate = report.text_bytes / 1e6 / max(report.wall_seconds, 1e-3)
+    rate = report.text_bytes / 1e6 / max(report.wall_seconds - report.start_seconds, 1e-3)
     counts = f"{report.documents:,} documents, {report.tokens:,} tokens"
     text = f"{report.text_bytes:,} bytes of text, {report.bytes_per_token:.3f} bytes a token"
     lines = [f"{out}: {counts}, {text}"]
@@ -109,7 +110,8 @@ def _lines(report: "TokenizeReport", out: str) -> list[str]:
     resumed = (
         f", {report.resumed:,} of {report.tasks:,} tasks done before" if report.resumed else ""
     )
-    speed = "" if report.resumed else f" ({rate:,.1f} MB/s)"
+    start = f" after {report.start_seconds:,.1f} s of start-up" if report.start_seconds else ""
+    speed = "" if report.resumed else f", {rate:,.1f} MB/s of text{start}"
     lines.append(f"{report.wall_seconds:,.1f} s{speed}{resumed}; all workers: {stages}")
     if report.checked_bytes:
         lines.append(f"compared with the reference engine: {report.checked_bytes:,} bytes, equal")

@@ -15,7 +15,7 @@ class TextLoaderStats:
     tokens: int
     """that were handed out as inputs; padding does not count"""
     tokens_per_second: float
-    """since the first batch came"""
+    """since the first batch came, so without the start-up; the training loop's own time counts"""
     waited_seconds: float
     """how long the training loop was in the loader: nearly all of it waiting for batches"""
     ready: int

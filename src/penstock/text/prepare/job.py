@@ -121,6 +121,7 @@ def tokenize(
     runner = _Runner(place, executor, workers, progress)
 
     plan = place.begin(head, lambda: _cut(head, source), lambda: files_of(loaded))
+    start_seconds = time.perf_counter() - started
     resumed = len(plan.tasks)
     if not place.is_written(plan):
         plan = _choose_validation(runner, plan, source, loaded)
@@ -130,7 +131,7 @@ def tokenize(
         resumed = runner.run(stage, list(range(index, len(plan.tasks), count)))
     if task is not None:
         return None
-    return _finish(runner, plan, started, resumed)
+    return _finish(runner, plan, started, start_seconds, resumed)
 
 
 def _cut(head: Plan, source: Source) -> Plan:
@@ -166,10 +167,13 @@ def finish(
     if plan is None:
         raise MissingDataError(f"{place.plan}: there is no plan to finish")
     workers = None if workers is None else integer("workers", workers, 1)
-    return _finish(_Runner(place, "processes", workers, progress), plan, started, len(plan.tasks))
+    runner = _Runner(place, "processes", workers, progress)
+    return _finish(runner, plan, started, time.perf_counter() - started, len(plan.tasks))
 
 
-def _finish(runner: "_Runner", plan: Plan, started: float, resumed: int) -> TokenizeReport:
+def _finish(
+    runner: "_Runner", plan: Plan, started: float, start_seconds: float, resumed: int
+) -> TokenizeReport:
     place, numbers = runner.place, range(len(plan.tasks))
     with place.hold("finish", wait=True) as is_ours:
         if is_ours and place.plan.exists():  # else another runner has been here
@@ -183,20 +187,24 @@ def _finish(runner: "_Runner", plan: Plan, started: float, resumed: int) -> Toke
                         place.keep_tokenizer(side)
                         join_parts(place.out / side, count)
             if not place.report.exists():
-                report = _sum_up(place, plan, started, resumed)
+                report = _sum_up(place, plan, started, start_seconds, resumed)
                 publish(place.report, report.to_json())
         if is_ours:
             place.clear()
     return TokenizeReport.load(place.report)
 
 
-def _sum_up(place: Place, plan: Plan, started: float, resumed: int) -> TokenizeReport:
+def _sum_up(
+    place: Place, plan: Plan, started: float, start_seconds: float, resumed: int
+) -> TokenizeReport:
     sums = Statistics()
     for number in range(len(plan.tasks)):
         path = place.statistics("tokenize", number)
         sums.add(Statistics.from_json(path.read_bytes()))
     seconds = time.perf_counter() - started
-    return TokenizeReport.of(sums, plan, wall_seconds=seconds, resumed=resumed)
+    return TokenizeReport.of(
+        sums, plan, wall_seconds=seconds, start_seconds=start_seconds, resumed=resumed
+    )
 
 
 def _shuffle(runner: "_Runner", plan: Plan) -> dict[str, int]:

@@ -40,9 +40,19 @@ class TokenizeReport:
     """tasks that were done before that run"""
     plan: str
     """what was made, as a hash of the source and the options"""
+    start_seconds: float = 0.0
+    """of `wall_seconds`, those before the first task: the tokenizer is loaded, the plan is made"""
 
     @classmethod
-    def of(cls, sums: Statistics, plan: Plan, *, wall_seconds: float, resumed: int) -> Self:
+    def of(
+        cls,
+        sums: Statistics,
+        plan: Plan,
+        *,
+        wall_seconds: float,
+        start_seconds: float,
+        resumed: int,
+    ) -> Self:
         """The report on all tasks together."""
         used = len(sums.histogram) - next((k for k, n in enumerate(sums.histogram[::-1]) if n), 64)
         return cls(
@@ -58,6 +68,7 @@ class TokenizeReport:
             checked_bytes=sums.checked_bytes,
             seconds={what: round(seconds, 3) for what, seconds in sums.seconds.items()},
             wall_seconds=round(wall_seconds, 3),
+            start_seconds=round(start_seconds, 3),
             tasks=len(plan.tasks),
             resumed=resumed,
             plan=plan.identity,
