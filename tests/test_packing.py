@@ -629,3 +629,15 @@ def test_documents_that_go_backwards_are_an_error_that_names_the_file(tmp_path):
         assert not list((tmp_path / "data").glob("plans/*"))
     offsets.tofile(path)
     assert len(penstock.open(tmp_path / "data").packed(8)) == 3
+
+
+@pytest.mark.parametrize("policy", ["bos_best_fit", "bos_best_fit_keep"])
+@pytest.mark.parametrize(("longest", "first"), [(127, 127), (128, 0)])
+def test_documents_come_into_the_buffer_128_at_a_time(tmp_path, policy, longest, first):
+    lengths = np.ones(300, np.int64)
+    lengths[longest] = 5
+    with penstock.Writer(tmp_path / "data", vocab_size=400) as writer:
+        writer.extend(np.arange(lengths.sum()), lengths)
+    data = penstock.open(tmp_path / "data")
+    view = data.packed(5, policy=policy, buffer_size=1, extras="document_ids")
+    assert view[0]["document_ids"][0] == first
