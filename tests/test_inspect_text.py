@@ -88,3 +88,10 @@ def test_tokens_without_a_label_are_dim_and_special_ones_coloured(tmp_path, show
         writer.append({"token": tokens, "loss_mask": mask})
     out = shown(tmp_path / "masked", "--view", "packed", "--seq-len", "17", "--tokenizer", "bytes")
     assert "q\x1b[2muestion? \x1b[0manswer\x1b[1;36m<|endoftext|>\x1b[0m" in out
+
+
+def test_a_field_that_cannot_be_a_loss_mask_is_only_shown(tmp_path, shown):
+    fields = [("token", "<u2"), ("loss_mask", "<f4")]
+    with penstock.Writer(tmp_path / "weights", fields=fields) as writer:
+        writer.append({"token": [1, 2, 3], "loss_mask": [0.5, 1, 0]})
+    assert "loss_mask: [0.5, 1.0]" in shown(tmp_path / "weights", "--seq-len", "2")

@@ -547,7 +547,7 @@ def test_an_id_decides_as_well_as_the_text(tmp_path):
     assert sides[0] | sides[1] == set(range(40))
     assert not sides[0] & sides[1]
     assert 4 <= len(sides[1]) <= 20
-    (tmp_path / "corpus" / "c.jsonl").write_text('{"text": "x"}\n')
+    (tmp_path / "corpus" / "c.jsonl").write_text('{"text": "x"}\n{"text": "y", "id": 1}\n')
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
     with pytest.raises(FormatError, match="line 1: has no 'id' to split by"):
         tokenize(tmp_path, "none", source=source, val_fraction=0.3, split_by="id")
@@ -822,8 +822,8 @@ def test_another_plan_is_refused_with_what_differs(tmp_path, corpus):
         tokenize(tmp_path, shuffle=3)
     with pytest.raises(DatasetExistsError, match=r"split is 'none' there, '0.5 of documents"):
         tokenize(tmp_path, val_fraction=0.5)
-    with pytest.raises(DatasetExistsError, match=r"columns is .* there, .*'url'.* here"):
-        tokenize(tmp_path, source=Source(tmp_path / "corpus", columns=Columns(metadata=("url",))))
+    with pytest.raises(DatasetExistsError, match=r"columns is .* there, .*'id'.* here"):
+        tokenize(tmp_path, source=Source(tmp_path / "corpus", columns=Columns(metadata=("id",))))
     (tmp_path / "corpus" / "c1.jsonl").write_text('{"text": "x"}')
     (tmp_path / "corpus" / "c2.jsonl").unlink()
     (tmp_path / "corpus" / "c9.jsonl").write_text('{"text": "x"}')

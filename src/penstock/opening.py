@@ -190,7 +190,12 @@ def _find(source: Source | Iterable[Source]) -> list[Path]:
 
 
 def _as_list(source: Source | Iterable[Source]) -> list[Source]:
-    return [source] if isinstance(source, str | os.PathLike) else list(source)
+    if isinstance(source, str | os.PathLike):
+        return [source]
+    sources = list(source) if isinstance(source, Iterable) else [source]
+    if not all(isinstance(each, str | os.PathLike) for each in sources):
+        raise UsageError(f"open takes a path, a pattern, or a list of them, not {source!r:.80}")
+    return sources
 
 
 def _expand(source: Source) -> list[Path]:

@@ -25,7 +25,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # 5 ms, which no correct call should pay
 
     by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), by_lower, n=1)
+    close = get_close_matches(str(word).lower(), by_lower, n=1)
     return by_lower[close[0]] if close and by_lower[close[0]] != word else None
 
 

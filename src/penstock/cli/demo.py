@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import time
 from collections import Counter
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -190,6 +191,7 @@ def _prove(directory: Path, data: "Dataset", checkpoint: int) -> None:
 def _show_throughput(data: "Dataset") -> None:
     from penstock.load.loader import Loader
 
+    import_module("torch")  # takes seconds, which are not the loader's
     made = time.perf_counter()
     with Loader(data.windows(SEQ_LEN), 64, seed=SEED, endless=True) as loader:
         batches = iter(loader)

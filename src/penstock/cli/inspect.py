@@ -51,7 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
         data,
         arguments,
         extras=("position_ids", "document_ids", "cu_seqlens"),
-        loss_mask="loss_mask" if "loss_mask" in names else None,
         metadata=bytes if METADATA_ID in names else None,
     )
     given = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None

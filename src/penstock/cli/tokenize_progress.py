@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 _DOING = {"hash": "choosing", "tokenize": "tokenizing", "shuffle": "shuffling"}
 _SECONDS_BETWEEN_LINES = 10.0
 _BAR_WIDTH = 30
+_LEAST_SECONDS = 0.1
+"""of work that say something about its speed"""
 
 
 class ProgressLine:
@@ -93,7 +95,7 @@ def print_report(report: "TokenizeReport", out: str) -> None:
 
 
 def _lines(report: "TokenizeReport", out: str) -> list[str]:
-    rate = report.text_bytes / 1e6 / max(report.wall_seconds - report.start_seconds, 1e-3)
+    working_s = report.wall_seconds - report.start_seconds
     counts = f"{report.documents:,} documents, {report.tokens:,} tokens"
     text = f"{report.text_bytes:,} bytes of text, {report.bytes_per_token:.3f} bytes a token"
     lines = [f"{out}: {counts}, {text}"]
@@ -111,7 +113,9 @@ def _lines(report: "TokenizeReport", out: str) -> list[str]:
         f", {report.resumed:,} of {report.tasks:,} tasks done before" if report.resumed else ""
     )
     start = f" after {report.start_seconds:,.1f} s of start-up" if report.start_seconds else ""
-    speed = "" if report.resumed else f", {rate:,.1f} MB/s of text{start}"
+    speed = ""
+    if not report.resumed and working_s >= _LEAST_SECONDS:
+        speed = f", {report.text_bytes / 1e6 / working_s:,.1f} MB/s of text{start}"
     lines.append(f"{report.wall_seconds:,.1f} s{speed}{resumed}; all workers: {stages}")
     if report.checked_bytes:
         lines.append(f"compared with the reference engine: {report.checked_bytes:,} bytes, equal")

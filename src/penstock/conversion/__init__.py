@@ -84,6 +84,8 @@ def convert(
     >>> penstock.open(tmp / "ds").document(4).tolist()
     [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
     """
+    if not isinstance(data, Dataset):
+        raise UsageError(f"convert takes an open dataset, as of penstock.open({data!r:.80})")
     one_of("to", to, TARGETS)
     if TOKEN not in (data.fields.names or ()):
         raise UsageError(f"the records have no field {TOKEN!r}")
@@ -138,7 +140,9 @@ def _rows(data: Dataset, seq_len: int | None, batch_size: int | None) -> Rows:
     if seq_len is None and len(stored) == 1 and data.num_documents > len(data.shards):
         seq_len = stored.pop()  # the source has rows of its own
     if not seq_len or not batch_size:
-        raise UsageError("LLMBATCH has rows and batches; give seq_len and batch_size")
+        raise UsageError(
+            "LLMBATCH has rows and batches; give seq_len and batch_size (--seq-len, --batch-size)"
+        )
     rows = Rows(
         integer("seq_len", seq_len, 1, 1 << 28), integer("batch_size", batch_size, 1, 1 << 28)
     )

@@ -15,7 +15,7 @@ Every rank takes the same number of steps. What happens where an epoch is not a 
 from collections import namedtuple
 from typing import Literal
 
-from penstock.arguments import integer
+from penstock.arguments import integer, one_of
 from penstock.errors import UsageError
 
 from libc.stdint cimport int64_t
@@ -37,8 +37,7 @@ cdef class Plan:
         self.step_size = self.batch_size * self.ranks
         self.num_samples = num_samples
         self.tail, self.endless = tail, endless
-        if tail not in ("drop", "keep", "wrap"):
-            raise UsageError(f"tail is {tail!r}; it must be 'drop', 'keep' or 'wrap'")
+        one_of("tail", tail, ("drop", "keep", "wrap"))
         self.drops_rest = tail == "drop" and not endless
         self.keeps_rest = tail == "keep" and not endless
         if self.step_size > _MAX_STEP_SIZE:

@@ -9,6 +9,7 @@ hold records.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -58,6 +59,8 @@ class Derived(NamedTuple):
 
 def check_extras(given: Any) -> tuple[Extra, ...]:
     """The names of derived outputs, one or several, or an error for those that there are not."""
+    if not isinstance(given, Iterable):
+        raise UsageError(f"extras is {given!r}; it must be a list of names")
     extras = (given,) if isinstance(given, str) else tuple(given)
     for extra in extras:
         one_of("an extra", extra, get_args(Extra))

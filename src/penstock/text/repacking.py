@@ -85,7 +85,6 @@ def repack(
     """
     source = source if isinstance(source, Source) else Source(source)
     one_of("to", to, SHARDS)
-    source.warn_of_missing_keys()
     if source.columns.spans is not None:
         raise UsageError("text shards have no spans; leave them out")
     columns = ("text", *source.columns.metadata)
@@ -99,6 +98,7 @@ def repack(
     shard_chars = integer("shard_chars", shard_chars, 1)
     seed = None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1)
     workers = integer("workers", workers or num_processors(), 1)
+    source.warn_of_missing_keys()
     directory = Path(out).absolute()
     identity = json.dumps([source.identity(), to, shard_chars, seed])
     job = Job(directory, xxhash.xxh3_128_hexdigest(identity.encode()))

@@ -8,6 +8,7 @@ from penstock.atomic import hold_lock, lock_name, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.formats import stream
 from penstock.formats.detection import planned_in
+from penstock.suggestions import did_you_mean_path
 
 
 def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
@@ -18,7 +19,7 @@ def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
     """
     directory = Path(path).absolute()
     if not directory.is_dir():
-        raise MissingDataError(f"{directory}: no such directory")
+        raise MissingDataError(f"{directory}: no such directory{did_you_mean_path(directory)}")
     planned = planned_in(directory)
     if planned is not None:
         raise UsageError(f"{directory}: belongs to a plan; use penstock finish {planned}")

@@ -64,6 +64,11 @@ class Writer:
         eos_id: int | None = None,
         split: Mapping[str, str] | None = None,
     ) -> None:
+        if tokenizer is not None and not isinstance(tokenizer, Mapping):
+            raise UsageError(
+                f"tokenizer is {tokenizer!r:.80}; it must be a dict of strings, such as "
+                "{'name': 'gpt2'}"
+            )
         vocab_size = _optional("vocab_size", vocab_size, 1)
         part = _optional("part", part, 0, 99_999)
         self.fields = record_type(fields, vocab_size, with_metadata=metadata is not None)

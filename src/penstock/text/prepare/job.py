@@ -256,6 +256,8 @@ def _explain(failed: TaskFailedError, stage: Stage, done: str) -> BaseException:
 def _share(task: tuple[int, int] | None) -> tuple[int, int]:
     if task is None:
         return 0, 1
+    if not isinstance(task, tuple | list) or len(task) != 2:
+        raise UsageError(f"task is {task!r}; it must be (i, n), for the i-th of n shares, from 0")
     index, count = task
     count = integer("n of task=(i, n)", count, 1)
     return integer("i of task=(i, n)", index, 0, count - 1), count

@@ -86,7 +86,7 @@ class Place:
         try:
             self.out.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise DatasetExistsError(f"{self.out}: a file is in the way") from None
+            raise DatasetExistsError(f"{self.out}: a file is in the way of the directory") from None
         self._refuse_others()
         self.tasks.mkdir(exist_ok=True)
         with self.hold("plan", wait=True) as is_ours:

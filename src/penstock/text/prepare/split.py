@@ -99,7 +99,7 @@ def make_split(
     if by != TEXT and by not in metadata:
         raise UsageError(
             f"split_by is {by!r}; it must be 'text' or a column that is kept as metadata"
-            + (f" ({', '.join(metadata)})" if metadata else ", and none is")
+            + (f" ({', '.join(metadata)})" if metadata else ", and none is (--metadata)")
             + did_you_mean(by, [TEXT, *metadata])
         )
     if patterns:

@@ -16,7 +16,7 @@ def warn_of_missing_keys(columns: Columns, files: Sequence[TextFile]) -> None:
     wanted = (*columns.metadata, *((columns.spans,) if columns.spans else ()))
     if not wanted or not files:
         return
-    found = {key: None for file in {files[0], files[-1]} for key in _keys(file)}
+    found = {key: None for file in dict.fromkeys((files[0], files[-1])) for key in _keys(file)}
     for name in wanted if found else ():
         if name not in found:
             warnings.warn(

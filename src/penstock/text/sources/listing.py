@@ -112,6 +112,8 @@ def _only_kind(files: Iterable[TextFile]) -> Kind:
     first = dict[Kind, str]()
     for file in files:
         kind = kind_of(file.path)
+        if kind is None and file.path.lower().endswith((".csv", ".tsv")):
+            raise UsageError(f"{file.path}: tables as text are not read; write Parquet or JSONL")
         if kind is None:
             raise UsageError(
                 f"{file.path}: its name does not say what it is; say so with kind='parquet', "

@@ -31,6 +31,14 @@ class Columns:
     spans: str | None = None
     """lists of [start, end, payload], or of objects with `start`, `end` and the payload"""
 
+    def __post_init__(self) -> None:
+        given: Any = self.metadata
+        names = (given,) if isinstance(given, str) else tuple(given)
+        object.__setattr__(self, "metadata", names)
+        for name in (self.text, *names, *(() if self.spans is None else (self.spans,))):
+            if not isinstance(name, str):
+                raise UsageError(f"{name!r:.80} is not the name of a column")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BadRow:

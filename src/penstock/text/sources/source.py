@@ -64,7 +64,10 @@ class Source:
         self._iterable: Iterable[Any] | None = None
         self._is_spent = False
         if self.kind == "text" and self.columns != Columns():
-            raise UsageError("plain text has no columns; they are of Parquet and JSONL")
+            raise UsageError(
+                "plain text has no columns, as Parquet and JSONL have; leave out columns=… "
+                "(--text, --metadata, --spans)"
+            )
         if self.kind != "text" and documents != "line":
             raise UsageError(f"documents={documents!r} is for plain text; these are {self.kind}")
 
@@ -95,6 +98,10 @@ class Source:
         bad_rows: BadRows,
         max_document_bytes: int,
     ) -> None:
+        if columns is not None and not isinstance(columns, Columns):
+            raise UsageError(
+                f"columns is {columns!r:.80}; it must be a Columns, as in Columns(text='body')"
+            )
         self.columns = columns or Columns()
         self.documents = one_of("documents", documents, get_args(Documents))
         self.bad_rows = one_of("bad_rows", bad_rows, get_args(BadRows))

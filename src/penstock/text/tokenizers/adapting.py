@@ -8,6 +8,7 @@ Everything else is asked, as nanochat's loaders ask: lists of texts, one call at
 """
 
 import contextlib
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,7 +57,10 @@ def adapt(tokenizer: Any, num_threads: int = 4) -> Tokenizer:
         known: Tokenizer = tokenizer
         return known
     if not callable(getattr(tokenizer, "encode", None)):
-        raise UsageError(f"the tokenizer is a {type(tokenizer).__name__}, which has no encode()")
+        raise UsageError(
+            f"the tokenizer is of type {type(tokenizer).__name__}, which has no encode(); give one "
+            "that has, or a file's name"
+        )
     asked = AskedTokenizer(tokenizer, num_threads)
     encoding = getattr(tokenizer, "enc", tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -131,7 +135,7 @@ class AskedTokenizer:
         """As the object does it, if it can."""
         if not callable(getattr(self._tokenizer, "decode", None)):
             raise UsageError(f"{self.name} has no decode()")
-        return str(self._tokenizer.decode([int(number) for number in ids]))
+        return str(self._tokenizer.decode([operator.index(number) for number in ids]))
 
     def cut(self, data: Bytes) -> int:
         """Nowhere: what it does with a text is not known."""

@@ -1,5 +1,6 @@
 """From ids back to text, for tokenizers whose tokens are bytes."""
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.errors import UsageError
@@ -15,7 +16,7 @@ def joined(
     """
     names = {number: special.encode() for special, number in specials.items()}
     pieces = []
-    for number in map(int, ids):
+    for number in map(operator.index, ids):
         piece = names.get(number)
         if piece is None:
             if not 0 <= number < len(tokens):

@@ -84,7 +84,8 @@ def _file_of(path: Path) -> Path:
         if not path.exists():
             raise MissingDataError(
                 f"{path}: no such file; give a tokenizer.json, tiktoken ranks, a directory with "
-                'one of them, or "bytes"; nothing is downloaded by name'
+                'one of them, or "bytes"; nothing is downloaded by name (penstock fetch gets a '
+                "tokenizer.json, penstock train-tokenizer makes one)"
                 f"{did_you_mean_path(path) or did_you_mean(str(path), ['bytes'])}"
             )
         return path

@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any
@@ -121,7 +122,7 @@ class HuggingFaceTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `Tokenizer`; the file says how."""
-        numbers = [int(number) for number in ids]
+        numbers = [operator.index(number) for number in ids]
         for number in numbers:
             if not 0 <= number < self.vocab_size:
                 raise unknown_id(number, self.vocab_size, self.name)
