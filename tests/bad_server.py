@@ -63,6 +63,10 @@ class Handler(BaseHTTPRequestHandler):
         if callable(fault):  # changes the file, as somebody else would
             fault(file)
             fault = None
+        if isinstance(fault, bytes):  # all of the answer
+            self.send(fault)
+            self.close_connection = True
+            return
         if isinstance(fault, tuple):  # a status, and headers
             self.send_response(fault[0])
             self.send_headers({"Content-Length": "0"} | fault[1])

@@ -1,11 +1,20 @@
 import subprocess
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.fetching.addresses import expand, find_targets, parse_shards, read_list, read_sums
+from penstock.fetching.addresses import (
+    expand,
+    find_targets,
+    parse_shards,
+    read_list,
+    read_sums,
+    shown,
+)
 
 HASH = "ab" * 32
 ends = st.tuples(st.integers(0, 200), st.integers(0, 12), st.integers(1, 4), st.integers(1, 4))
@@ -83,12 +92,34 @@ def test_shards_that_mean_nothing_are_explained(text):
         (f"https://h/{'a' * 231}", "or be longer than 230 bytes"),
         ("https://h/a b c", "is not a URL, nor a URL and its sha256"),
         ("", "'' is not a URL"),
+        ("http://[::1/x", "'http://\\[::1/x' is not a URL: Invalid IPv6 URL"),
+        ("http://u:secret@[::1/x?token=secret", "'http://…@\\[::1/x\\?…' is not a URL"),
+        ("http://h:port/x", "is not a URL: Port could not be cast"),
+        ("http://h:65536/x", "is not a URL: Port out of range"),
+        ("http://h%00.org/x", "is not the name of a host"),
+        ("http://bücher.example/x", "'bücher.example' is not the name of a host; of names with"),
+        ("http://h/\ud800", "is not a URL"),
         (f"https://h/{{0..1}} {HASH}", "one sha256 for 2 files"),
     ],
 )
 def test_urls_that_cannot_become_files_are_refused(url, message):
     with pytest.raises(UsageError, match=message):
         find_targets([url])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.sampled_from("ab:/[]@?#%{}.0à\x00\ud800 \\"), max_size=20))
+def test_any_text_behind_a_scheme_is_a_url_or_a_usage_error(near):
+    for text in (near, f"{near}/a", f"[{near}/a"):
+        try:
+            targets = find_targets([f"http://{text}"])
+        except UsageError as error:
+            str(error).encode(errors="surrogatepass")
+        else:
+            # What is accepted is what http.client can be asked for.
+            for target in targets:
+                HTTPConnection(urlsplit(target.url).netloc).close()
+                assert shown(target.url).isascii()
 
 
 def test_two_urls_with_one_name_are_refused_and_one_twice_is_one():

@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--header", action="append", default=[], help="as in 'Authorization: Bearer …'"
     )
+    parser.add_argument(
+        "--max-bytes",
+        type=options.size_bytes,
+        metavar="SIZE",
+        help="refuse files that are larger, as in 20GB",
+    )
     parser.add_argument("--workers", type=options.positive, default=8, help="files at once (8)")
     parser.add_argument(
         "--attempts", type=options.positive, default=6, help="failures in a row, per file (6)"
@@ -64,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
                 sha256=read_sums(arguments.sha256_from) if arguments.sha256_from else None,
                 headers=dict(map(_header, arguments.header)),
                 verify=arguments.verify,
+                max_bytes=arguments.max_bytes,
                 workers=arguments.workers,
                 attempts=arguments.attempts,
                 timeout_s=arguments.timeout,

@@ -1,6 +1,7 @@
 """Arguments that several commands share, and how they become views and orders."""
 
 import argparse
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,20 @@ def names(text: str) -> tuple[str, ...]:
     if not all(found):
         raise argparse.ArgumentTypeError(f"{text!r} has an empty name; write url,licence")
     return found
+
+
+def size_bytes(text: str) -> int:
+    """An argparse type: bytes, as in 1000000, 500MB or 2GiB.
+
+    >>> size_bytes("500MB"), size_bytes("2 GiB")
+    (500000000, 2147483648)
+    """
+    found = re.fullmatch(r"([0-9]{1,15})\s*(?:([kKMGT])(i?))?B?", text.strip())
+    if not found or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, as in 1000000, 500MB or 2GiB")
+    thousand = 1024 if found[3] else 1000
+    unit: int = thousand ** " KMGT".index((found[2] or " ").upper())
+    return int(found[1]) * unit
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:

@@ -28,6 +28,7 @@ from penstock.fetching.download import Download, Job, StoppedError
 from penstock.fetching.records import Records
 from penstock.fetching.request import Client
 from penstock.machine.background_thread import StopSignal, call_in_background
+from penstock.new_directory import new_directory
 
 _WORKPLACE = ".fetch"
 _LOOK_S = 0.2  # between two looks at the threads
@@ -72,6 +73,7 @@ def fetch(
     sha256: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
     verify: bool = False,
+    max_bytes: int | None = None,
     workers: int = 8,
     attempts: int = 6,
     timeout_s: float = 30.0,
@@ -86,6 +88,7 @@ def fetch(
         sha256: from names of files to checksums; every file must be there.
         headers: of the requests. They go to the host of a URL, not to where it redirects.
         verify: read the files that are there, and compare them with the checksums they had.
+        max_bytes: a larger file is refused, as soon as the server says its size or it has grown.
         workers: how many files are fetched at once.
         attempts: a file is given up after so many in a row that brought less than 1 MiB.
         timeout_s: an attempt has failed when no byte came for so long.
@@ -108,19 +111,20 @@ def fetch(
         workplace=workplace,
         client=Client(_checked(headers or {}), timeout_s),
         records=Records(workplace / "records.jsonl"),
+        max_bytes=None if max_bytes is None else integer("max_bytes", max_bytes, 1),
         attempts=integer("attempts", attempts, 1),
         backoff_s=backoff_s,
         verify=verify,
         stop=threading.Event(),
         note=notes.append,
     )
-    workplace.mkdir(parents=True, exist_ok=True)
     downloads = [Download(target, job) for target in targets]
 
     def look() -> None:
         progress(_progress(downloads, notes))
 
-    _run(downloads, job.stop, workers, look)
+    with new_directory(workplace):
+        _run(downloads, job.stop, workers, look)
     report = _report(downloads)
     if report.failed:
         others = f" (and {len(report.failed) - 1:,} others)" if len(report.failed) > 1 else ""

@@ -18,6 +18,7 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _SUM_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
 # A dot in front is for the directory of parts and records; a name of theirs is 22 bytes longer.
 _NAME = re.compile(r"[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]*")
+_HOST = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{0,5})?", re.ASCII)
 _MOST_NAME_BYTES = 230
 _MOST_TARGETS = 1_000_000
 
@@ -196,16 +197,33 @@ def _sum_of(name: str, given: str | None, sha256: Mapping[str, str] | None) -> s
 
 
 def _checked(url: str) -> str:
-    url = quote(url.partition("#")[0], safe="%/:=&?~+!$,;'@()*[]")
-    parts = urlsplit(url)
+    try:
+        url = quote(url.partition("#")[0], safe="%/:=&?~+!$,;'@()*[]")
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise UsageError(f"{_without_query(url)!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{url!r}: a URL starts with https:// or http:// and a host")
+        raise UsageError(
+            f"{_without_query(url)!r}: a URL starts with https:// or http:// and a host"
+        )
     if "@" in parts.netloc:
         raise UsageError(
             f"{parts.scheme}://…@{parts.hostname}: give passwords as a header, as in "
             "--header 'Authorization: Bearer …'"
         )
+    if not _HOST.fullmatch(parts.netloc):
+        raise UsageError(
+            f"{_without_query(url)!r}: {unquote(parts.netloc)!r} is not the name of a host; of "
+            "names with other letters than ASCII, write the form that starts with xn--"
+        )
     return url
+
+
+def _without_query(url: str) -> str:
+    """A URL that may not be one, without what may be secret in it."""
+    start, mark, _ = url.partition("?")
+    return re.sub("//[^/]*@", "//…@", start) + (mark and "?…")
 
 
 def _name_of(url: str) -> str:

@@ -1,6 +1,7 @@
 """`Download`: one file from its URL to its name, through failures of all kinds."""
 
 import hashlib
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -11,15 +12,10 @@ from pathlib import Path
 from penstock.atomic import hold_lock
 from penstock.errors import DatasetExistsError
 from penstock.fetching.addresses import Target, shown
+from penstock.fetching.headers import RangeError, RefusedError
 from penstock.fetching.part import Part
 from penstock.fetching.records import Record, Records
-from penstock.fetching.request import (
-    Answer,
-    Client,
-    InterruptedFetchError,
-    RangeError,
-    RefusedError,
-)
+from penstock.fetching.request import Answer, Client, InterruptedFetchError
 
 _CHUNK_BYTES = 1 << 18
 # An attempt that brought this much was no failure to count: a long file over a bad line ends, too.
@@ -41,6 +37,8 @@ class Job:
     """where parts, locks and records are"""
     client: Client
     records: Records
+    max_bytes: int | None
+    """a file that is larger is refused"""
     attempts: int
     backoff_s: float
     verify: bool
@@ -156,19 +154,22 @@ class Download:
         """Ask the server once, and say whether the file is here; if not, the part is gone."""
         try:
             answer = self._job.client.get(self.target.url, part.size_bytes)
-        except RangeError:
+        except RangeError as error:
             if not part.size_bytes:
-                raise RefusedError("the server sends a range that was not asked for") from None
-            return self._start_over(part, "the server has no more of it")
+                raise RefusedError(str(error)) from None
+            return self._start_over(part, str(error))
         with answer:
             sha256 = self.target.sha256 or answer.sha256
             answer.check(self.target.name, sha256)
             self.total_bytes = answer.total_bytes
-            identity = self._identity(answer, sha256)
+            identity = self._identity(answer, sha256, answer.total_bytes)
+            if answer.start == 0 and self._is_right(answer, sha256):
+                return True
+            self._check_size(answer, part)
             if answer.start == 0:
-                if self._is_right(answer, sha256):
-                    return True
                 part.begin(identity)
+            elif part.is_of(self._identity(answer, sha256, None)):
+                part.rename(identity)  # it came in chunks so far, and nobody said how long it is
             elif not part.is_of(identity):
                 return self._start_over(part, "it is another file now")
             self._receive(answer, part)
@@ -187,13 +188,29 @@ class Download:
         part.discard()
         return False
 
-    def _identity(self, answer: Answer, sha256: str | None) -> str | None:
+    def _identity(self, answer: Answer, sha256: str | None, total: int | None) -> str | None:
         """What must be the same for a part to be gone on with.
 
         It is compared here, not by the server (If-Range): some servers ignore that, some then
         always send the whole file, and a part needs nothing but its name beside it.
         """
-        return sha256 or (answer.validator and f"{self.target.url} {answer.validator}")
+        known = sha256 or (answer.validator and f"{self.target.url} {answer.validator}")
+        return known and f"{known} {total}"
+
+    def _check_size(self, answer: Answer, part: Part) -> None:
+        """Refuse a file that is larger than the user allows, or than the disk has room for."""
+        total_bytes, max_bytes = answer.total_bytes, self._job.max_bytes
+        if total_bytes is None:
+            return
+        if max_bytes is not None and total_bytes > max_bytes:
+            raise RefusedError(_too_large(f"it has {total_bytes:,} bytes", max_bytes))
+        disk = os.statvfs(self._job.workplace)
+        free_bytes = disk.f_bavail * disk.f_frsize + part.size_bytes
+        if disk.f_blocks and total_bytes > free_bytes:  # some network disks do not know
+            raise RefusedError(
+                f"it has {total_bytes:,} bytes, and the disk has room for {free_bytes:,}; make "
+                "room and call it again"
+            )
 
     def _is_right(self, answer: Answer, sha256: str | None) -> bool:
         """Whether the file that is here is the server's, as far as its answer tells."""
@@ -217,11 +234,23 @@ class Download:
 
     def _receive(self, answer: Answer, part: Part) -> None:
         self.size_bytes = part.size_bytes
+        total_bytes, max_bytes = answer.total_bytes, self._job.max_bytes
         while data := answer.read(_CHUNK_BYTES):
+            arrived_bytes = part.size_bytes + len(data)
+            if total_bytes is not None and arrived_bytes > total_bytes:
+                part.discard()
+                raise RefusedError(f"the server sends more than the {total_bytes:,} bytes it said")
+            if max_bytes is not None and arrived_bytes > max_bytes:
+                part.discard()
+                raise RefusedError(_too_large("it goes on", max_bytes))
             part.write(data)
             self.received_bytes += len(data)
             self.size_bytes = part.size_bytes
             if self._job.stop.is_set():
                 raise StoppedError
-        if answer.total_bytes is not None and part.size_bytes != answer.total_bytes:
-            raise InterruptedFetchError(f"cut off before its {answer.total_bytes:,} bytes had come")
+        if total_bytes is not None and part.size_bytes != total_bytes:
+            raise InterruptedFetchError(f"cut off before its {total_bytes:,} bytes had come")
+
+
+def _too_large(what: str, max_bytes: int) -> str:
+    return f"{what}, more than max_bytes={max_bytes:,} (--max-bytes) allows"

@@ -50,6 +50,12 @@ class Part:
         """Whether the bytes so far are of the file with this identity."""
         return identity is not None and self._path == self._path_of(identity)
 
+    def rename(self, identity: str | None) -> None:
+        """Note what else is known of the file by now."""
+        assert self._path is not None
+        assert identity is not None
+        self._path = self._path.rename(self._path_of(identity))
+
     def begin(self, identity: str | None) -> None:
         """Start with the first byte; without an identity, nobody will go on with this part."""
         self.discard()

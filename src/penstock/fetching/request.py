@@ -23,15 +23,17 @@ from urllib.request import (
 )
 
 from penstock._version import __version__
+from penstock.fetching.headers import (
+    RangeError,
+    RefusedError,
+    body_length,
+    body_range,
+    only_value,
+)
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _LINKED = "X-Linked-ETag"
 _LATER = {408, 425, 429}
 _SUFFIXES = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)}
-
-
-class RefusedError(Exception):
-    """Asking again would not help."""
 
 
 class InterruptedFetchError(Exception):
@@ -41,10 +43,6 @@ class InterruptedFetchError(Exception):
         super().__init__(reason)
         self.wait_s = wait_s
         """how long the server wants to be left alone"""
-
-
-class RangeError(Exception):
-    """The server has no such range, or answers with another."""
 
 
 class Client:
@@ -108,21 +106,18 @@ class Answer:
         headers = response.headers
         if response.status not in (200, 206):
             raise RefusedError(f"HTTP {response.status} {response.reason}, not the file")
-        self._encoding = headers.get("Content-Encoding", "identity").strip().lower()
-        self.start, self.total_bytes = 0, response.length
+        self._encoding = (only_value(headers, "Content-Encoding") or "identity").lower()
+        self.start, self.total_bytes = 0, body_length(headers)
         # Some servers answer a range with status 200: the header is what counts.
         if response.status == 206 or "Content-Range" in headers:
-            found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
-            if not found or int(found[1]) != asked_from:
-                raise RangeError
-            self.start, self.total_bytes = asked_from, int(found[3])
+            self.start, self.total_bytes = asked_from, body_range(headers, asked_from)
         self._shows_its_end = self.total_bytes is not None or bool(response.chunked)
         linked: str = getattr(response, "linked", headers.get(_LINKED, ""))
         digits = linked.removeprefix("W/").strip('"').lower()
         self.sha256 = digits if re.fullmatch("[0-9a-f]{64}", digits) else None
         """Hugging Face says it of large files; an ETag of 64 digits can be any other hash"""
-        etag = headers.get("ETag", "")
-        date = headers.get("Last-Modified")
+        etag = only_value(headers, "ETag") or ""
+        date = only_value(headers, "Last-Modified")
         dated = date and f"{date} {self.total_bytes}"
         self.validator = etag if etag.startswith('"') else dated
         """what changes when the file does"""
@@ -188,7 +183,7 @@ def _of_status(error: HTTPError, start: int) -> Exception:
         f"HTTP {error.code} {str(error.reason).splitlines()[0] if error.reason else ''}".strip()
     )
     if error.code == 416 and start:
-        return RangeError()
+        return RangeError("the server has no more of it")
     if error.code in _LATER or error.code >= 500:
         return InterruptedFetchError(status, _wait_s(error.headers.get("Retry-After", "")))
     if error.code in (401, 403):
@@ -207,7 +202,7 @@ def _wait_s(retry_after: str) -> float:
         return float(retry_after)
     try:
         date = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)

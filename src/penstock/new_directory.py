@@ -1,0 +1,23 @@
+"""Directories that are there only if something is in them."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.errors import DatasetExistsError
+
+
+@contextlib.contextmanager
+def new_directory(path: Path) -> Iterator[None]:
+    """Make a directory and those above it; at the end remove the new ones that are still empty."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise DatasetExistsError(f"{path}: a file is in the way; choose another path") from None
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # of the first that is not empty
+            for each in missing:
+                each.rmdir()
