@@ -62,7 +62,8 @@ def test_documents_come_back_in_their_order(tmp_path_factory, texts, shard_chars
     assert report.num_documents == len(texts)
     assert report.num_characters == sum(map(len, texts))
     assert report.num_bytes == sum(len(text.encode()) for text in texts)
-    assert sorted(p.name for p in (directory / "out").iterdir()) == [p.name for p in report.files]
+    written = sorted(path.name for path in (directory / "out").iterdir())
+    assert written == [".finished.json", *(path.name for path in report.files)]
 
 
 def test_shards_are_as_nanochat_writes_them(tmp_path):
@@ -189,7 +190,7 @@ def test_bad_rows_are_skipped_and_told(tmp_path):
         assert "line 2" in report.places[0]
     with pytest.raises(FormatError, match="line 2"):
         repack(tmp_path / "a.jsonl", tmp_path / "refused")
-    assert not list((tmp_path / "refused").iterdir())
+    assert not (tmp_path / "refused").exists()
 
 
 @pytest.mark.parametrize("to", ["parquet", "jsonl", "text"])
@@ -200,7 +201,7 @@ def test_a_shard_that_is_begun_goes_when_something_fails(tmp_path, to):
     with pytest.raises(FormatError, match="line 9,001"):  # and no warning from what is forgotten
         repack(tmp_path / "a.jsonl", tmp_path / "out", to=to)
     gc.collect()
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_document_that_is_too_long_is_a_bad_row(tmp_path):
@@ -229,6 +230,7 @@ def test_mistakes_are_answered(tmp_path):
     small = Source(tmp_path / "a.txt", documents="file", max_document_bytes=4)
     with pytest.raises(FormatError, match="longer than max_document_bytes=4"):
         repack(small, tmp_path / "out")
-    repack(tmp_path / "a.txt", tmp_path / "out")
-    with pytest.raises(DatasetExistsError, match="is in the way"):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").touch()
+    with pytest.raises(DatasetExistsError, match=r"is not empty \(notes is there\)"):
         repack(tmp_path / "a.txt", tmp_path / "out")

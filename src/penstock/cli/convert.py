@@ -5,7 +5,7 @@
   penstock convert data/fineweb out --to llmbatch --seq-len 513 --batch-size 32 --seed 0
 
 Whole documents go into every file. A run that was killed goes on where it was: call it again (with
---seed it starts anew). What the new format cannot hold is said.
+--seed it starts anew); if all is done, it says so. What the new format cannot hold is said.
 """
 
 import argparse
@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         f", {report.num_resumed:,} shards of an earlier run kept" if report.num_resumed else ""
     )
     num_files = len(report.files)
+    if report.was_finished:
+        print(f"{arguments.destination}: all of it was done before; nothing was written")
     print(
         f"{report.num_records:,} of {data.num_records:,} records, {data.num_documents:,} "
         f"documents, in {num_files:,} {'file' if num_files == 1 else 'files'} of "

@@ -5,7 +5,8 @@
   penstock repack notes.txt --documents block --out corpus --to jsonl
 
 Shards have about 250 million characters. Parquet has row groups of 1024 and zstd, as nanochat's
-files; JSONL and text are .zst files. A run that was killed goes on where it was: call it again.
+files; JSONL and text are .zst files. A run that was killed goes on where it was: call it again; if
+all is done, it says so.
 """
 
 import argparse
@@ -52,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
             progress=bar.advance,
         )
     num_files = len(report.files)
+    if report.was_finished:
+        print(f"{arguments.out}: all of it was done before; nothing was written")
     print(
         f"{report.num_documents:,} documents, {report.num_characters:,} characters, in "
         f"{num_files:,} {'file' if num_files == 1 else 'files'} in {arguments.out}"

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from penstock.arguments import integer, one_of
@@ -55,6 +54,8 @@ class ConvertReport:
     """shards that an earlier run had written"""
     lost: tuple[str, ...]
     """one sentence for everything that is not in the new files"""
+    was_finished: bool = False
+    """whether an earlier call had done all of it"""
 
 
 def convert(
@@ -69,7 +70,9 @@ def convert(
     seed: int | None = None,
     progress: Progress = lambda num_bytes: None,
 ) -> ConvertReport:
-    """Write a dataset in another format, into the directory `path`.
+    """Write a dataset in another format, into the directory `path`; call it again after a crash.
+
+    What is finished is not written again: the same call then returns the same report.
 
     Arguments:
         data: what `penstock.open` gave.
@@ -97,14 +100,23 @@ def convert(
     fields = fields_for(data, target)
     directory = Path(path).absolute()
     lost = tuple(losses(data, to, target, fields, rows))
-    if rows is not None and seed is not None:
-        return _shuffle_rows(data, directory, rows, seed, shard_bytes, lost, progress)
-    new_shards = cut(data, fields, target, shard_bytes, rows)
-    what = f"{data.fingerprint} {data.documents_fingerprint} {to} {fields} {shard_bytes} {rows}"
-    what += f" {_times(data)}"
     workers = integer("workers", workers or num_processors(), 1)
-    job = Job(directory, xxhash.xxh3_128_hexdigest(what.encode()))
-    with job.begin():
+    wanted = {
+        "source": [data.fingerprint, data.documents_fingerprint, *_times(data)],
+        "to": to,
+        "fields": str(fields),
+        "shard_bytes": shard_bytes,
+        "seq_len": rows and rows.seq_len,
+        "batch_size": rows and rows.batch_size,
+        "seed": seed,
+    }
+    job = Job(directory, wanted, _differences)
+    if rows is not None and seed is not None:
+        return _shuffle_rows(data, directory, rows, seed, shard_bytes, job, lost, progress)
+    with job.begin() as done:
+        if done is not None:
+            return _report(directory, done, lost, was_finished=True)
+        new_shards = cut(data, fields, target, shard_bytes, rows)
         done = {shard.name: job.find_done(shard.name) for shard in new_shards}
         todo = [shard for shard in new_shards if done[shard.name] is None]
         progress(
@@ -118,14 +130,40 @@ def convert(
         written = job.run({p.name: p.writer(target, advance) for p in todo}, workers)
         shards = {shard.name: done[shard.name] or written[shard.name] for shard in new_shards}
         _publish(directory, to, data, fields, shards)
-    files = [(name, file) for stored in shards.values() for name, file in stored.items()]
+        files = {
+            name: file.size_bytes for stored in shards.values() for name, file in stored.items()
+        }
+        num_records = sum(shard.num_records for shard in new_shards)
+        made = {"files": list(files), "num_records": num_records, "size_bytes": sum(files.values())}
+        job.finish([directory / name for name in files], made)
+    return _report(directory, made, lost, num_resumed=len(new_shards) - len(todo))
+
+
+def _report(
+    directory: Path,
+    made: Mapping[str, Any],
+    lost: tuple[str, ...],
+    *,
+    num_resumed: int = 0,
+    was_finished: bool = False,
+) -> ConvertReport:
     return ConvertReport(
-        files=tuple(directory / name for name, _ in files),
-        num_records=sum(shard.num_records for shard in new_shards),
-        size_bytes=sum(file.size_bytes for _, file in files),
-        num_resumed=len(new_shards) - len(todo),
+        files=tuple(directory / name for name in made["files"]),
+        num_records=made["num_records"],
+        size_bytes=made["size_bytes"],
+        num_resumed=num_resumed,
         lost=lost,
+        was_finished=was_finished,
     )
+
+
+def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    """What differs, in words."""
+    if mine["source"] != theirs["source"]:
+        yield "the source is another one, or has changed since"
+    for name in sorted(set(mine) - {"source"}):
+        if mine[name] != theirs[name]:
+            yield f"{name} is {theirs[name]} there, {mine[name]} here"
 
 
 def _times(data: Dataset) -> list[int]:
@@ -202,11 +240,15 @@ def _shuffle_rows(
     rows: Rows,
     seed: int,
     shard_bytes: int,
+    job: Job,
     lost: tuple[str, ...],
     progress: Progress,
 ) -> ConvertReport:
     from penstock.write.llmbatch import write_batch_dataset
 
+    done = job.find_report()
+    if done is not None:
+        return _report(directory, done, lost, was_finished=True)
     num_rows = data.num_records // rows.seq_len
     per_read = max(1, CHUNK_BYTES // (rows.seq_len * data.fields.itemsize))
 
@@ -228,11 +270,11 @@ def _shuffle_rows(
         seed,
         batches_per_file=per_file,
     )
-    files = tuple(sorted(directory.glob("*.batch")))
-    return ConvertReport(
-        files=files,
-        num_records=num_batches * rows.batch_size * rows.seq_len,
-        size_bytes=sum(file.stat().st_size for file in files),
-        num_resumed=0,
-        lost=lost,
-    )
+    files = sorted(directory.glob("*.batch"))
+    made = {
+        "files": [file.name for file in files],
+        "num_records": num_batches * rows.batch_size * rows.seq_len,
+        "size_bytes": sum(file.stat().st_size for file in files),
+    }
+    job.finish(files, made)
+    return _report(directory, made, lost)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import xxhash
 
 from penstock.arguments import integer, one_of
 from penstock.atomic import sync_directory
@@ -25,6 +24,7 @@ from penstock.formats.files import MOST
 from penstock.formats.shard import TOKEN
 from penstock.machine.processors import num_processors
 from penstock.text.batch import TextBatch
+from penstock.text.prepare.plan import relax_source, source_differences
 from penstock.text.prepare.statistics import MOST_PLACES, Statistics
 from penstock.text.sources import BadRow, Paths, Slice, Source
 from penstock.text.sources.rows import too_long
@@ -55,6 +55,8 @@ class RepackReport:
     """bad rows that were left out"""
     places: tuple[str, ...]
     """where the first of them are, and what is wrong with them"""
+    was_finished: bool = False
+    """whether an earlier call had done all of it"""
 
 
 def repack(
@@ -68,6 +70,8 @@ def repack(
     progress: Callable[[int], None] = lambda num_bytes: None,
 ) -> RepackReport:
     r"""Write the documents of a source into shards; call it again to go on after a crash.
+
+    What is finished is not written again: the same call then returns the same report.
 
     Arguments:
         source: files, directories or patterns; or a `Source`, which says more about them.
@@ -100,15 +104,19 @@ def repack(
     workers = integer("workers", workers or num_processors(), 1)
     source.warn_of_missing_keys()
     directory = Path(out).absolute()
-    identity = json.dumps([source.identity(), to, shard_chars, seed])
-    job = Job(directory, xxhash.xxh3_128_hexdigest(identity.encode()))
+    wanted = {"to": to, "shard_chars": shard_chars, "shuffle": seed, "source": source.identity()}
+    job = Job(directory, wanted, _differences)
 
     def advance(num_bytes: int) -> None:
         job.check()
         progress(num_bytes)
 
     work = _Work(source=source, to=to, shard_chars=shard_chars, advance=advance)
-    with job.begin():
+    with job.begin() as done:
+        if done is not None:
+            files = tuple(directory / name for name in done.pop("files"))
+            done["places"] = tuple(done["places"])
+            return RepackReport(files=files, was_finished=True, **done)
         skipped = Statistics()
         if seed is None:
             shards = work.of_slices()
@@ -123,7 +131,17 @@ def repack(
         _remove_unshuffled(directory / _UNSHUFFLED)
         for path in counts:
             path.unlink()
+        job.finish(files, {"files": [path.name for path in files], **report})
     return RepackReport(files=files, **report)
+
+
+def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    """What differs, in words."""
+    for name in ("to", "shard_chars", "shuffle"):
+        if mine[name] != theirs[name]:
+            yield f"{name} is {theirs[name]} there, {mine[name]} here"
+    here, there = mine["source"], theirs["source"]
+    yield from source_differences(here, relax_source(here, there))
 
 
 def _remove_unshuffled(unshuffled: Path) -> None:

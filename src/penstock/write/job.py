@@ -2,16 +2,18 @@
 
     unfinished.json    what is being made here; whoever finds it does not open this as data
     NAME.done.json     the files of a shard that has them all, under their names and synced
+    .finished.json     what was made here, for whoever calls for the same again
 
-Both go when the manifest is there.
+The first two go when the last is there.
 """
 
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 from penstock.atomic import (
     TEMPORARY,
@@ -25,68 +27,128 @@ from penstock.atomic import (
 from penstock.errors import DatasetExistsError
 from penstock.formats.detection import UNFINISHED
 from penstock.machine.background_thread import StopSignal, call_in_background
+from penstock.new_directory import new_directory
 
 OpenNew = Callable[[str], OpenFile]
 WriteShard = Callable[[OpenNew], None]
 """writes one shard into files that it opens by what their names end in"""
 Stored = Mapping[str, Written]
 
+FINISHED = ".finished.json"
+"""hidden, since those who read text or tokens take every other name for theirs"""
+
 _LOCK, _DONE = "convert", ".done.json"
+_MOST_DIFFERENCES = 5
 _TEMPORARY = re.compile(rf".+{TEMPORARY}")
 
 
 class Job:
-    """What is written into `directory`; another `identity` there is refused."""
+    """What is written into `directory`. `wanted`, for JSON, is all that decides the result."""
 
-    def __init__(self, directory: Path, identity: str) -> None:
-        self._directory, self._identity = directory, identity
+    def __init__(
+        self,
+        directory: Path,
+        wanted: Mapping[str, Any],
+        differences: Callable[[Any, Any], Iterable[str]],
+    ) -> None:
+        self._directory, self._wanted = directory, json.loads(json.dumps(wanted))
+        self._differences = differences
+        """says in words how what is wanted here differs from what was wanted there"""
         self._stop = StopSignal()
 
     @contextlib.contextmanager
-    def begin(self) -> Iterator[None]:
-        """Be the only one at work there; when the block ends well, the marks go."""
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise DatasetExistsError(f"{self._directory}: a file is in the way") from None
+    def begin(self) -> Iterator[Any]:
+        """Be the only one at work there. Yields what was reported if all is done, else None."""
+        report = self.find_report()
+        if report is not None:
+            yield report
+            return
         mark = self._directory / UNFINISHED
-        with hold_lock(self._directory, _LOCK):
+        with new_directory(self._directory), hold_lock(self._directory, _LOCK):
             self._refuse_others(mark)
             for path in self._directory.iterdir():
                 if _TEMPORARY.fullmatch(path.name):
                     path.unlink()  # of a run that was killed
-            publish(mark, json.dumps({"identity": self._identity}))
+            publish(mark, json.dumps({"wanted": self._wanted}))
             try:
-                yield
+                yield None
             except BaseException:
                 ours = (mark.name, lock_name(_LOCK))
                 if all(path.name in ours for path in self._directory.iterdir()):
                     mark.unlink()  # there is nothing to go on with
                 raise
-            mark.unlink()  # first: what is finished opens, whatever marks are left
-            for done in self._directory.glob(f"*{_DONE}"):
-                done.unlink()
+
+    def finish(self, files: Iterable[Path], report: Any) -> None:
+        """Note what was made, so that the same job finds it done; then the marks go."""
+        sizes = {path.name: path.stat().st_size for path in files}
+        done = {"wanted": self._wanted, "files": sizes, "report": report}
+        publish(self._directory / FINISHED, json.dumps(done))
+        self._remove_marks()
+
+    def _remove_marks(self) -> None:
+        (self._directory / UNFINISHED).unlink(missing_ok=True)  # first: what is finished opens
+        for done in self._directory.glob(f"*{_DONE}"):
+            done.unlink(missing_ok=True)
+
+    def find_report(self) -> Any:
+        """What was reported, if this job is done; refuses to replace what another one made."""
+        path = self._directory / FINISHED
+        try:
+            done = json.loads(path.read_bytes())
+            differences = list(self._differences(self._wanted, done["wanted"]))
+            sizes, report = dict(done["files"]), done["report"]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise DatasetExistsError(
+                f"{path}: cannot be read, so that nobody knows what is finished here; choose "
+                "another path"
+            ) from None
+        self._refuse_differences(
+            differences, f"{self._directory}: was made from something else", "remove this one"
+        )
+        for name, size_bytes in sizes.items():
+            file = self._directory / name
+            if not file.exists() or file.stat().st_size != size_bytes:
+                raise DatasetExistsError(
+                    f"{file}: is missing or has changed since it was written; remove "
+                    f"{self._directory} to write all of it again, or choose another path"
+                )
+        if (self._directory / UNFINISHED).exists():
+            self._remove_marks()  # of a run that was killed when all was done
+        return report
 
     def _refuse_others(self, mark: Path) -> None:
-        """Go on with what this job began, or begin in an empty directory."""
+        """Go on with what this job began, or begin where nothing is done yet."""
         if not mark.exists():
             for path in sorted(self._directory.iterdir()):
                 is_mark = path.name.startswith(mark.name) and _TEMPORARY.fullmatch(path.name)
                 if path.name != lock_name(_LOCK) and not is_mark:
                     raise DatasetExistsError(
-                        f"{path}: is in the way, as is all that is here; choose another path, or "
-                        "an empty directory"
+                        f"{self._directory}: is not empty ({path.name} is there); choose another "
+                        "path, or an empty directory"
                     )
             return
         try:
-            identity = json.loads(mark.read_bytes())["identity"]
-        except (ValueError, TypeError, KeyError):
-            identity = None
-        if identity != self._identity:
-            raise DatasetExistsError(
-                f"{mark}: of another conversion, with other options, or of a source that has "
-                "changed since; choose another path, or remove what is here"
+            differences = list(
+                self._differences(self._wanted, json.loads(mark.read_bytes())["wanted"])
             )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            differences = ["it was begun by another version of Penstock, or is damaged"]
+        worthless = (mark.name, lock_name(_LOCK))
+        if not all(
+            path.name in worthless or _TEMPORARY.fullmatch(path.name)
+            for path in self._directory.iterdir()
+        ):
+            self._refuse_differences(
+                differences, f"{mark}: cannot go on with what was begun here", "remove what is here"
+            )
+
+    def _refuse_differences(self, differences: list[str], what: str, remedy: str) -> None:
+        if differences:
+            more = "; …" if len(differences) > _MOST_DIFFERENCES else ""
+            shown = "; ".join(differences[:_MOST_DIFFERENCES])
+            raise DatasetExistsError(f"{what}: {shown}{more}; choose another path, or {remedy}")
 
     def check(self) -> None:
         """End a thread at work, if another one has failed."""

@@ -88,18 +88,8 @@ class Plan:
         return cls(split=split, tasks=tasks, **values)
 
     def relax(self, found: "Plan") -> "Plan":
-        """The plan that was found, with bad rows treated as in this one, where that may change.
-
-        What is done while they are refused has none: they may be skipped from then on, and rows
-        that were too long may be long enough.
-        """
-        here, there = self.source, dict(found.source)
-        if there["bad_rows"] == "refuse":
-            there["bad_rows"] = here["bad_rows"]
-            there["max_document_bytes"] = max(
-                here["max_document_bytes"], there["max_document_bytes"]
-            )
-        return replace(found, source=there)
+        """The plan that was found, with bad rows treated as in this one, where that may change."""
+        return replace(found, source=relax_source(self.source, found.source))
 
     def check_agrees(self, found: "Plan", path: Path) -> None:
         """Refuse to go on with a plan that is not this one."""
@@ -126,11 +116,24 @@ def check_number_of_tasks(tasks: tuple[Slice, ...], task_bytes: int) -> None:
         )
 
 
+def relax_source(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """The source that was found, with bad rows treated as in this one, where that may change.
+
+    What is done while they are refused has none: they may be skipped from then on, and rows that
+    were too long may be long enough.
+    """
+    there = dict(theirs)
+    if there["bad_rows"] == "refuse":
+        there["bad_rows"] = mine["bad_rows"]
+        there["max_document_bytes"] = max(mine["max_document_bytes"], there["max_document_bytes"])
+    return there
+
+
 def _differences(mine: Plan, theirs: Plan) -> Iterator[str]:
     """What differs, in words."""
     if mine.tokenizer["fingerprint"] != theirs.tokenizer["fingerprint"]:
         yield f"another tokenizer ({theirs.tokenizer['name']} there, {mine.tokenizer['name']} here)"
-    yield from _source_differences(mine.source, theirs.source)
+    yield from source_differences(mine.source, theirs.source)
     for name in ("add", "shuffle", "span_unit", "shard_bytes", "task_bytes"):
         there, here = getattr(theirs, name), getattr(mine, name)
         if there != here:
@@ -139,7 +142,8 @@ def _differences(mine: Plan, theirs: Plan) -> Iterator[str]:
         yield f"split is {theirs.split.rule!r} there, {mine.split.rule!r} here"
 
 
-def _source_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+def source_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    """What differs between two sources, in words."""
     here, there = json.loads(json.dumps(mine)), theirs
     if here.get("iterable"):
         yield "documents that come from Python cannot be read a second time"

@@ -1,0 +1,139 @@
+"""Commands that are called again: when all is done, for something else, after a failure."""
+
+import json
+import os
+
+import pytest
+
+import penstock
+from penstock.cli import main
+from penstock.conversion import convert
+from penstock.errors import DatasetExistsError
+from penstock.text.repacking import repack
+from penstock.text.sources import Source
+
+
+def state_of(directory):
+    """Every file with its content and its time."""
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def dataset(path, documents=((1, 2, 3), (4, 5))):
+    with penstock.Writer(path, vocab_size=100) as writer:
+        for document in documents:
+            writer.append(document)
+    return penstock.open(path)
+
+
+@pytest.fixture
+def lines(tmp_path):
+    path = tmp_path / "lines of text.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two"}\n')
+    return path
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_a_finished_repack_says_so_and_writes_nothing(tmp_path, lines, capsys, shuffle):
+    out = tmp_path / "out"
+    first = repack(lines, out, shuffle=shuffle)
+    before = state_of(out)
+    again = repack(lines, out, shuffle=shuffle, workers=1)
+    assert (again.was_finished, first.was_finished) == (True, False)
+    assert (again.files, again.num_characters) == (first.files, first.num_characters)
+    command = ["repack", str(lines), "--out", str(out), "--bad-rows", "skip"]
+    assert main([*command, *([] if shuffle is None else ["--shuffle", "3"])]) == 0
+    assert "all of it was done before; nothing was written" in capsys.readouterr().out
+    assert state_of(out) == before
+
+
+def test_a_finished_repack_notices_that_something_else_is_wanted(tmp_path, lines):
+    out = tmp_path / "out"
+    repack(lines, out)
+    for options, difference in [
+        ({"to": "jsonl"}, "to is parquet there, jsonl here"),
+        ({"shuffle": 1}, "shuffle is None there, 1 here"),
+        ({"shard_chars": 5}, "shard_chars is 250000000 there, 5 here"),
+    ]:
+        with pytest.raises(DatasetExistsError, match=f"{difference}; choose another path"):
+            repack(lines, out, **options)
+    (tmp_path / "more.jsonl").write_text('{"text": "three"}')
+    with pytest.raises(DatasetExistsError, match=r"more\.jsonl was not among the files"):
+        repack([lines, tmp_path / "more.jsonl"], out)
+    lines.write_text('{"text": "three"}')
+    with pytest.raises(DatasetExistsError, match=r"lines of text\.jsonl has changed since"):
+        repack(lines, out)
+    with pytest.raises(DatasetExistsError, match="documents that come from Python cannot be"):
+        repack(Source.from_documents(["one"]), out)
+
+
+@pytest.mark.parametrize("options", [{"to": "flat"}, {"to": "penstock", "shard_bytes": 2}])
+def test_a_finished_convert_says_so_and_writes_nothing(tmp_path, options):
+    data, out = dataset(tmp_path / "in"), tmp_path / "out"
+    first = convert(data, out, **options)
+    before = state_of(out)
+    again = convert(penstock.open(tmp_path / "in"), out, **options)
+    assert (again.was_finished, first.was_finished) == (True, False)
+    assert (again.files, again.size_bytes, again.lost) == (
+        first.files,
+        first.size_bytes,
+        first.lost,
+    )
+    assert state_of(out) == before
+
+
+def test_a_finished_convert_with_a_seed_says_so(tmp_path):
+    data = dataset(tmp_path / "in")
+    options = {"to": "llmbatch", "seq_len": 2, "batch_size": 1, "seed": 5}
+    first = convert(data, tmp_path / "out", **options)
+    assert convert(data, tmp_path / "out", **options).files == first.files
+    with pytest.raises(DatasetExistsError, match="seed is 5 there, 6 here"):
+        convert(data, tmp_path / "out", **options | {"seed": 6})
+
+
+def test_a_finished_convert_notices_that_something_else_is_wanted(tmp_path):
+    data, out = dataset(tmp_path / "in"), tmp_path / "out"
+    convert(data, out, "flat")
+    with pytest.raises(DatasetExistsError, match="shard_bytes is 1073741824 there, 8 here"):
+        convert(data, out, "flat", shard_bytes=8)
+    other = dataset(tmp_path / "other", [[1, 2, 3], [4, 6]])
+    with pytest.raises(DatasetExistsError, match="source is another one, or has changed since"):
+        convert(other, out, "flat")
+
+
+def test_what_was_finished_and_is_harmed_is_not_called_done(tmp_path, lines):
+    data = dataset(tmp_path / "in")
+    for out, again in [
+        (tmp_path / "a", lambda: repack(lines, tmp_path / "a")),
+        (tmp_path / "b", lambda: convert(data, tmp_path / "b", "flat")),
+    ]:
+        file = again().files[0]
+        content = file.read_bytes()
+        for harm in (file.unlink, lambda file=file, content=content: file.write_bytes(content[1:])):
+            harm()
+            with pytest.raises(DatasetExistsError, match="is missing or has changed since it was"):
+                again()
+        (out / ".finished.json").write_text("[]")
+        with pytest.raises(DatasetExistsError, match="nobody knows what is finished here"):
+            again()
+
+
+def test_a_run_killed_before_its_marks_went_is_finished(tmp_path, lines):
+    out = tmp_path / "out"
+    first = repack(lines, out)
+    wanted = json.loads((out / ".finished.json").read_text())["wanted"]
+    (out / "unfinished.json").write_text(json.dumps({"wanted": wanted}))
+    (out / "00000.done.json").write_text("{}")
+    assert repack(lines, out).files == first.files
+    assert sorted(os.listdir(out)) == [".finished.json", "shard_00000.parquet"]
+
+
+def test_bad_rows_may_be_skipped_by_the_call_that_goes_on(tmp_path):
+    rows = ['{"text": "%s"}' % ("x" * 100)] * 50 + ["{broken"]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    with pytest.raises(penstock.errors.FormatError, match="bad_rows='skip'"):
+        repack(tmp_path / "a.jsonl", tmp_path / "out", shard_chars=1000, workers=1)
+    assert list((tmp_path / "out").glob("*.done.json"))
+    source = Source(tmp_path / "a.jsonl", bad_rows="skip")
+    report = repack(source, tmp_path / "out", shard_chars=1000, workers=1)
+    assert (report.num_documents, report.skipped) == (50, 1)
