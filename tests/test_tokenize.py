@@ -194,10 +194,13 @@ def test_millions_of_tiny_documents_and_empty_files(tmp_path):
     assert data.records(1_999_998, 2_000_000).tolist() == [ord("x"), 256]
 
 
-def test_nothing_but_empty_files_is_an_empty_dataset(tmp_path):
+def test_nothing_but_empty_files_is_an_empty_dataset_only_if_allowed(tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_bytes(b"")
-    report = tokenize(tmp_path, val_fraction=0.5, shuffle=1)
+    with pytest.raises(UsageError, match="no document in 1 files; nothing was written"):
+        tokenize(tmp_path, val_fraction=0.5, shuffle=1)
+    assert not (tmp_path / "out").exists()
+    report = tokenize(tmp_path, val_fraction=0.5, shuffle=1, allow_empty=True)
     assert report.documents == 0
     assert penstock.open(tmp_path / "out" / "train").num_documents == 0
 
@@ -875,7 +878,7 @@ def test_what_is_there_is_not_touched(tmp_path, corpus):
         tokenize(tmp_path, add="none")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(DatasetExistsError, match=r"notes.txt: is in the way"):
+    with pytest.raises(DatasetExistsError, match=r"is not empty \(notes.txt is there\)"):
         tokenize(tmp_path, "mine")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(DatasetExistsError, match="file: a file is in the way"):

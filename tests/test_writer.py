@@ -579,7 +579,7 @@ def test_a_full_disk_is_an_error_and_harms_nothing_that_was_finished(small_disk)
         for _ in range(1000):
             writer.append([7] * 1000)
     assert caught.value.errno == errno.ENOSPC
-    assert names_in(small_disk / "new") == []
+    assert not (small_disk / "new").exists()
     assert tokens_of(small_disk / "old") == list(range(100))
     assert verify(penstock.open(small_disk / "old")) == []
     assert tokens_of(write(small_disk / "new", [1, 2])) == [1, 2]
@@ -592,7 +592,7 @@ def test_a_disk_that_is_full_only_for_the_manifest_leaves_nothing(small_disk):
 
     with pytest.raises(OSError, match="No space left"):
         write_with_a_large_manifest()
-    assert names_in(small_disk / "new") == []
+    assert not (small_disk / "new").exists()
     write(small_disk / "parts", [1], part=0, tokenizer={"name": "x" * 100_000})
     (small_disk / "ballast").write_bytes(bytes(100_000))
     with pytest.raises(OSError, match="No space left"):
@@ -619,7 +619,7 @@ def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing(tmp_path
     write(tmp_path / "old", [1, 2, 3])
     result = run_python(FILL_QUOTA, tmp_path / "new")
     assert (result.stdout, result.stderr) == ("EFBIG\n", "")
-    assert names_in(tmp_path / "new") == []
+    assert not (tmp_path / "new").exists()
     assert verify(penstock.open(tmp_path / "old")) == []
 
 
@@ -633,14 +633,14 @@ try:
 except OSError:
     pass
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-print(sorted(os.listdir(sys.argv[1])))
+print(os.path.exists(sys.argv[1]))
 """
 
 
 def test_a_writer_that_cannot_open_all_its_files_leaves_none(tmp_path):
     result = run_python(RUN_OUT_OF_DESCRIPTORS, tmp_path / "new")
     assert result.stderr == ""
-    assert result.stdout == "[]\n"
+    assert result.stdout == "False\n"
 
 
 # Misuse

@@ -18,6 +18,7 @@ def finish(
     *,
     parts: int | None = None,
     workers: int | None = None,
+    allow_empty: bool = False,
     progress: "Tell | None" = None,
 ) -> "TokenizeReport | None":
     """Join the finished parts of a dataset, in the order of their numbers.
@@ -28,6 +29,7 @@ def finish(
         parts: exactly the parts 0 to `parts - 1` must be there; left out, those that are there must
             be numbered without a gap. A tokenize job knows its number.
         workers: processes that shuffle documents, if that was asked for.
+        allow_empty: of a tokenize job, also make a dataset without tokens.
         progress: is told how far that is.
     """
     from penstock.text.prepare.place import Place
@@ -42,4 +44,9 @@ def finish(
         raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")
     from penstock.text.prepare import job
 
-    return job.finish(Path(path), workers=workers, progress=progress or (lambda progress: None))
+    return job.finish(
+        Path(path),
+        workers=workers,
+        allow_empty=allow_empty,
+        progress=progress or (lambda progress: None),
+    )

@@ -26,13 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_format(parser)
     parser.add_argument(
         "--shard-bytes",
-        type=options.positive,
+        type=options.size_bytes,
         default=1 << 30,
         help="a file ends with the document that makes its tokens this large (1 GiB)",
     )
     parser.add_argument(
         "--workers", type=options.positive, help="files written at once (one for each processor)"
     )
+    options.add_allow_empty(parser)
     rows = parser.add_argument_group("LLMBATCH")
     rows.add_argument("--seq-len", type=options.positive, help="tokens of a row")
     rows.add_argument("--batch-size", type=options.positive, help="rows of a batch")
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             seq_len=arguments.seq_len,
             batch_size=arguments.batch_size,
             seed=arguments.seed,
+            allow_empty=arguments.allow_empty,
             progress=bar.advance,
         )
     resumed = (

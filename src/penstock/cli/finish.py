@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=options.positive, help="processes that shuffle (one for each processor)"
     )
+    options.add_allow_empty(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,7 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
     from penstock.finishing import finish
 
     with ProgressLine() as line:
-        report = finish(arguments.out, workers=arguments.workers, progress=line)
+        report = finish(
+            arguments.out,
+            workers=arguments.workers,
+            allow_empty=arguments.allow_empty,
+            progress=line,
+        )
     if report is None:
         print(f"{arguments.out}: the parts are joined")
     else:

@@ -50,6 +50,13 @@ def size_bytes(text: str) -> int:
     return int(found[1]) * unit
 
 
+def add_allow_empty(parser: argparse._ActionsContainer) -> None:
+    """What to do where there is nothing to write."""
+    parser.add_argument(
+        "--allow-empty", action="store_true", help="write a dataset even if nothing is in it"
+    )
+
+
 def add_dataset(parser: argparse.ArgumentParser) -> None:
     """The dataset: files, directories or patterns, and what they are."""
     parser.add_argument("data", nargs="+", help="files, directories, or patterns in quotes")

@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=options.positive, help="shards at once (one for each processor)"
     )
+    options.add_allow_empty(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             shard_chars=arguments.shard_chars,
             shuffle=arguments.shuffle,
             workers=arguments.workers,
+            allow_empty=arguments.allow_empty,
             progress=bar.advance,
         )
     num_files = len(report.files)

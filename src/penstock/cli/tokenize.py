@@ -98,14 +98,15 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
         help="only the I-th of N shares of the tasks, from 0; then penstock finish DIR",
     )
     group.add_argument(
-        "--task-bytes", type=options.positive, help="of text, in one task (1/256 of the files)"
+        "--task-bytes", type=options.size_bytes, help="of text, in one task (1/256 of the files)"
     )
     group.add_argument(
         "--shard-bytes",
-        type=options.positive,
+        type=options.size_bytes,
         default=1 << 30,
         help="a shard ends with the document that makes it this large (1 GiB)",
     )
+    options.add_allow_empty(group)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -132,6 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
             task=arguments.task,
             shard_bytes=arguments.shard_bytes,
             task_bytes=arguments.task_bytes,
+            allow_empty=arguments.allow_empty,
             progress=line,
         )
     if report is None:

@@ -14,6 +14,10 @@ _SECONDS_BETWEEN_LINES = 10.0
 _BAR_WIDTH = 30
 _LEAST_SECONDS = 0.1
 """of work that say something about its speed"""
+_NO_DOCUMENT = {
+    "train": "  train: no document; choose a smaller --val-fraction, or --val-count",
+    "val": "  val: no document; choose a larger --val-fraction, or --val-count",
+}
 
 
 class ProgressLine:
@@ -100,7 +104,7 @@ def _lines(report: "TokenizeReport", out: str) -> list[str]:
     text = f"{report.text_bytes:,} bytes of text, {report.bytes_per_token:.3f} bytes a token"
     lines = [f"{out}: {counts}, {text}"]
     lines += [
-        f"  {side}: {documents:,} documents, {tokens:,} tokens"
+        f"  {side}: {documents:,} documents, {tokens:,} tokens" if documents else _NO_DOCUMENT[side]
         for side, (documents, tokens) in report.splits.items()
     ]
     if report.skipped:

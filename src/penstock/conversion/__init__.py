@@ -68,6 +68,7 @@ def convert(
     seq_len: int | None = None,
     batch_size: int | None = None,
     seed: int | None = None,
+    allow_empty: bool = False,
     progress: Progress = lambda num_bytes: None,
 ) -> ConvertReport:
     """Write a dataset in another format, into the directory `path`; call it again after a crash.
@@ -81,6 +82,7 @@ def convert(
         workers: how many shards are written at once; as many as there are processors.
         seq_len, batch_size, seed: of LLMBATCH. Rows are cut from the stream one after the other,
             and shuffled with `seed`; without one they keep their order.
+        allow_empty: write a dataset without tokens, if the source has none; else it is an error.
         progress: is told how many bytes of the source have been read, as they are.
 
     >>> report = convert(data, tmp / "ds", "datatrove")
@@ -92,6 +94,11 @@ def convert(
     one_of("to", to, TARGETS)
     if TOKEN not in (data.fields.names or ()):
         raise UsageError(f"the records have no field {TOKEN!r}")
+    if data.num_records == 0 and not allow_empty:
+        raise UsageError(
+            "the source has no tokens; nothing was written. If that is what you expect: "
+            "allow_empty=True (--allow-empty)"
+        )
     shard_bytes = integer("shard_bytes", shard_bytes, 1)
     if to != "llmbatch" and (seq_len, batch_size, seed) != (None, None, None):
         raise UsageError("seq_len, batch_size and seed are for LLMBATCH")

@@ -25,7 +25,7 @@ from penstock.formats.shard import TOKEN
 from penstock.machine.processors import num_processors
 from penstock.text.batch import TextBatch
 from penstock.text.prepare.plan import relax_source, source_differences
-from penstock.text.prepare.statistics import MOST_PLACES, Statistics
+from penstock.text.prepare.statistics import MOST_PLACES, Statistics, no_documents
 from penstock.text.sources import BadRow, Paths, Slice, Source
 from penstock.text.sources.rows import too_long
 from penstock.text.text_shards import SHARDS, TextShard
@@ -67,6 +67,7 @@ def repack(
     shard_chars: int = 250_000_000,
     shuffle: int | None = None,
     workers: int | None = None,
+    allow_empty: bool = False,
     progress: Callable[[int], None] = lambda num_bytes: None,
 ) -> RepackReport:
     r"""Write the documents of a source into shards; call it again to go on after a crash.
@@ -80,6 +81,7 @@ def repack(
         shard_chars: about so many characters make a shard.
         shuffle: a seed, to put the documents of all files into one random order.
         workers: shards that are written at once; one for each processor.
+        allow_empty: take it for done if the source has no documents; else it is an error.
         progress: is told how many bytes of text were written.
 
     >>> _ = (tmp / "lines.txt").write_text("one\ntwo\n")
@@ -99,6 +101,7 @@ def repack(
         )
     if to == "text" and source.columns.metadata:
         raise UsageError("lines have no metadata; leave it out, or write jsonl or parquet")
+    source.check_columns()
     shard_chars = integer("shard_chars", shard_chars, 1)
     seed = None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1)
     workers = integer("workers", workers or num_processors(), 1)
@@ -111,7 +114,9 @@ def repack(
         job.check()
         progress(num_bytes)
 
-    work = _Work(source=source, to=to, shard_chars=shard_chars, advance=advance)
+    work = _Work(
+        source=source, to=to, shard_chars=shard_chars, allow_empty=allow_empty, advance=advance
+    )
     with job.begin() as done:
         if done is not None:
             files = tuple(directory / name for name in done.pop("files"))
@@ -127,6 +132,10 @@ def repack(
         names = [file for name in shards for file in sorted(job.find_done(name) or ())]
         counts = [directory / name for name in names if name.endswith(_COUNTS)]
         report = _report(counts, skipped)
+        if not report["num_documents"] and not allow_empty:
+            job.discard(shards)
+            found = Statistics(skipped=report["skipped"], places=list(report["places"]))
+            raise no_documents(found, len(source.files))
         files = _give_numbers(directory, names, SHARDS[to][0])
         _remove_unshuffled(directory / _UNSHUFFLED)
         for path in counts:
@@ -180,6 +189,7 @@ class _Work:
     source: Source
     to: To
     shard_chars: int
+    allow_empty: bool
     advance: Advance
 
     def of_slices(self) -> Mapping[str, WriteShard]:
@@ -207,7 +217,14 @@ class _Work:
         if place.plan.exists() or not place.report.exists():
             if not place.plan.exists():  # a run was killed that had begun to remove it
                 shutil.rmtree(unshuffled, ignore_errors=True)
-            tokenize(self.source, ByteTokenizer(), unshuffled, add="none", workers=workers)
+            tokenize(
+                self.source,
+                ByteTokenizer(),
+                unshuffled,
+                add="none",
+                workers=workers,
+                allow_empty=self.allow_empty,
+            )
         report = TokenizeReport.load(place.report)
         data = open(unshuffled)
         count = max(1, -(-data.num_records // self.shard_chars))

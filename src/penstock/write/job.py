@@ -183,6 +183,12 @@ class Job:
         # No thread goes on writing, however impatient the user is.
         return call_in_background(write_all, "penstock-convert", self._stop, is_waited_for=True)
 
+    def discard(self, names: Iterable[str]) -> None:
+        """Remove shards that are done."""
+        for name in names:
+            for file in (*(self.find_done(name) or ()), f"{name}{_DONE}"):
+                (self._directory / file).unlink(missing_ok=True)
+
     def _write(self, name: str, write: WriteShard) -> Stored:
         files: dict[str, OpenFile] = {}
 

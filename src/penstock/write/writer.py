@@ -19,6 +19,7 @@ from penstock.atomic import TEMPORARY, hold_lock, publish
 from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.formats import stream
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
+from penstock.new_directory import new_directory
 from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
 from penstock.write.metadata import Attached, Encoder, Span
@@ -84,6 +85,8 @@ class Writer:
             split=dict(split or {}),
         )
         _check_that_it_opens(self._head)
+        if metadata is not None and not callable(metadata):
+            raise UsageError(f"metadata is {metadata!r}; it must be a function that returns bytes")
         self._encode = metadata
         self._part = part
         shard_bytes = integer("shard_bytes", shard_bytes, 1)
@@ -99,13 +102,10 @@ class Writer:
             max_documents=_COLLECTED_DOCUMENTS,
         )
         self._one_at_a_time = threading.RLock()
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise DatasetExistsError(f"{self._directory}: a file is in the way") from None
         self._lock = contextlib.ExitStack()
-        somebody_died = self._lock.enter_context(hold_lock(self._directory, self._lock_name))
         try:
+            self._lock.enter_context(new_directory(self._directory))
+            somebody_died = self._lock.enter_context(hold_lock(self._directory, self._lock_name))
             self._refuse_to_replace()
             self._clear_the_way(somebody_died=somebody_died)
         except BaseException:

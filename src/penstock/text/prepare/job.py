@@ -26,7 +26,7 @@ from penstock.text.prepare.progress import Tell, Watcher
 from penstock.text.prepare.report import TokenizeReport
 from penstock.text.prepare.split import make_split, threshold_of_fraction
 from penstock.text.prepare.stage import Stage
-from penstock.text.prepare.statistics import Statistics
+from penstock.text.prepare.statistics import Statistics, no_documents
 from penstock.text.prepare.task import TokenizeStage
 from penstock.text.sources import Paths, Source
 from penstock.text.tokenizers.adapting import adapt
@@ -57,6 +57,7 @@ def tokenize(
     task: tuple[int, int] | None = None,
     shard_bytes: int = 1 << 30,
     task_bytes: int | None = None,
+    allow_empty: bool = False,
     progress: Tell = lambda progress: None,
 ) -> TokenizeReport | None:
     r"""Make a dataset of text, in the directory `path`; call it again to go on after a crash.
@@ -80,6 +81,7 @@ def tokenize(
         task: `(i, n)` runs only the tasks with number % n == i, for the i-th of n machines, and
             gives no report; `penstock.finish(path)` comes when all have ended.
         shard_bytes, task_bytes: the size of shards, and of the text that is one task.
+        allow_empty: write a dataset without tokens, where the source has none; else it is an error.
         progress: is told how far it is.
 
     >>> _ = (tmp / "corpus.txt").write_text("a line\nanother one\n")
@@ -96,6 +98,7 @@ def tokenize(
     source = source if isinstance(source, Source) else Source(source)
     if not source.files and (executor == "ray" or task is not None):
         raise UsageError("documents that come from Python are read by this process alone")
+    source.check_columns()
     loaded, reference = _load(tokenizer, engine, check=check)
     split = make_split(val_files, val_fraction, val_count, split_by, source.columns.metadata)
     split.check_files(source.files)
@@ -120,18 +123,18 @@ def tokenize(
         return None if task is not None else finished
     runner = _Runner(place, executor, workers, progress)
 
-    plan = place.begin(head, lambda: _cut(head, source), lambda: files_of(loaded))
-    start_seconds = time.perf_counter() - started
-    resumed = len(plan.tasks)
-    if not place.is_written(plan):
-        plan = _choose_validation(runner, plan, source, loaded)
-        stage = TokenizeStage(
-            place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
-        )
-        resumed = runner.run(stage, list(range(index, len(plan.tasks), count)))
-    if task is not None:
-        return None
-    return _finish(runner, plan, started, start_seconds, resumed)
+    with place.work(head, lambda: _cut(head, source), lambda: files_of(loaded)) as plan:
+        start_seconds = time.perf_counter() - started
+        resumed = len(plan.tasks)
+        if not place.is_written(plan):
+            plan = _choose_validation(runner, plan, source, loaded)
+            stage = TokenizeStage(
+                place=place, plan=plan, source=source, tokenizer=loaded, reference=reference
+            )
+            resumed = runner.run(stage, list(range(index, len(plan.tasks), count)))
+        if task is not None:
+            return None
+        return _finish(runner, plan, started, start_seconds, resumed, allow_empty=allow_empty)
 
 
 def _cut(head: Plan, source: Source) -> Plan:
@@ -158,7 +161,11 @@ def _choose_validation(runner: "_Runner", plan: Plan, source: Source, tokenizer:
 
 
 def finish(
-    path: Path, *, workers: int | None = None, progress: Tell = lambda progress: None
+    path: Path,
+    *,
+    workers: int | None = None,
+    allow_empty: bool = False,
+    progress: Tell = lambda progress: None,
 ) -> TokenizeReport:
     """End a job whose tasks have all been run: shuffle, join the parts, report."""
     started = time.perf_counter()
@@ -168,17 +175,27 @@ def finish(
         raise MissingDataError(f"{place.plan}: there is no plan to finish")
     workers = None if workers is None else integer("workers", workers, 1)
     runner = _Runner(place, "processes", workers, progress)
-    return _finish(runner, plan, started, time.perf_counter() - started, len(plan.tasks))
+    start_seconds = time.perf_counter() - started
+    num_tasks = len(plan.tasks)
+    return _finish(runner, plan, started, start_seconds, num_tasks, allow_empty=allow_empty)
 
 
 def _finish(
-    runner: "_Runner", plan: Plan, started: float, start_seconds: float, resumed: int
+    runner: "_Runner",
+    plan: Plan,
+    started: float,
+    start_seconds: float,
+    resumed: int,
+    *,
+    allow_empty: bool,
 ) -> TokenizeReport:
     place, numbers = runner.place, range(len(plan.tasks))
     with place.hold("finish", wait=True) as is_ours:
         if is_ours and place.plan.exists():  # else another runner has been here
             if not place.is_written(plan):
                 place.refuse_missing("tokenize", numbers, plan)
+                if not allow_empty:
+                    _refuse_empty(place, plan)
                 num_parts = dict.fromkeys(plan.split.sides, len(numbers))
                 if plan.shuffle is not None:
                     num_parts = _shuffle(runner, plan)
@@ -197,14 +214,29 @@ def _finish(
 def _sum_up(
     place: Place, plan: Plan, started: float, start_seconds: float, resumed: int
 ) -> TokenizeReport:
-    sums = Statistics()
-    for number in range(len(plan.tasks)):
-        path = place.statistics("tokenize", number)
-        sums.add(Statistics.from_json(path.read_bytes()))
+    sums = _count(place, plan)
     seconds = time.perf_counter() - started
     return TokenizeReport.of(
         sums, plan, wall_seconds=seconds, start_seconds=start_seconds, resumed=resumed
     )
+
+
+def _count(place: Place, plan: Plan) -> Statistics:
+    """What all tasks have counted."""
+    sums = Statistics()
+    for number in range(len(plan.tasks)):
+        path = place.statistics("tokenize", number)
+        sums.add(Statistics.from_json(path.read_bytes()))
+    return sums
+
+
+def _refuse_empty(place: Place, plan: Plan) -> None:
+    """Refuse to make a dataset without tokens, and leave nothing that would be in the way."""
+    sums = _count(place, plan)
+    if sums.tokens == 0:
+        place.remove_parts(plan)
+        place.clear()
+        raise no_documents(sums, num_files=len(plan.source.get("files", ())))
 
 
 def _shuffle(runner: "_Runner", plan: Plan) -> dict[str, int]:

@@ -1,19 +1,26 @@
 """Where the files of a job lie, and how runners come together there."""
 
 import contextlib
+import fcntl
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.atomic import hold_lock, publish
+from penstock.atomic import TEMPORARY, hold_lock, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, MissingDataError
 from penstock.formats.detection import PLAN
 from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
+from penstock.new_directory import new_directory
 from penstock.text.prepare.plan import Plan
 
 _TASKS, _UNSHUFFLED, _REPORT = "tasks", "unshuffled", "report.json"
 _TOKENIZER = "tokenizer"
+_RUNNERS = ".runners"  # whoever works on a plan holds a lock on it, with the others
+_OF_A_PART = re.compile(
+    rf"\d{{5}}-\d{{5,}}\..+|\.\d{{5}}\.lock|\d{{5}}{re.escape(PART_SUFFIX)}({TEMPORARY})?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +79,38 @@ class Place:
                 return
             yield True
 
-    def begin(
+    @contextlib.contextmanager
+    def work(
         self,
         head: Plan,
         cut: Callable[[], Plan],
         tokenizer_files: Callable[[], Mapping[str, str]],
-    ) -> Plan:
-        """Agree on a plan with whoever was here before, or `cut` the tasks and write it down.
+    ) -> Iterator[Plan]:
+        """Agree on a plan, and keep others from replacing it while the block runs.
 
-        The tokenizer's files are kept beside a new plan, for `finish`, which has no tokenizer.
+        The tokenizer's files are kept beside a new plan, for `finish`, which has no tokenizer. If
+        the block fails and no task is done, by anybody, the plan goes: the next call may have
+        another one.
         """
-        is_new = not self.out.exists()
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise DatasetExistsError(f"{self.out}: a file is in the way of the directory") from None
+        with new_directory(self.out), contextlib.ExitStack() as stack:
+            plan = self._begin(head, cut, tokenizer_files, stack)
+            try:
+                yield plan
+            except BaseException:
+                stack.close()
+                with self.hold("plan", wait=True) as is_ours:
+                    if is_ours and self._discard_worthless(plan):
+                        shutil.rmtree(self.tasks, ignore_errors=True)
+                raise
+
+    def _begin(
+        self,
+        head: Plan,
+        cut: Callable[[], Plan],
+        tokenizer_files: Callable[[], Mapping[str, str]],
+        stack: contextlib.ExitStack,
+    ) -> Plan:
+        """Agree on a plan with whoever was here before, or `cut` the tasks and write it down."""
         self._refuse_others()
         self.tasks.mkdir(exist_ok=True)
         with self.hold("plan", wait=True) as is_ours:
@@ -94,24 +118,60 @@ class Place:
                 raise MissingDataError(
                     f"{self.out}: another runner has just given up, or finished; run it again"
                 )
-            found = self.read_plan()
-            if found is None:
+            plan = self._agreed(head)
+            if plan is None:
                 try:
                     self._refuse_others()  # another runner may have finished just now
-                    found = cut()
+                    plan = cut()
                     self._store_tokenizer(tokenizer_files())
-                    publish(self.plan, found.to_json())
+                    publish(self.plan, plan.to_json())
                 except BaseException:
                     shutil.rmtree(self.tasks)
-                    if is_new:
-                        self.out.rmdir()
                     raise
-                return found
-            relaxed = head.relax(found)
-            head.check_agrees(relaxed, self.plan)
-            if relaxed != found:
-                publish(self.plan, relaxed.to_json())
-            return relaxed
+            runners = stack.enter_context((self.tasks / _RUNNERS).open("ab"))
+            fcntl.flock(runners, fcntl.LOCK_SH)
+            return plan
+
+    def _agreed(self, head: Plan) -> Plan | None:
+        """The plan that is here; None if there is none, or one that was not worth keeping."""
+        found = self.read_plan()
+        if found is None:
+            return None
+        relaxed = head.relax(found)
+        if head.differences(relaxed) and self._discard_worthless(found):
+            return None
+        head.check_agrees(relaxed, self.plan)
+        if relaxed != found:
+            publish(self.plan, relaxed.to_json())
+        return relaxed
+
+    def _discard_worthless(self, plan: Plan) -> bool:
+        """Remove a plan that nobody works on and that no task of is done; whether that was so."""
+        done = [*self.tasks.glob("*.json"), *self.tasks.glob("*.hashes")]
+        for side in plan.split.sides:
+            done += self.parts(plan, side).glob(f"*{PART_SUFFIX}")
+        if done or any(is_finished(self.out / side) for side in plan.split.sides):
+            return False
+        with (self.tasks / _RUNNERS).open("ab") as runners:
+            try:
+                fcntl.flock(runners, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for lock in self.tasks.glob(".*-*.lock"):  # tasks on other machines may outlive it
+                    refuse_if_held(lock)
+            except (BlockingIOError, DatasetExistsError):
+                return False
+            self.remove_parts(plan)
+            self.plan.unlink(missing_ok=True)
+        return True
+
+    def remove_parts(self, plan: Plan) -> None:
+        """Remove what tasks have written, finished or not."""
+        for side in plan.split.sides:
+            parts = self.parts(plan, side)
+            for path in parts.glob("*") if parts.is_dir() else ():
+                if _OF_A_PART.fullmatch(path.name):
+                    path.unlink()
+            with contextlib.suppress(OSError):  # `out` itself, or what is not ours is in it
+                parts.rmdir()
 
     def _store_tokenizer(self, files: Mapping[str, str]) -> None:
         directory = self.tasks / _TOKENIZER
@@ -152,7 +212,8 @@ class Place:
         for path in sorted(self.out.iterdir()):
             if path.name != _TASKS and not path.name.startswith(f"{PLAN}."):
                 raise DatasetExistsError(
-                    f"{path}: is in the way, as is all that is here; choose another path"
+                    f"{self.out}: is not empty ({path.name} is there); choose another path, or an "
+                    "empty directory"
                 )
 
     def refuse_missing(self, stage: str, numbers: range, plan: Plan) -> None:

@@ -91,9 +91,13 @@ class Plan:
         """The plan that was found, with bad rows treated as in this one, where that may change."""
         return replace(found, source=relax_source(self.source, found.source))
 
+    def differences(self, found: "Plan") -> list[str]:
+        """How a plan that was found is not this one, in words."""
+        return list(_differences(self, found))
+
     def check_agrees(self, found: "Plan", path: Path) -> None:
         """Refuse to go on with a plan that is not this one."""
-        differences = list(_differences(self, found))
+        differences = self.differences(found)
         if differences:
             more = "; …" if len(differences) > 5 else ""
             raise DatasetExistsError(

@@ -76,11 +76,16 @@ class Split:
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.files)
 
     def check_files(self, files: Sequence[str]) -> None:
-        """Refuse patterns that no file matches, which would leave nothing for validation."""
-        if self.kind == "files" and not any(map(self.matches, files)):
+        """Refuse patterns that no file matches, or every one: a side would have nothing."""
+        if self.kind != "files":
+            return
+        num_val = sum(map(self.matches, files))
+        patterns = f"val_files {' '.join(self.files)}"
+        if num_val == 0:
+            raise UsageError(f"{patterns}: of {len(files):,} files none has such a name or path")
+        if num_val == len(files):
             raise UsageError(
-                f"val_files {' '.join(self.files)}: of {len(files):,} files none has such a name "
-                "or path"
+                f"{patterns}: all {len(files):,} files match, which leaves nothing to train on"
             )
 
 

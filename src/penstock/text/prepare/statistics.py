@@ -7,6 +7,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import UsageError
+
 MOST_PLACES = 20
 _NUM_BINS = 64
 _SUMS = ("documents", "tokens", "marks", "text_bytes", "skipped", "lost_spans", "checked_bytes")
@@ -79,3 +81,17 @@ class Statistics:
         """What was written there."""
         values: dict[str, Any] = json.loads(text)
         return cls(**values)
+
+
+def no_documents(sums: Statistics, num_files: int) -> UsageError:
+    """Why nothing is written of a source, and what to do."""
+    if sums.skipped:
+        found = f"all {sums.skipped:,} rows are bad and were skipped, such as {sums.places[0]}"
+    elif sums.documents:
+        found = f"all {sums.documents:,} documents are empty"
+    else:
+        found = f"there is no document in {num_files:,} files" if num_files else "no document came"
+    return UsageError(
+        f"{found}; nothing was written. If that is what you expect: allow_empty=True "
+        "(--allow-empty)"
+    )

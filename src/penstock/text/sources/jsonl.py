@@ -6,12 +6,14 @@ third faster. It needs a line that is known to be UTF-8, and to have no escapes 
 would become a byte as well. What cannot be taken like this is parsed again as text.
 """
 
+import contextlib
 import json
 from bisect import bisect_left
 from collections.abc import Iterator
 
 import numpy as np
 
+from penstock.formats.files import MOST
 from penstock.text.batch import TextBatch, line_at
 from penstock.text.sources.files import TextFile, blocks
 from penstock.text.sources.rows import (
@@ -48,6 +50,18 @@ def read_jsonl(file: TextFile, start: int, stop: int, reading: Reading) -> Itera
             yield batch
     if batch := collector.take():
         yield batch
+
+
+def first_rows(file: TextFile, count: int, reading: Reading) -> list[dict[str, object]]:
+    """Up to so many objects from the start of a file, without lines that are none."""
+    rows = list[dict[str, object]]()
+    for _, line, encoding in _lines(file, 0, MOST, reading):
+        with contextlib.suppress(BadValueError):
+            row = None if line is None else _parse(line, encoding)
+            rows += [] if row is None else [row]
+        if len(rows) == count:
+            break
+    return rows
 
 
 def _add(collector: Collector, row: int, line: Line, encoding: str) -> None:

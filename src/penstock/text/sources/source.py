@@ -24,6 +24,7 @@ from penstock.text.sources.slices import Slice, cut_bytes, cut_groups, join_smal
 
 Documents = Literal["line", "file", "block"]
 
+_FIRST_ROWS, _FIRST_BYTES = 100, 1 << 16  # that are looked at; the very first may be bad
 _LAYOUTS = {"line": plain.LINES, "file": plain.FILE, "block": plain.BLOCKS}
 
 
@@ -187,6 +188,22 @@ class Source:
                 "(penstock.repack)"
             )
 
+    def check_columns(self) -> None:
+        """Refuse JSONL whose first rows all lack the text, before anything is made of them.
+
+        Of Parquet all columns are checked when it is cut.
+        """
+        for file in self._files.values() if self.kind == "jsonl" else ():
+            rows = jsonl.first_rows(file, _FIRST_ROWS, self._reading(None, _FIRST_BYTES))
+            if any(self.columns.text in row for row in rows):
+                return
+            if rows:
+                keys = ", ".join(dict.fromkeys(key for row in rows for key in row))
+                raise FormatError(
+                    f"{file.path}: none of its first {len(rows):,} rows has {self.columns.text!r}; "
+                    f"they have {keys:.200} (choose with text=…, --text)"
+                )
+
     def blocks(self) -> Blocks:
         """Cut the source into what a live loader deals out to ranks, in order.
 
@@ -229,12 +246,7 @@ class Source:
 
         `bad` is called with every row that is skipped.
         """
-        reading = Reading(
-            columns=self.columns,
-            max_document_bytes=self.max_document_bytes,
-            batch_bytes=integer("batch_bytes", batch_bytes, 1),
-            report=functools.partial(self._report, bad),
-        )
+        reading = self._reading(bad, integer("batch_bytes", batch_bytes, 1))
         if self._iterable is not None:
             if self._is_spent:
                 raise UsageError(
@@ -251,6 +263,14 @@ class Source:
             unpacked_from = start if file.codec else 0
             for batch in self._read_file(file, start, stop, reading):
                 yield replace(batch, file=path, unpacked_from=unpacked_from)
+
+    def _reading(self, bad: Callable[[BadRow], None] | None, batch_bytes: int) -> Reading:
+        return Reading(
+            columns=self.columns,
+            max_document_bytes=self.max_document_bytes,
+            batch_bytes=batch_bytes,
+            report=functools.partial(self._report, bad),
+        )
 
     def _read_file(
         self, file: TextFile, start: int, stop: int, reading: Reading

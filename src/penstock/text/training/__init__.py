@@ -106,10 +106,14 @@ def train_tokenizer(
     if out is not None:
         refuse_existing(Path(out))
     source = source if isinstance(source, Source) else Source(source)
+    source.check_columns()
     started = perf_counter()
     reading = _Reading(source, max_bytes, progress)
     words = count_words(reading.batches(), pattern)
     counted = perf_counter()
+    if not reading.num_bytes and num_merges and not allow_smaller:
+        skipped = f": all {reading.num_bad_rows:,} rows are bad" if reading.num_bad_rows else ""
+        raise UsageError(f"there is no text to learn merges from{skipped}")
     learned = learn_merges(
         words,
         num_merges,

@@ -1,0 +1,243 @@
+"""Calls that are wrong, or fail early, leave nothing that stands in the way of the right one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from penstock.cli import main
+from penstock.conversion import convert
+from penstock.errors import DatasetExistsError, FormatError, PenstockError, UsageError
+from penstock.text.repacking import repack
+from penstock.text.sources import Columns, Source
+
+
+def tokenize(source, out, **options):
+    return penstock.tokenize(source, "bytes", out, **{"workers": 1} | options)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps({"content": f"text {n}"}) + "\n" for n in range(9)))
+    return path
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "new" / "out"
+
+
+COMMANDS = {
+    "tokenize": ["--tokenizer", "bytes", "--workers", "1"],
+    "repack": [],
+    "repack shuffled": ["--shuffle", "1"],
+    "train-tokenizer": ["--vocab-size", "266"],
+}
+
+
+@pytest.mark.parametrize("skip", [[], ["--bad-rows", "skip"]])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_wrong_column_does_not_stand_in_the_way(tmp_path, corpus, out, capsys, name, kind, skip):
+    if kind == "parquet":
+        table = pa.table({"content": ["one one", "two two"]})
+        corpus = tmp_path / "corpus.parquet"
+        pq.write_table(table, corpus)
+    command = [name.split()[0], str(corpus), "--out", str(out), *COMMANDS[name], *skip]
+    assert main([*command, "--text", "contents"]) == 1
+    message = capsys.readouterr().err
+    assert "'contents'" in message
+    assert "content" in message.replace("contents", "")  # what there is
+    assert not out.parent.exists()
+    assert main([*command, "--text", "content"]) == 0
+
+
+@pytest.mark.parametrize("shuffle", [None, 1])
+def test_a_plan_whose_run_failed_at_once_is_no_plan(tmp_path, corpus, out, shuffle):
+    with corpus.open("a") as file:
+        file.write("broken\n")
+    source = Source(corpus, columns=Columns(text="content"))
+    with pytest.raises(FormatError, match="broken JSON"):
+        tokenize(source, out, val_fraction=0.5, shuffle=shuffle)
+    assert not out.parent.exists()
+    corpus.write_text('{"content": "one"}')
+    source = Source(corpus, columns=Columns(text="content"))
+    assert tokenize(source, out, shuffle=shuffle).documents == 1
+
+
+SLOW = """
+import os, sys, time, penstock
+from penstock.text.tokenizers.byte_level import ByteTokenizer
+class Slow(ByteTokenizer):
+    def encode(self, *arguments):
+        open(sys.argv[3], "w").close()
+        time.sleep(60)
+penstock.tokenize(sys.argv[1], Slow(), sys.argv[2], workers=1, val_fraction=0.5)
+"""
+
+
+def test_a_plan_whose_run_was_killed_at_once_is_replaced_but_not_while_it_runs(tmp_path, out):
+    lines, started = tmp_path / "a.txt", tmp_path / "started"
+    lines.write_text("one\ntwo\n")
+    command = [sys.executable, "-c", SLOW, str(lines), str(out), str(started)]
+    process = subprocess.Popen(command, start_new_session=True)
+    while not started.exists():
+        time.sleep(0.05)
+        assert process.poll() is None
+    with pytest.raises(DatasetExistsError, match="cannot go on with this plan: split is"):
+        tokenize(lines, out)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert list(out.rglob("*.lock"))
+    assert tokenize(lines, out).documents == 2
+    assert penstock.open(out).num_documents == 2
+    assert not [*out.rglob("*.tmp"), *out.rglob("*.lock"), *out.glob("val")]
+
+
+def test_a_plan_with_a_finished_task_is_not_replaced(tmp_path, out):
+    lines = tmp_path / "a.txt"
+    lines.write_text("one\ntwo\n" * 100)
+    tokenize(lines, out, task=(0, 2), task_bytes=100)
+    with pytest.raises(DatasetExistsError, match="add is eos there, none here"):
+        tokenize(lines, out, add="none", task_bytes=100)
+
+
+EMPTY = {
+    "no bytes": ("a.txt", ""),
+    "no rows": ("a.jsonl", "\n\n"),
+    "all skipped": ("a.jsonl", '{"text": 1}\n[]\n'),
+}
+
+
+@pytest.mark.parametrize("shuffle", [None, 1])
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_source_without_documents_is_an_error_unless_allowed(tmp_path, out, name, shuffle):
+    file, text = EMPTY[name]
+    (tmp_path / file).write_text(text)
+    source = Source(tmp_path / file, bad_rows="skip")
+    expected = "all 2 rows are bad" if text.startswith("{") else "there is no document in 1 files"
+    for make in (tokenize, repack):
+        with pytest.raises(UsageError, match=rf"{expected}.*allow_empty=True \(--allow-empty\)"):
+            make(source, out, shuffle=shuffle)
+        assert not out.parent.exists()
+    assert tokenize(source, out, shuffle=shuffle, allow_empty=True).tokens == 0
+    assert penstock.open(out).num_records == 0
+    report = repack(source, tmp_path / "repacked", shuffle=shuffle, allow_empty=True)
+    assert report.num_documents == 0
+
+
+def test_an_empty_task_of_a_larger_run_is_no_error(tmp_path, out):
+    for name, text in (("a", ""), ("b", "one\n"), ("c", "")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    source = [tmp_path / f"{name}.txt" for name in "abc"]
+    for share in range(2):
+        tokenize(source, out, task=(share, 2), task_bytes=1)
+    assert penstock.finish(out).documents == 1
+
+
+def test_shares_of_nothing_are_an_error_when_they_are_finished(tmp_path, out, capsys):
+    (tmp_path / "a.txt").write_text("")
+    tokenize(tmp_path / "a.txt", out, task=(0, 1))
+    assert main(["finish", str(out)]) == 1
+    assert "no document in 1 files; nothing was written" in capsys.readouterr().err
+    tokenize(tmp_path / "a.txt", out, task=(0, 1))
+    assert main(["finish", str(out), "--allow-empty"]) == 0
+
+
+def test_a_side_without_documents_is_said(tmp_path, out, capsys):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    command = ["tokenize", str(tmp_path / "a.txt"), "--tokenizer", "bytes", "--out", str(out)]
+    assert main([*command, "--val-fraction", "0.000001"]) == 0
+    assert "val: no document; choose a larger --val-fraction, or --val-count" in (
+        capsys.readouterr().out
+    )
+    with pytest.raises(UsageError, match="all 1 files match, which leaves nothing to train on"):
+        tokenize(tmp_path / "a.txt", tmp_path / "other", val_files="*.txt")
+
+
+def test_an_empty_dataset_is_converted_only_if_allowed(tmp_path, out):
+    with penstock.Writer(tmp_path / "in", vocab_size=9):
+        pass
+    data = penstock.open(tmp_path / "in")
+    with pytest.raises(UsageError, match="the source has no tokens; nothing was written"):
+        convert(data, out, "penstock")
+    assert not out.parent.exists()
+    convert(data, out, "penstock", allow_empty=True)
+    assert penstock.open(out).num_records == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"vocab_size": 0},
+        {"vocab_size": 9, "part": -1},
+        {"vocab_size": 9, "shard_bytes": 0},
+        {"vocab_size": 9, "bos_id": -1},
+        {"vocab_size": 9, "tokenizer": {"name": object()}},
+        {"vocab_size": 9, "split": {1: 2}},
+        {"vocab_size": 9, "metadata": "json"},
+        {"fields": "object"},
+    ],
+)
+def test_a_rejected_writer_leaves_no_directory(out, options):
+    with pytest.raises((PenstockError, TypeError)):
+        penstock.Writer(out, **options)
+    assert not out.parent.exists()
+
+
+def test_an_aborted_writer_leaves_no_directory_unless_it_was_there(tmp_path, out):
+    for path in (out, tmp_path / "there"):
+        with pytest.raises(UsageError), penstock.Writer(path, vocab_size=9) as writer:
+            writer.append([1])
+            writer.append([9])
+        (tmp_path / "there").mkdir(exist_ok=True)
+    assert not out.parent.exists()
+    assert (tmp_path / "there").is_dir()
+
+
+def test_parts_that_others_write_keep_the_directory(out):
+    first = penstock.Writer(out, vocab_size=9, part=0)
+    second = penstock.Writer(out, vocab_size=9, part=1)
+    first.abort()
+    second.append([1])
+    second.finish()
+    with penstock.Writer(out, vocab_size=9, part=0):
+        pass
+    penstock.finish(out)
+    assert penstock.open(out).num_records == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["convert", "missing", "OUT", "--to", "flat"],
+        ["convert", "SOURCE", "OUT", "--to", "nothing"],
+        ["convert", "SOURCE", "OUT", "--to", "llmbatch"],
+        ["repack", "missing.txt", "--out", "OUT"],
+        ["tokenize", "TEXT", "--tokenizer", "missing", "--out", "OUT"],
+        ["tokenize", "TEXT", "--tokenizer", "bytes", "--out", "OUT", "--val-fraction", "2"],
+        ["tokenize", "TEXT", "--tokenizer", "bytes", "--out", "OUT", "--split-by", "id"],
+        ["train-tokenizer", "TEXT", "--vocab-size", "5", "--out", "OUT"],
+        ["fetch", "not a url", "--out", "OUT"],
+        ["pack", "SOURCE", "--seq-len", "4", "--policy", "bos_best_fit", "--buffer-size", "0"],
+    ],
+)
+def test_commands_with_wrong_arguments_leave_nothing(tmp_path, out, command):
+    with penstock.Writer(tmp_path / "source", vocab_size=99) as writer:
+        writer.append([1, 2, 3])
+    (tmp_path / "text.txt").write_text("one\n")
+    names = {"OUT": out, "SOURCE": tmp_path / "source", "TEXT": tmp_path / "text.txt"}
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main([str(names.get(word, word)) for word in command]))
+    assert ended.value.code != 0
+    assert sorted(tmp_path.rglob("*")) == before
