@@ -543,3 +543,17 @@ def test_one_other_token_or_label_makes_another_digest(row, column, change):
         table[row, column] += 1 + change
         assert digest(inputs, labels) != expected
         table[row, column] -= 1 + change
+
+
+def test_rows_have_an_attention_mask_whatever_the_extras_are(corpus):
+    for extras in ((), "position_ids", ["cu_seqlens", "document_ids"], EXTRAS):
+        view = corpus.documents(64, extras=extras)
+        batch = view.read(np.arange(8))
+        used = (
+            corpus.documents(64, extras=("document_ids",)).read(np.arange(8))["document_ids"] >= 0
+        )
+        assert np.array_equal(batch["attention_mask"], used)
+        assert not used.all()
+        assert view.fingerprint == corpus.documents(64).fingerprint
+        without = corpus.documents(64, extras=extras, attention_mask=False)[0]
+        assert ("attention_mask" in without) == ("attention_mask" in extras)

@@ -171,7 +171,8 @@ class Dataset:
         by_length: bool = False,
         pad_to: int | None = None,
         pad_id: int = 0,
-        extras: Extra | Iterable[Extra] = ("attention_mask",),
+        extras: Extra | Iterable[Extra] = (),
+        attention_mask: bool = True,
         static_shapes: bool = False,
         loss_mask: str | Literal[False] | None = None,
         metadata: Decoder | None = None,
@@ -185,6 +186,7 @@ class Dataset:
             pad_to=pad_to,
             pad_id=pad_id,
             extras=extras,  # type: ignore[arg-type]
+            attention_mask=attention_mask,
             static_shapes=static_shapes,
             loss_mask=loss_mask,
             metadata=metadata,

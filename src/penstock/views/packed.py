@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer, one_of
 from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
 from penstock.pack.rows import VERSION, Rows, find_rows
+from penstock.read.layout import check_extras
 from penstock.reprs import counted
 from penstock.views.batches import ViewKind, ViewState
 from penstock.views.view import View
@@ -135,7 +136,8 @@ class Packed(_StoredRows):
 class Documents(_StoredRows):
     """One document a row, padded; empty documents have none.
 
-    Documents longer than a row are truncated, or split into as many rows as they need.
+    Documents longer than a row are truncated, or split into as many rows as they need. Batches have
+    an `attention_mask` whatever the extras are.
 
     >>> view = data.documents(12)
     >>> view[4]["input_ids"].tolist(), view[4]["labels"].tolist()[-4:]
@@ -148,8 +150,14 @@ class Documents(_StoredRows):
     """samples from the shortest to the longest, which is what `LengthBuckets` shuffles"""
     pad_to: int | None = None
     """make a batch as wide as its longest row, rounded up to a multiple of this, and not wider"""
+    attention_mask: bool = True
+    """False leaves the mask out, unless it is among the extras"""
 
     def __post_init__(self) -> None:
+        if self.attention_mask:
+            extras = check_extras(self.extras)
+            with_mask = dict.fromkeys(("attention_mask", *extras))
+            object.__setattr__(self, "extras", tuple(with_mask))
         super().__post_init__()
         one_of("overflow", self.overflow, get_args(Overflow))
         if self.pad_to is not None:
