@@ -67,6 +67,17 @@ def test_a_finished_repack_notices_that_something_else_is_wanted(tmp_path, lines
         repack(Source.from_documents(["one"]), out)
 
 
+def test_what_was_noted_is_not_taken_for_data(tmp_path, lines):
+    report = repack(lines, tmp_path / "out")
+    everything = sorted((tmp_path / "out").iterdir())
+    assert Source(everything).files == tuple(map(str, report.files))
+    assert Source(tmp_path / "out").files == tuple(map(str, report.files))
+    with pytest.raises(penstock.errors.MissingDataError, match="is not a file of text"):
+        Source(tmp_path / "out" / ".finished.json")
+    convert(dataset(tmp_path / "in"), tmp_path / "flat", "flat")
+    assert penstock.open(sorted((tmp_path / "flat").iterdir())).num_records == 5
+
+
 @pytest.mark.parametrize("options", [{"to": "flat"}, {"to": "penstock", "shard_bytes": 2}])
 def test_a_finished_convert_says_so_and_writes_nothing(tmp_path, options):
     data, out = dataset(tmp_path / "in"), tmp_path / "out"

@@ -42,7 +42,7 @@ def test_a_resumed_answer_with_another_total_length_starts_over(server, tmp_path
 
 def test_another_total_length_is_noticed_by_a_later_call(server, tmp_path):
     url = server.add("a.bin", BODY, "truncate", headers={"ETag": '"the same"'})
-    with pytest.raises(FetchError, match="gave up after 1 attempts"):
+    with pytest.raises(FetchError, match="gave up after 1 attempt"):
         fetch(url, tmp_path, attempts=1)
     server.files["/a.bin"].body = OTHER + b"more"
     fetch(url, tmp_path)

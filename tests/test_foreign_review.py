@@ -243,7 +243,7 @@ def test_a_source_that_changed_is_not_mixed_with_shards_of_an_earlier_run(tmp_pa
         convert(penstock.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
     tokens[20_000:20_100] = 1  # between the blocks that a fingerprint sees
     tokens.tofile(tmp_path / "t.bin")
-    with pytest.raises(PenstockError, match="of another conversion"):
+    with pytest.raises(PenstockError, match="source is another one, or has changed since"):
         convert(penstock.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
 
 

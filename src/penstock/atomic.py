@@ -141,8 +141,8 @@ def _take(file: IO[bytes], path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise DatasetExistsError(
-            f"{path}: another writer is at work under this name; wait for it to end, or choose "
-            "another name (processes that share a penstock.Writer's path: part numbers)"
+            f"{path}: another writer is at work here; wait for it to end, or choose another path "
+            "(several penstock.Writers can share one: give each a part number)"
         ) from None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.arguments import one_of
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.formats.detection import data_files, data_of, describe, describe_listed
+from penstock.formats.detection import FINISHED, data_files, data_of, describe, describe_listed
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.files import read_head
 from penstock.formats.masks import with_mask
@@ -146,6 +146,7 @@ def _without_companions(paths: list[Path]) -> list[Path]:
         for path in paths
         if data_of(path) not in there
         and not (path.name == FILE_LIST and path.parent in directories)
+        and path.name != FINISHED
     ]
 
 

@@ -192,8 +192,11 @@ def _rows(data: Dataset, seq_len: int | None, batch_size: int | None) -> Rows:
         integer("seq_len", seq_len, 1, 1 << 28), integer("batch_size", batch_size, 1, 1 << 28)
     )
     if data.num_records < rows.seq_len * rows.batch_size:
+        num_rows = data.num_records // rows.seq_len
+        remedy = f"batch_size={num_rows:,} or less" if num_rows else "a smaller seq_len"
         raise UsageError(
-            f"{data.num_records:,} tokens make no batch of {rows.batch_size:,} x {rows.seq_len:,}"
+            f"{data.num_records:,} tokens make no batch of {rows.batch_size:,} x "
+            f"{rows.seq_len:,}; choose {remedy}"
         )
     return rows
 

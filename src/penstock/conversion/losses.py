@@ -51,8 +51,7 @@ def losses(
     if left:
         yield f"{to} has no place for the fields {', '.join(left)}"
     if not target.holds_documents and knows_documents(data):
-        remedy = "" if rows else "; give bos_id or eos_id when you open it again"
-        yield f"{to} does not know documents{remedy}"
+        yield f"{to} does not know documents{'' if rows else _how_to_find_documents(data)}"
     for what in dict.fromkeys(each for manifest in data.manifests for each in manifest.unread):
         yield f"{what} of the source are not read"
     common = common_facts(data)
@@ -73,6 +72,14 @@ def losses(
         rest = data.num_records % (rows.seq_len * rows.batch_size)
         if rest:
             yield f"{rest:,} tokens, less than a batch, are dropped"
+
+
+def _how_to_find_documents(data: Dataset) -> str:
+    facts = common_facts(data)
+    for name in ("eos_id", "bos_id"):
+        if facts[name] is not None:
+            return f"; give {name}={facts[name]} when you open it again"
+    return "; if a token starts or ends each, give bos_id or eos_id when you open it again"
 
 
 def common_facts(data: Dataset) -> dict[str, Any]:

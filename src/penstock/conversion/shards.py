@@ -108,7 +108,10 @@ def cut(
         total = data.num_records // unit * unit
         starts = range(0, max(total, 1), step)
         if len(starts) > _MOST_FILES:
-            raise UsageError(f"shard_bytes={shard_bytes:,} would make {len(starts):,} files")
+            raise UsageError(
+                f"shard_bytes={shard_bytes:,} would make {len(starts):,} files, more than "
+                f"{_MOST_FILES:,}; make it larger"
+            )
         edges = [(start, 0) for start in starts] + [(total, 0)]
     else:
         per_shard = max(1, shard_bytes // fields.itemsize)

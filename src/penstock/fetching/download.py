@@ -141,7 +141,9 @@ class Download:
     def _wait_after(self, failure: InterruptedFetchError, failed: int, size_bytes: int) -> None:
         found = f"{failure}, at byte {size_bytes:,}"
         if failed >= self._job.attempts:
-            raise RefusedError(f"{found}; gave up after {failed} attempts, a later call goes on")
+            attempts = "1 attempt" if failed == 1 else f"{failed} attempts"
+            later = ", a later call goes on" if size_bytes else ""
+            raise RefusedError(f"{found}; gave up after {attempts}{later}")
         if failure.wait_s > _LONGEST_WAIT_S:
             raise RefusedError(f"{found}; the server wants to be left for {failure.wait_s:,.0f} s")
         wait_s = min(_LONGEST_BACKOFF_S, self._job.backoff_s * 2 ** (failed - 1))

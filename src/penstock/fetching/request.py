@@ -76,7 +76,7 @@ class Client:
             response = self._opener.open(request, timeout=self._timeout_s)
         except HTTPError as error:
             with error:
-                raise _of_status(error, start) from None
+                raise self._of_status(error, start) from None
         except (OSError, HTTPException, ValueError) as error:
             raise self.of_network(error) from None
         try:
@@ -84,6 +84,27 @@ class Client:
         except BaseException:
             response.close()
             raise
+
+    def _of_status(self, error: HTTPError, start: int) -> Exception:
+        """What a status that is not a success means."""
+        status = (
+            f"HTTP {error.code} {str(error.reason).splitlines()[0] if error.reason else ''}".strip()
+        )
+        if error.code == 416 and start:
+            return RangeError("the server has no more of it")
+        if error.code in _LATER or error.code >= 500:
+            return InterruptedFetchError(status, _wait_s(error.headers.get("Retry-After", "")))
+        if error.code in (401, 403):
+            has_login = any(name.lower() == "authorization" for name in self._headers)
+            remedy = (
+                "the Authorization header that was given is not enough, or was not for this host"
+                if has_login
+                else "where a login is needed, give --header 'Authorization: Bearer …'"
+            )
+            return RefusedError(f"the server does not allow it ({status}); {remedy}")
+        if error.code in (404, 410):
+            return RefusedError(f"the server has no such file ({status})")
+        return RefusedError(status)
 
     def of_network(self, error: Exception) -> Exception:
         """What a failure of the network means."""
@@ -175,25 +196,6 @@ class _Redirects(HTTPRedirectHandler):
 def _origin(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     return parts.scheme, parts.netloc.lower()
-
-
-def _of_status(error: HTTPError, start: int) -> Exception:
-    """What a status that is not a success means."""
-    status = (
-        f"HTTP {error.code} {str(error.reason).splitlines()[0] if error.reason else ''}".strip()
-    )
-    if error.code == 416 and start:
-        return RangeError("the server has no more of it")
-    if error.code in _LATER or error.code >= 500:
-        return InterruptedFetchError(status, _wait_s(error.headers.get("Retry-After", "")))
-    if error.code in (401, 403):
-        return RefusedError(
-            f"the server does not allow it ({status}); where a login is needed, give "
-            "--header 'Authorization: Bearer …'"
-        )
-    if error.code in (404, 410):
-        return RefusedError(f"the server has no such file ({status})")
-    return RefusedError(status)
 
 
 def _wait_s(retry_after: str) -> float:

@@ -24,6 +24,8 @@ from penstock.suggestions import did_you_mean_path
 
 UNFINISHED = "unfinished.json"
 """a directory with this is still being written"""
+FINISHED = ".finished.json"
+"""what `convert` and `repack` made in a directory; hidden, and never data"""
 PLAN, PLAN_FORMAT = "plan.json", "penstock-plan"
 """so is one with this, which is the plan of `penstock tokenize`, and what lies right in it"""
 _INDEX, _HF_STATE = "index.json", "state.json"

@@ -25,7 +25,7 @@ from penstock.atomic import (
     sync_directory,
 )
 from penstock.errors import DatasetExistsError
-from penstock.formats.detection import UNFINISHED
+from penstock.formats.detection import FINISHED, UNFINISHED
 from penstock.machine.background_thread import StopSignal, call_in_background
 from penstock.new_directory import new_directory
 
@@ -33,9 +33,6 @@ OpenNew = Callable[[str], OpenFile]
 WriteShard = Callable[[OpenNew], None]
 """writes one shard into files that it opens by what their names end in"""
 Stored = Mapping[str, Written]
-
-FINISHED = ".finished.json"
-"""hidden, since those who read text or tokens take every other name for theirs"""
 
 _LOCK, _DONE = "convert", ".done.json"
 _MOST_DIFFERENCES = 5

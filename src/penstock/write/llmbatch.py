@@ -206,9 +206,10 @@ class _Output:
     ) -> None:
         self.num_batches = num_records // shape.batch_size
         if self.num_batches == 0:
+            remedy = f", or choose batch_size={num_records:,} or less" if num_records else ""
             raise UsageError(
                 f"{num_records:,} records make no batch of {shape.batch_size:,}; write more "
-                "records, or choose a smaller batch_size"
+                f"records{remedy}"
             )
         self._directory, self._shape, self._num_records = directory, shape, num_records
         self._batches_per_file = batches_per_file

@@ -32,7 +32,10 @@ class Attached:
         has_one = np.fromiter((value is not None for value in metadata), bool, len(metadata))
         empty = np.flatnonzero(has_one & (lengths == 0))
         if empty.size:
-            raise self._misplaced(int(empty[0]), 0, 0, 0)
+            raise UsageError(
+                f"document {self._first_document + int(empty[0]):,} is empty, and metadata belongs "
+                "to records; leave out its metadata, or the document"
+            )
         ends = np.cumsum(lengths)
         self.stops = ends[has_one]
         self.starts = self.stops - lengths[has_one]

@@ -187,7 +187,7 @@ class Writer:
         documents = self._as_records(records)
         counts = _lengths([len(documents)] if lengths is None else lengths, len(documents))
         if continues and not counts.size:
-            raise UsageError("there is no document that could go on")
+            raise UsageError("continues=True needs at least one document")
         blobs, num_spans = self._attach(documents, counts, metadata, spans)
         try:
             self._write(documents, counts, blobs, num_spans, continues=continues)
@@ -349,7 +349,7 @@ class Writer:
         if self._part is not None and self._listed_in in parts:
             raise DatasetExistsError(
                 f"{self._listed_in}: part {self._part} is finished; choose another number, or "
-                "remove this file to write the part again"
+                f"remove the files {self._prefix[:-1]}* here to write the part again"
             )
 
     def _clear_the_way(self, *, somebody_died: bool) -> None:

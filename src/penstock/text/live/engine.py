@@ -196,9 +196,10 @@ class _Packing:
             return
         since = self._bare_since.setdefault(lane, tokens.ordinal)
         if tokens.ordinal - since > len(self._work.text.lanes.blocks):
+            fewer = "use fewer lanes or ranks, or " if self._work.text.lanes.count > 1 else ""
             raise FormatError(
                 f"lane {self._work.lanes[lane]}: its {tokens.ordinal - since:,} last blocks of "
-                "text have not one token; use fewer lanes or ranks, or mark documents (add=…)"
+                f"text have not one token; {fewer}mark documents (add=…)"
             )
 
 

@@ -248,9 +248,22 @@ class TextLoader(Closable):
                 self._reached = Reached(self._reached.epoch + 1, 0, {}, counts=self._reached.counts)
             if self._steps_from(0):
                 return
-        raise UsageError(
-            f"epoch {self._reached.epoch} is less than one step of {self.batch_size} rows on "
-            f"{self.ranks} ranks; use tail='keep', smaller batches, or endless=True"
+        raise UsageError(f"epoch {self._reached.epoch} is less than one step{self._why_no_step()}")
+
+    def _why_no_step(self) -> str:
+        """What an epoch lacks for a step, and what would help."""
+        rows, count = self._rows_of_epoch(), self.lanes.count
+        if rows.end == 0:
+            fewer = ", fewer lanes" if count > self.ranks else ""
+            return (
+                f": the text fills no row of {self.seq_len:,} tokens in any of {count:,} lanes; "
+                f"use a smaller seq_len{fewer}, or more text"
+            )
+        largest = rows.first_hole // self.ranks
+        smaller = f"batch_size={largest:,}{' or less' if largest > 1 else ''}, " if largest else ""
+        return (
+            f" of {self.batch_size:,} rows on {self.ranks:,} ranks: it has {sum(rows.of_lanes):,} "
+            f"rows in {count:,} lanes; use {smaller}tail='keep', or endless=True"
         )
 
     def _steps_from(self, position: int) -> int:

@@ -206,8 +206,8 @@ class Place:
             return
         if self.report.exists():
             raise DatasetExistsError(
-                f"{self.out}: a finished dataset is here; choose another path, and open both with "
-                "penstock.open([a, b])"
+                f"{self.out}: a finished dataset is here, of other files or options; choose "
+                "another path, or remove this one"
             )
         for path in sorted(self.out.iterdir()):
             if path.name != _TASKS and not path.name.startswith(f"{PLAN}."):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
+from penstock.formats.detection import FINISHED
 from penstock.suggestions import did_you_mean_path
 from penstock.text.sources.files import CODECS, TextFile
 
@@ -43,6 +44,8 @@ def list_files(paths: Paths, kind: Kind | None) -> tuple[Kind, tuple[TextFile, .
                 resolved[directory] = os.path.realpath(directory)
             found.setdefault(os.path.join(resolved[directory], name), path)  # noqa: PTH118
     files = tuple(_listed(path) for path in sorted(found.values()))
+    if not files:
+        raise MissingDataError(f"nothing to read: {wanted[0]} is not a file of text")
     known = kind or _only_kind(files)
     for file in files if known == "parquet" else ():
         if file.codec:
@@ -55,7 +58,7 @@ def _expand(source: str, kind: Kind | None) -> list[str]:
     if Path(path).is_dir():
         return list(_in_directory(path, kind))
     if os.path.lexists(path):
-        return [path]
+        return [path] if Path(path).name != FINISHED else []
     if not glob.has_magic(source):
         raise MissingDataError(
             f"{path}: no such file or directory (texts themselves: Source.from_documents)"

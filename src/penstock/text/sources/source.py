@@ -172,10 +172,14 @@ class Source:
         num_val_files = integer("num_val_files", num_val_files, 1)
         files = list(self._files.items())
         if len(files) <= num_val_files:
+            remedy = (
+                f"take {len(files) - 1:,} or less"
+                if len(files) > 1
+                else "name more files, or cut this one into several (penstock repack --shard-chars)"
+            )
             raise UsageError(
                 f"num_val_files is {num_val_files:,}, but the source has {len(files):,} files, and "
-                "one must be left to train on; name more files, or cut them into several "
-                "(penstock repack --shard-chars)"
+                f"one must be left to train on; {remedy}"
             )
         train, val = copy.copy(self), copy.copy(self)
         train._files, val._files = dict(files[:-num_val_files]), dict(files[-num_val_files:])

@@ -121,10 +121,11 @@ def train_tokenizer(
     )
     if len(learned.merges) < num_merges and not allow_smaller:
         found = NUM_BYTES + len(learned.merges) + len(specials)
+        more = "raise max_bytes" if reading.is_cut else "give more text"
         raise UsageError(
             f"{reading.num_bytes:,} bytes of text have pairs for {found:,} tokens, special ones "
-            f"included, not for {vocab_size:,}; give more text, or allow a "
-            "smaller vocabulary (allow_smaller=True, --allow-smaller)"
+            f"included, not for {vocab_size:,}; {more}, or allow a smaller vocabulary "
+            "(allow_smaller=True, --allow-smaller)"
         )
     tokens = [bytes([byte]) for byte in range(NUM_BYTES)]
     for left, right, _ in learned.merges.tolist():
@@ -157,6 +158,8 @@ class _Reading:
     def __init__(self, source: Source, max_bytes: int | None, progress: Progress | None) -> None:
         self._source, self._max_bytes, self._progress = source, max_bytes, progress
         self.num_documents = self.num_bytes = self.num_bad_rows = 0
+        self.is_cut = False
+        """whether `max_bytes` ended it"""
 
     def batches(self) -> Iterator[TextBatch]:
         """All text, or the first documents."""
@@ -170,6 +173,7 @@ class _Reading:
                 if self._progress is not None:
                     self._progress("reading", self.num_bytes, total)
                 if self._max_bytes is not None and self.num_bytes >= self._max_bytes:
+                    self.is_cut = True
                     return
 
     def _within(self, batch: TextBatch) -> TextBatch:
