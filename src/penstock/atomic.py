@@ -53,13 +53,13 @@ class OpenFile:
             content = np.ascontiguousarray(data).view(np.uint8).reshape(-1).data
         try:
             self._file.write(content)
+            self._hash.update(content)
+            self._size_bytes += len(content)
+            if self._size_bytes - self._on_the_way >= _SEND_BYTES:
+                self._send()
         except OSError as error:  # such as a full disk
             error.filename = str(self._path)
             raise
-        self._hash.update(content)
-        self._size_bytes += len(content)
-        if self._size_bytes - self._on_the_way >= _SEND_BYTES:
-            self._send()
 
     def _send(self) -> None:
         """Have the system begin to write to the disk, so that little is left for the end."""
