@@ -123,7 +123,7 @@ def test_a_source_without_documents_is_an_error_unless_allowed(tmp_path, out, na
     file, text = EMPTY[name]
     (tmp_path / file).write_text(text)
     source = Source(tmp_path / file, bad_rows="skip")
-    expected = "all 2 rows are bad" if text.startswith("{") else "there is no document in 1 files"
+    expected = "all 2 rows are bad" if text.startswith("{") else "there is no document in 1 file"
     for make in (tokenize, repack):
         with pytest.raises(UsageError, match=rf"{expected}.*allow_empty=True \(--allow-empty\)"):
             make(source, out, shuffle=shuffle)
@@ -147,7 +147,7 @@ def test_shares_of_nothing_are_an_error_when_they_are_finished(tmp_path, out, ca
     (tmp_path / "a.txt").write_text("")
     tokenize(tmp_path / "a.txt", out, task=(0, 1))
     assert main(["finish", str(out)]) == 1
-    assert "no document in 1 files; nothing was written" in capsys.readouterr().err
+    assert "no document in 1 file; nothing was written" in capsys.readouterr().err
     tokenize(tmp_path / "a.txt", out, task=(0, 1))
     assert main(["finish", str(out), "--allow-empty"]) == 0
 

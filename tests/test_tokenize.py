@@ -197,7 +197,7 @@ def test_millions_of_tiny_documents_and_empty_files(tmp_path):
 def test_nothing_but_empty_files_is_an_empty_dataset_only_if_allowed(tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_bytes(b"")
-    with pytest.raises(UsageError, match="no document in 1 files; nothing was written"):
+    with pytest.raises(UsageError, match="no document in 1 file; nothing was written"):
         tokenize(tmp_path, val_fraction=0.5, shuffle=1)
     assert not (tmp_path / "out").exists()
     report = tokenize(tmp_path, val_fraction=0.5, shuffle=1, allow_empty=True)

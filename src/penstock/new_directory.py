@@ -1,6 +1,7 @@
 """Directories that are there only if something is in them."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from penstock.errors import DatasetExistsError
 def new_directory(path: Path) -> Iterator[None]:
     """Make a directory and those above it; at the end remove the new ones that are still empty."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
+    maker = os.getpid()
     try:
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -19,5 +21,5 @@ def new_directory(path: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):  # of the first that is not empty
-            for each in missing:
+            for each in missing if os.getpid() == maker else ():  # and not in a fork
                 each.rmdir()

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from penstock.cli.options import names, positive
+from penstock.cli.options import names, size_bytes
 
 if TYPE_CHECKING:
     from penstock.text.sources import Source
@@ -40,7 +40,7 @@ def add_source(
     )
     group.add_argument(
         "--max-document-bytes",
-        type=positive,
+        type=size_bytes,
         default=64 << 20,
         help="a longer row of Parquet or JSONL is a bad row (64 MiB)",
     )

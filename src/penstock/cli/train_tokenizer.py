@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a special token; can be repeated (<|bos|> and the eight others of nanochat)",
     )
     parser.add_argument(
-        "--max-bytes", type=options.positive, help="read only the first documents, up to so much"
+        "--max-bytes", type=options.size_bytes, help="read only the first documents, up to so much"
     )
     parser.add_argument(
         "--allow-smaller",

@@ -26,6 +26,7 @@ from penstock.atomic import OpenFile, hold_lock, sync_directory
 from penstock.errors import DatasetExistsError, UsageError
 from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
 from penstock.formats.llmbatch import MOST_U32, Header
+from penstock.new_directory import new_directory
 from penstock.write.sorting import Sorter, capacity_of
 
 FILE_SUFFIX = ".batch"
@@ -279,11 +280,7 @@ class _Output:
 def _workspace(output_path: str | os.PathLike[str], *, as_directory: bool) -> Iterator[Path]:
     """A directory beside the output; what is `finished` in it at the end gets the output's name."""
     output = Path(output_path).absolute()
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise DatasetExistsError(f"{output.parent}: a file is in the way") from None
-    with hold_lock(output.parent, output.name):
+    with new_directory(output.parent), hold_lock(output.parent, output.name):
         _refuse_to_replace(output, as_directory)
         directory = output.with_name(f".{output.name}.penstock-tmp")
         shutil.rmtree(directory, ignore_errors=True)  # a killed writer's

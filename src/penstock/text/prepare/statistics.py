@@ -90,7 +90,8 @@ def no_documents(sums: Statistics, num_files: int) -> UsageError:
     elif sums.documents:
         found = f"all {sums.documents:,} documents are empty"
     else:
-        found = f"there is no document in {num_files:,} files" if num_files else "no document came"
+        where = f" in {num_files:,} file{'s' if num_files > 1 else ''}" if num_files else ""
+        found = f"there is no document{where}"
     return UsageError(
         f"{found}; nothing was written. If that is what you expect: allow_empty=True "
         "(--allow-empty)"

@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.atomic import OpenFile, sync_directory
 from penstock.errors import DatasetExistsError
+from penstock.new_directory import new_directory
 from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
 from penstock.text.tokenizers.vocabulary import Vocabulary, to_tiktoken
 
@@ -52,20 +53,20 @@ def save_vocabulary(vocabulary: Vocabulary, directory: Path) -> None:
         "tokenizer_config.json": json.dumps(config, ensure_ascii=False, indent=1).encode(),
         "token_bytes.npy": token_bytes.getvalue(),
     }
-    directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = directory.with_name(f"{directory.name}.{secrets.token_hex(8)}.tmp")
-    temporary.mkdir()
-    try:
-        for name, content in files.items():
-            file = OpenFile(temporary / name)
-            file.write(content)
-            file.finish()
-        sync_directory(temporary)
-        _give_name(temporary, directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_directory(directory.parent)
+    with new_directory(directory.parent):
+        try:
+            temporary.mkdir()
+            for name, content in files.items():
+                file = OpenFile(temporary / name)
+                file.write(content)
+                file.finish()
+            sync_directory(temporary)
+            _give_name(temporary, directory)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_directory(directory.parent)
 
 
 def _give_name(temporary: Path, directory: Path) -> None:
