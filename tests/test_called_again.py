@@ -112,6 +112,19 @@ def test_a_finished_convert_notices_that_something_else_is_wanted(tmp_path):
         convert(other, out, "flat")
 
 
+def test_what_another_command_made_is_not_called_done(tmp_path, lines):
+    repack(lines, tmp_path / "text")
+    with pytest.raises(
+        DatasetExistsError, match="something else was made here: by another command"
+    ):
+        convert(dataset(tmp_path / "in"), tmp_path / "text", "flat")
+    convert(dataset(tmp_path / "other"), tmp_path / "flat", "flat")
+    with pytest.raises(
+        DatasetExistsError, match="something else was made here: by another command"
+    ):
+        repack(lines, tmp_path / "flat")
+
+
 def test_what_was_finished_and_is_harmed_is_not_called_done(tmp_path, lines):
     data = dataset(tmp_path / "in")
     for out, again in [

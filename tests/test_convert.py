@@ -251,7 +251,9 @@ def test_shards_of_an_earlier_run_are_kept_only_if_it_was_the_same_conversion(tm
         convert(data, tmp_path / "out", "flat", shard_bytes=100)
     (tmp_path / "out" / "files.json").unlink()
     (tmp_path / "out" / "unfinished.json").write_text(json.dumps({"identity": "another"}))
-    with pytest.raises(DatasetExistsError, match="begun by another version of Penstock"):
+    with pytest.raises(
+        DatasetExistsError, match="begun here: by another command, or another version"
+    ):
         convert(data, tmp_path / "out", "flat", shard_bytes=100)
 
 

@@ -92,17 +92,16 @@ class Job:
         path = self._directory / FINISHED
         try:
             done = json.loads(path.read_bytes())
-            differences = list(self._differences(self._wanted, done["wanted"]))
-            sizes, report = dict(done["files"]), done["report"]
+            wanted, sizes, report = done["wanted"], dict(done["files"]), done["report"]
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError):
             raise DatasetExistsError(
                 f"{path}: cannot be read, so that nobody knows what is finished here; choose "
                 "another path"
             ) from None
-        self._refuse_differences(
-            differences, f"{self._directory}: was made from something else", "remove this one"
+        self._refuse_difference(
+            wanted, f"{self._directory}: something else was made here", "remove this one"
         )
         for name, size_bytes in sizes.items():
             file = self._directory / name
@@ -127,21 +126,24 @@ class Job:
                     )
             return
         try:
-            differences = list(
-                self._differences(self._wanted, json.loads(mark.read_bytes())["wanted"])
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
-            differences = ["it was begun by another version of Penstock, or is damaged"]
+            wanted = json.loads(mark.read_bytes())["wanted"]
+        except (ValueError, TypeError, KeyError):
+            wanted = None
         worthless = (mark.name, lock_name(_LOCK))
         if not all(
             path.name in worthless or _TEMPORARY.fullmatch(path.name)
             for path in self._directory.iterdir()
         ):
-            self._refuse_differences(
-                differences, f"{mark}: cannot go on with what was begun here", "remove what is here"
+            self._refuse_difference(
+                wanted, f"{mark}: cannot go on with what was begun here", "remove what is here"
             )
 
-    def _refuse_differences(self, differences: list[str], what: str, remedy: str) -> None:
+    def _refuse_difference(self, wanted: Any, what: str, remedy: str) -> None:
+        """Refuse a directory where something else was wanted."""
+        try:
+            differences = list(self._differences(self._wanted, wanted))
+        except (TypeError, KeyError, AttributeError):
+            differences = ["by another command, or another version of Penstock"]
         if differences:
             more = "; …" if len(differences) > _MOST_DIFFERENCES else ""
             shown = "; ".join(differences[:_MOST_DIFFERENCES])
