@@ -110,8 +110,12 @@ class Job:
                     f"{file}: is missing or has changed since it was written; remove "
                     f"{self._directory} to write all of it again, or choose another path"
                 )
-        if (self._directory / UNFINISHED).exists():
-            self._remove_marks()  # of a run that was killed when all was done
+        marks = (UNFINISHED, lock_name(_LOCK))
+        names = [each.name for each in self._directory.iterdir()]
+        if any(name in marks or name.endswith(_DONE) for name in names):
+            # Of a run that was killed when all was done, unless it is just about to remove them.
+            with contextlib.suppress(OSError), hold_lock(self._directory, _LOCK):
+                self._remove_marks()
         return report
 
     def _refuse_others(self, mark: Path) -> None:
