@@ -359,7 +359,7 @@ def test_of_two_living_writers_with_one_name_the_second_is_refused(tmp_path):
 def test_of_two_living_writers_of_one_part_the_second_is_refused(tmp_path):
     with penstock.Writer(tmp_path, vocab_size=100, part=3) as writer:
         writer.append([1])
-        with pytest.raises(DatasetExistsError, match="part numbers"):
+        with pytest.raises(DatasetExistsError, match="a part number"):
             penstock.Writer(tmp_path, vocab_size=100, part=3)
         with penstock.Writer(tmp_path, vocab_size=100, part=4) as other:
             other.append([2])
