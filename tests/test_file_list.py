@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
+import penstock
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.formats.file_list import (
     ListedFile,
     is_current,
@@ -326,3 +327,47 @@ def test_listing_files_imports_nothing_large():
         "assert not {'torch', 'pyarrow', 'rich'} & set(sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# Lists that lead elsewhere
+
+
+@pytest.mark.parametrize("name", ["../secret.bin", "{root}/secret.bin", "sub/../../secret.bin"])
+@pytest.mark.parametrize("as_companion", [False, True])
+def test_a_list_opens_files_outside_of_its_directory_only_if_that_is_allowed(
+    tmp_path, name, as_companion
+):
+    folder = tmp_path / "data"
+    (folder / "sub").mkdir(parents=True)
+    for path in (tmp_path / "secret.bin", folder / "own.bin"):
+        path.write_bytes(b"\1\0\2\0")
+    outside = {"path": name.format(root=tmp_path), "size": 4}
+    entries = [{"path": "own.bin", "size": 4, "companions": [outside]}]
+    if not as_companion:
+        entries = [{"path": "own.bin", "size": 4}, outside]
+    (folder / "files.json").write_text(json.dumps(entries))
+    for source in (folder, folder / "files.json", f"{tmp_path}/data/../data"):
+        with pytest.raises(UsageError, match=r"outside of its directory.*allow_outside=True"):
+            penstock.open(source)
+    opened = penstock.open(folder, allow_outside=True)
+    assert opened.num_records == (2 if as_companion else 4)
+
+
+def test_a_list_may_name_its_own_files_absolutely_and_by_links(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (tmp_path / "blob").write_bytes(b"\1\0\2\0")
+    (folder / "own.bin").symlink_to(tmp_path / "blob")
+    entries = [{"path": str(folder / "own.bin"), "size": 4}]
+    (folder / "files.json").write_text(json.dumps(entries))
+    assert penstock.open(folder).num_records == 2
+
+
+def test_a_list_kept_elsewhere_works_as_long_as_the_source_is_named(tmp_path):
+    folder, listed = tmp_path / "data", tmp_path / "lists" / "mine.json"
+    folder.mkdir()
+    (folder / "own.bin").write_bytes(b"\1\0\2\0")
+    for _ in range(2):
+        assert penstock.open(folder, file_list=listed).num_records == 2
+    with pytest.raises(UsageError, match="outside of its directory"):
+        penstock.open(listed)

@@ -150,9 +150,9 @@ def test_nothing_to_open_is_said(tmp_path):
 
 
 def test_a_file_of_no_known_format_is_refused(tmp_path):
-    (tmp_path / "data.txt").write_bytes(b"1234")
-    with pytest.raises(FormatError, match=r"data.txt: starts with b'1234', which is no format"):
-        penstock.open(tmp_path / "data.txt")
+    (tmp_path / "data.dat").write_bytes(b"1\x0034")
+    with pytest.raises(FormatError, match=r"data.dat: starts with b'1\\x0034', which is no format"):
+        penstock.open(tmp_path / "data.dat")
 
 
 def test_a_name_that_no_file_system_takes_is_an_error_of_ours(tmp_path):
@@ -164,6 +164,34 @@ def test_a_name_that_no_file_system_takes_is_an_error_of_ours(tmp_path):
 def test_an_unknown_way_of_access_is_refused(tmp_path):
     with pytest.raises(UsageError, match="'pread' or 'mmap'"):
         penstock.open(write(tmp_path, [1]), access="carrier pigeon")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "penstock.json",
+        "files.json",
+        "index.json",
+        "state.json",
+        "x.bin",
+        "x.idx",
+        "x.ds.index",
+        "x.ds.metadata",
+        "x.csv.gz",
+    ],
+)
+def test_a_manifest_or_a_companion_that_is_no_file_is_an_error_and_no_wait(tmp_path, name, kind):
+    for data in {"x.idx": ["x.bin"], "x.csv.gz": ["x.npy"]}.get(name, []):
+        (tmp_path / data).write_bytes(b"\1\0\2\0")
+    if ".ds." in name:
+        (tmp_path / "x.ds").write_bytes(b"\1\0\2\0")
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).mkdir()
+    with pytest.raises(PenstockError, match=r"not a regular file|holds no dataset"):
+        penstock.open(tmp_path)
 
 
 # Files that are not what the manifest says

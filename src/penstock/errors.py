@@ -8,6 +8,7 @@
     ├── FetchError         (OSError)            files could not be downloaded, and why
     ├── StateError         (ValueError)         a saved position belongs to something else
     ├── UsageError         (ValueError)         an argument that cannot work, and what would
+    │   └── SplitsError                         files of several splits, where one is to be chosen
     └── VerificationError  (AssertionError)     a check of exactness found a difference
 
 Each is also the builtin error that a caller would expect, so `except FileNotFoundError` works.
@@ -54,6 +55,14 @@ class StateError(PenstockError, ValueError):
 
 class UsageError(PenstockError, ValueError):
     """An argument that cannot work; the message says what would."""
+
+
+class SplitsError(UsageError):
+    """A source holds several splits; `names` are those that can be chosen, if that covers it."""
+
+    def __init__(self, message: str, names: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 class VerificationError(PenstockError, AssertionError):

@@ -5,17 +5,21 @@ import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.arguments import one_of
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.formats.detection import FINISHED, data_files, data_of, describe, describe_listed
+from penstock.formats.detection import FINISHED, data_files, describe, describe_listed
+from penstock.formats.directories import data_of
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.files import read_head
 from penstock.formats.masks import with_mask
 from penstock.formats.shard import STREAM, Manifest
+from penstock.formats.splits import choose, divide
 from penstock.formats.stream import FORMAT, fields_to_json
 from penstock.formats.wanted import Wanted
+from penstock.paths import local_path
 from penstock.read.local import Access
 from penstock.read.scan import find_documents
 
@@ -30,7 +34,9 @@ def open(
     check_sizes: bool = True,
     bos_id: int | None = None,
     eos_id: int | None = None,
+    split: str | None = None,
     file_list: Source | None = None,
+    allow_outside: bool = False,
     loss_masks: Source | Iterable[Source] | None = None,
     fields: str | Iterable[str] = (),
     metadata: str | Iterable[str] = (),
@@ -47,9 +53,14 @@ def open(
     do not know their documents (nanoGPT's, llm.c's) are one each, or are cut before every `bos_id`
     or after every `eos_id`, which reads them once.
 
+    A directory or a pattern with files of several splits, by their names (train, val, …), is
+    refused unless `split` says which; a list of files is opened as it is. Spellings are the same:
+    `split="val"` finds `validation-00000-of-00001.parquet` too.
+
     `file_list` names a file in which the names and sizes of many files are kept. It is made by the
     first process that comes, and used by all others while every file has that size and time; then
-    the source is not searched again. Such a list can also be opened itself.
+    the source is not searched again. Such a list can also be opened itself; one that names files
+    outside of its directory only with `allow_outside`.
 
     `loss_masks` are files with a byte for every token, one for each file of tokens and in their
     order, as OLMo's label masks; they become the field `loss_mask`.
@@ -69,14 +80,14 @@ def open(
     if fields or metadata or ignore:
         wanted = Wanted(fields=_names(fields), metadata=_names(metadata), ignore=_names(ignore))
     if file_list is None:
-        manifests = _describe(_find(source), format, wanted)
+        manifests = _describe(_find(source, split), format, wanted, allow_outside)
     else:
-        listed = _find_listed(source, format, file_list)
-        manifests = tuple(describe_listed(listed, format, wanted))
+        files = _find_listed(source, format, file_list, split)
+        manifests = tuple(describe_listed(files, format, wanted))
     if wanted is not None:
         _refuse_columns(manifests, wanted)
     if loss_masks is not None:
-        manifests = _with_masks(manifests, _find(loss_masks))
+        manifests = _with_masks(manifests, [found.path for found in _find(loss_masks, split)])
     if bos_id is not None or eos_id is not None:
         manifests = tuple(find_documents(each, bos_id=bos_id, eos_id=eos_id) for each in manifests)
     for manifest in manifests:
@@ -119,34 +130,45 @@ def _refuse_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:
             )
 
 
+class _Found(NamedTuple):
+    """A file or a directory that the source means, and the split to choose in it."""
+
+    path: Path
+    split: str | None
+
+
 def _describe(
-    paths: list[Path],
+    found: list[_Found],
     format: str | None,  # noqa: A002
     wanted: Wanted | None,
+    allow_outside: bool,
 ) -> tuple[Manifest, ...]:
     """What is known of all paths; tokens that two of them lead to are a mistake."""
     manifests, given = [], dict[str, Path]()
-    for path in _without_companions(paths):
-        for manifest in describe(path, format, wanted):
+    for each in found:
+        for manifest in describe(
+            each.path, format, wanted, split=each.split, allow_outside=allow_outside
+        ):
             manifests.append(manifest)
             for stored in {shard.files[STREAM].path for shard in manifest.shards} - {""}:
-                if given.setdefault(stored, path) != path:
+                if given.setdefault(stored, each.path) != each.path:
                     raise FormatError(
-                        f"{stored}: is reached twice, by {given[stored]} and {path}; leave one out"
+                        f"{stored}: is reached twice, by {given[stored]} and {each.path}; leave "
+                        "one out"
                     )
     return tuple(manifests)
 
 
-def _without_companions(paths: list[Path]) -> list[Path]:
+def _without_companions(found: list[_Found]) -> list[_Found]:
     """Leave out what only belongs to others that are there, as `*` brings it along."""
-    there = set(paths)
-    directories = {path.parent for path in paths if path.name != FILE_LIST}
+    there = {each.path for each in found}
+    directories = {path.parent for path in there if path.name != FILE_LIST}
     return [
-        path
-        for path in paths
-        if data_of(path) not in there
-        and not (path.name == FILE_LIST and path.parent in directories)
-        and path.name != FINISHED
+        each
+        for each in found
+        if data_of(each.path) not in there
+        and not (each.path.name == FILE_LIST and each.path.parent in directories)
+        and each.path.name != FINISHED
     ]
 
 
@@ -154,40 +176,68 @@ def _find_listed(
     source: Source | Iterable[Source],
     format: str | None,  # noqa: A002
     file_list: Source,
+    split: str | None,
 ) -> list[ListedFile]:
     """The files of the source, by a list of them that is kept."""
-    sources, listed = _as_list(source), Path(file_list).expanduser().absolute()
+    sources, listed = _as_list(source), Path(local_path(file_list)).absolute()
 
     def find() -> list[Path]:
-        found = _without_companions(_find(sources))
-        return [file for path in found for file in data_files(path, format)]
+        # The list is of the whole source, and serves every split of it.
+        found = [_Found(path, None) for each in sources for path in _match(each)]
+        found = _without_companions(found)
+        return [file for each in found for file in data_files(each.path, format)]
 
-    files = list(list_files(listed, listed.parent, find))
-    _refuse_strangers([file.path for file in files], sources, listed)
-    return files
+    files = [file for file in list_files(listed, listed.parent, find) if data_of(file.path) is None]
+    if not files:
+        raise FormatError(f"{listed}: lists no file with tokens")
+    chosen = list[int]()
+    for root, names in _below(files, sources, listed).items():
+        numbers = list(names)
+        splits = divide(names.values())
+        chosen += [numbers[k] for k in choose(root, splits, split)]
+    return [files[number] for number in sorted(chosen)]
 
 
-def _refuse_strangers(paths: list[Path], sources: list[Source], listed: Path) -> None:
-    """Notice a list that was made for something else."""
-    roots = []
-    for source in sources:
-        whole = os.path.normpath(Path(os.path.expanduser(source)).absolute())  # noqa: PTH111
-        fixed = itertools.takewhile(lambda part: not glob.has_magic(part), Path(whole).parts)
-        roots.append(Path(*fixed))
-    for path in paths:
-        if not any(Path(os.path.normpath(path)).is_relative_to(root) for root in roots):
+def _below(
+    files: list[ListedFile], sources: list[Source], listed: Path
+) -> dict[str, dict[int, str]]:
+    """Which of the files, by their numbers, lie below which source, and their names there."""
+    roots = {os.path.normpath(_root(each)): dict[int, str]() for each in sources}
+    for number, file in enumerate(files):
+        path = os.path.normpath(file.path)
+        for root, names in roots.items():
+            if path == root or path.startswith(os.path.join(root, "")):  # noqa: PTH118
+                names[number] = path[len(root) :]
+                break
+        else:
             raise UsageError(
-                f"{listed}: lists {path}, which is not of {', '.join(map(str, sources)):.200}; "
-                "give this dataset a list of its own"
+                f"{listed}: lists {file.path}, which is not of "
+                f"{', '.join(map(str, sources)):.200}; give this dataset a list of its own"
             )
+    return {root: names for root, names in roots.items() if names}
 
 
-def _find(source: Source | Iterable[Source]) -> list[Path]:
+def _find(source: Source | Iterable[Source], split: str | None) -> list[_Found]:
     """The files and directories that are meant, in order."""
-    paths = [path for each in _as_list(source) for path in _expand(each)]
-    if not paths:
+    sources = _as_list(source)
+    if not sources:
         raise UsageError("nothing to open: the list is empty")
-    return paths
+    return _without_companions([each for one in sources for each in _choose(one, split)])
+
+
+def _choose(source: Source, split: str | None) -> list[_Found]:
+    """What a path or a pattern stands for, of one split."""
+    found = [_Found(path, split) for path in _match(source)]
+    if not _is_pattern(source):
+        return found
+    below = len(str(_root(source)))
+    splits = divide(str(each.path)[below:] for each in found)
+    if len(splits) > 1:  # what only belongs to others must not count
+        found = _without_companions(found)
+        splits = divide(str(each.path)[below:] for each in found)
+    if set(splits) == {""}:
+        return found
+    return [_Found(found[number].path, None) for number in choose(source, splits, split)]
 
 
 def _as_list(source: Source | Iterable[Source]) -> list[Source]:
@@ -199,12 +249,25 @@ def _as_list(source: Source | Iterable[Source]) -> list[Source]:
     return sources
 
 
-def _expand(source: Source) -> list[Path]:
-    source = os.path.expanduser(source)  # noqa: PTH111 (a pattern is no path)
-    path = Path(source).absolute()  # reading goes on after the user changes directory
-    if os.path.lexists(path) or not glob.has_magic(str(source)):
-        return [path]
-    found = sorted(Path(match).absolute() for match in glob.glob(str(source), recursive=True))  # noqa: PTH207
+def _match(source: Source) -> list[Path]:
+    """What a path or a pattern stands for."""
+    text = local_path(source)
+    if not _is_pattern(source):
+        return [Path(text).absolute()]  # reading goes on after the user changes directory
+    found = sorted(Path(match).absolute() for match in glob.glob(text, recursive=True))  # noqa: PTH207
     if not found:
-        raise MissingDataError(f"{source}: the pattern matches nothing")
+        raise MissingDataError(f"{text}: the pattern matches nothing")
     return found
+
+
+def _is_pattern(source: Source) -> bool:
+    text = local_path(source)
+    return glob.has_magic(text) and not os.path.lexists(text)
+
+
+def _root(source: Source) -> Path:
+    """The part of a path or a pattern that is fixed."""
+    whole = Path(local_path(source)).absolute()
+    if not _is_pattern(source):
+        return whole
+    return Path(*itertools.takewhile(lambda part: not glob.has_magic(part), whole.parts))

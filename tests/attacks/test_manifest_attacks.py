@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.errors import FormatError, MissingDataError
+from penstock.errors import FormatError
 from penstock.verify import verify
 from tests.memory_limit import limit_memory
 
@@ -151,21 +151,21 @@ def test_another_version_is_stopped_by_the_version(path, version):
 def test_a_directory_in_place_of_the_manifest_is_no_dataset(path):
     (path / "penstock.json").unlink()
     (path / "penstock.json").mkdir()
-    with pytest.raises(MissingDataError, match=str(path)):
+    with pytest.raises(penstock.PenstockError, match=str(path / "penstock.json")):
         penstock.open(path)
 
 
 def test_a_pipe_in_place_of_the_manifest_is_not_waited_for(path):
     (path / "penstock.json").unlink()
     os.mkfifo(path / "penstock.json")
-    with pytest.raises(MissingDataError, match=str(path)):
+    with pytest.raises(penstock.PenstockError, match=str(path / "penstock.json")):
         penstock.open(path)
 
 
 def test_a_manifest_that_points_to_itself_is_no_dataset(path):
     (path / "penstock.json").unlink()
     (path / "penstock.json").symlink_to("penstock.json")
-    with pytest.raises(MissingDataError, match=str(path)):
+    with pytest.raises(penstock.PenstockError, match=str(path / "penstock.json")):
         penstock.open(path)
 
 

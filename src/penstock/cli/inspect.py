@@ -39,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table and the samples."""
+    """Print the table and the samples of every split."""
+    return options.for_each_split(arguments, _inspect)
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from penstock.formats.shard import METADATA_ID

@@ -2,11 +2,11 @@
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, SplitsError, UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -66,6 +66,12 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
 def add_format(parser: argparse.ArgumentParser) -> None:
     """What files are, where that cannot be found out."""
     parser.add_argument("--format", help="of the files, if it is not found out, as in flat:uint32")
+    parser.add_argument("--split", metavar="NAME", help="which to open of several, such as train")
+    parser.add_argument(
+        "--allow-outside",
+        action="store_true",
+        help="trust a files.json that names files outside of its directory",
+    )
     ends = parser.add_mutually_exclusive_group()
     ends.add_argument("--eos-id", type=int, help="the token that ends documents, for bare tokens")
     ends.add_argument("--bos-id", type=int, help="the token that starts them")
@@ -82,8 +88,28 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 def format_of(options: argparse.Namespace) -> dict[str, Any]:
     """What `penstock.open` is told about the files."""
-    said = ("format", "eos_id", "bos_id", "fields", "metadata", "ignore")
+    said = ("format", "split", "allow_outside", "eos_id", "bos_id", "fields", "metadata", "ignore")
     return {name: getattr(options, name) for name in said}
+
+
+def for_each_split(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
+    """Run a command that only looks at data; on a corpus with splits, on one after the other."""
+    try:
+        return run(options)
+    except SplitsError as several:
+        if not several.names:
+            raise
+        splits = several.names
+    status = 0
+    for number, name in enumerate(splits):
+        print("\n" * (number > 0) + f"split {name}")
+        options.split = name
+        try:
+            status = max(status, run(options))
+        except PenstockError as error:
+            print(error)
+            status = 1
+    return status
 
 
 def add_seq_len(parser: argparse.ArgumentParser) -> None:

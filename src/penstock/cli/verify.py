@@ -14,7 +14,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check, and report what is wrong."""
+    """Check every split, and report what is wrong."""
+    return options.for_each_split(arguments, _verify)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
     from penstock.formats.stream import FORMAT
     from penstock.opening import open
     from penstock.verify import verify

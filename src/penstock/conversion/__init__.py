@@ -24,7 +24,7 @@ from penstock.conversion.losses import common_facts, fields_for, losses
 from penstock.conversion.shards import CHUNK_BYTES, Progress, Rows, cut
 from penstock.dataset import Dataset
 from penstock.errors import UsageError
-from penstock.formats.detection import data_of
+from penstock.formats.directories import data_of
 from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
 from penstock.formats.files import read_head
 from penstock.formats.shard import (

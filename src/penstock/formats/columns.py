@@ -19,6 +19,7 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.json_values import can_be_json
 from penstock.formats.lists import number_type, value_type
 from penstock.formats.masks import LOSS_MASK
+from penstock.formats.recognition import text_advice
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.formats.stream import fields_problem
 from penstock.formats.wanted import Wanted
@@ -116,6 +117,10 @@ def _tokens(path: Path, schema: Any, column: str | None, wanted: Wanted) -> str:
         lists = [name for name in lists if name not in wanted.names]
         known = [name for name in TOKEN_COLUMNS if name in lists]
         lists = known[:1] or [name for name in lists if name not in _BESIDE_TOKENS]
+    text = [field.name for field in schema if "string" in str(field.type)]
+    if column is None and not lists and text:
+        advice = text_advice(path, "parquet", "text" if "text" in text else text[0])
+        raise _refusal(path, schema, f"they hold text, not tokens; {advice}")
     if len(lists) != 1:
         raise _refusal(
             path,

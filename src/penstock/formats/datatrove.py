@@ -39,7 +39,7 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
         last_end = int.from_bytes(last, "little")
     token = _token_type(head, dtype, size_said, last_end)
     if token is None:
-        token = describe_flat(head).fields[TOKEN]  # nothing says; refuse what looks like uint32
+        token = describe_flat(head, None, "datatrove").fields[TOKEN]  # nothing says how wide
     num_tokens = num_items(head.path, head.size_bytes, token)
     if index is not None and last_end != num_tokens:
         raise FormatError(

@@ -8,17 +8,20 @@ by content, or is told wrongly, can be forced: `format="flat:uint32"`.
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.arguments import one_of
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
+from penstock.formats.directories import INDEX_NAME, data_of, nothing_in, scan
 from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
-from penstock.formats.files import Head, plain_name, read_head, read_part, refuse_repeats
-from penstock.formats.shard import STREAM, Manifest
+from penstock.formats.files import Head, plain_name, read_head, read_whole, refuse_repeats
+from penstock.formats.recognition import refuse_others, unknown
+from penstock.formats.shard import Manifest
+from penstock.formats.splits import choose, divide, find, refuse
 from penstock.formats.wanted import Wanted
 from penstock.suggestions import did_you_mean_path
 
@@ -28,34 +31,59 @@ FINISHED = ".finished.json"
 """what `convert` and `repack` made in a directory; hidden, and never data"""
 PLAN, PLAN_FORMAT = "plan.json", "penstock-plan"
 """so is one with this, which is the plan of `penstock tokenize`, and what lies right in it"""
-_INDEX, _HF_STATE = "index.json", "state.json"
+_HF_STATE = "state.json"
 _MAX_INDEX_BYTES = 1 << 28  # JSON takes some ten times its size in memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the user says about files, or a list about one of them."""
+
+    name: str
+    """of the format; "" if it is to be found out"""
+    option: str | None
+    """what stands behind its colon"""
+    wanted: Wanted | None
 
 
 def describe(
     path: Path,
     format: str | None = None,  # noqa: A002
     wanted: Wanted | None = None,
+    *,
+    split: str | None = None,
+    allow_outside: bool = False,
 ) -> list[Manifest]:
     """What is known of the dataset at `path`: one manifest, or one for each file of a directory."""
-    name, option = _split(format)
+    said = _Said(*_parse_format(format), wanted)
     try:
-        if not path.exists():
-            raise MissingDataError(f"{path}: no such file or directory{did_you_mean_path(path)}")
-        if path.name in (stream.MANIFEST_NAME, _INDEX, _HF_STATE) and not path.is_dir():
+        path = _existing(path)
+        if path.name in (stream.MANIFEST_NAME, INDEX_NAME, _HF_STATE) and not path.is_dir():
             path = path.parent
         if path.is_dir():
-            return _describe_directory(path, name, option, wanted)
+            return _describe_directory(path, said, split, allow_outside)
         if path.suffix == ".json":
-            return _describe_list(path, name, option, wanted)
-        return [_describe_file(path, name, option, wanted)]
+            return _describe_list(path, said, split, allow_outside)
+        choose(path, {"": [0]}, split)  # a file has no splits
+        refuse_unfinished(path.parent)
+        return [_describe_file(path, said)]
     except PenstockError:
         raise
     except OSError as error:
         raise ReadError(error.errno, f"{path}: {error.strerror}") from None
 
 
-def _split(format: str | None) -> tuple[str, str | None]:  # noqa: A002
+def _existing(path: Path) -> Path:
+    """The path, or the tokens that it is the prefix of, as Megatron-LM names its datasets."""
+    if path.exists():
+        return path
+    tokens, index = Path(f"{path}.bin"), Path(f"{path}.idx")
+    if tokens.exists() and index.exists():
+        return tokens
+    raise MissingDataError(f"{path}: no such file or directory{did_you_mean_path(path)}")
+
+
+def _parse_format(format: str | None) -> tuple[str, str | None]:  # noqa: A002
     """The name of a format, and what stands behind its colon."""
     name, _, option = (format or "").partition(":")
     if format is not None:
@@ -79,8 +107,7 @@ def _arrow(head: Head, option: str | None, wanted: Wanted | None) -> Manifest:
 
 Describe = Callable[[Head, str | None, Wanted | None], Manifest]
 
-# How the files of each format are described, with what stands behind the colon in `format`, and
-# what is wanted of their columns.
+# How the files of each format are described, with what stands behind the colon in `format`.
 _FILES: dict[str, Describe] = {
     "llmbatch": lambda head, option, _: llmbatch.describe(head),
     "llmchnk": lambda head, option, _: llmchnk.describe(head),
@@ -98,27 +125,10 @@ FORMATS = ("penstock", *_FILES, "litdata", "mds")
 """the names that `format=` takes"""
 _WITH_OPTION = ("datatrove", "dolma", "flat", "parquet", "arrow", "mds")
 
-# Which files of a directory are data, and not companions of data.
-_SUFFIXES = {
-    ".batch": "llmbatch",
-    ".chnk": "llmchnk",
-    ".ds": "datatrove",
-    ".bin": "",
-    ".npy": "",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-}
-# Files that belong to others: how their names end, and how those of the others do.
-_COMPANIONS = {
-    ".idx": ".bin",
-    ".ds.index": ".ds",
-    ".ds.loss": ".ds",
-    ".ds.metadata": ".ds",
-    ".csv.gz": ".npy",
-}
 _STREAM_START = b"\xff\xff\xff\xff"  # of an Arrow stream, which has no magic, and of some tokens
 _BARE = (".bin", ".npy", ".ds")
+_HEADERLESS = ("flat", "datatrove", "dolma")
+_BYTES = ("uint8", "int8")  # any file may be read as bytes, and models are trained on that
 _MAGIC = {
     llmbatch.MAGIC: "llmbatch",
     llmchnk.MAGIC: "llmchnk",
@@ -130,13 +140,15 @@ _MAGIC = {
 }
 
 
-def _describe_file(path: Path, name: str, option: str | None, wanted: Wanted | None) -> Manifest:
-    refuse_unfinished(path.parent)
+def _describe_file(path: Path, said: _Said) -> Manifest:
     head = read_head(path)
-    kind = name or _detect(head)
+    kind = said.name or _detect(head)
     if kind not in _FILES:
         raise UsageError(f"{path}: {kind} is a format of directories; give the directory")
-    return _FILES[kind](head, option, wanted)
+    if kind in _HEADERLESS and said.option not in _BYTES:
+        _refuse_header(head)
+        refuse_others(head, is_told=bool(said.name))
+    return _FILES[kind](head, said.option, said.wanted)
 
 
 def _detect(head: Head) -> str:
@@ -157,39 +169,45 @@ def _detect(head: Head) -> str:
     by_name = {".npy": "dolma", ".bin": "flat"}
     if path.suffix in by_name:
         return by_name[path.suffix]
-    raise FormatError(
-        f"{path}: starts with {head.start[:8]!r}, which is no format that is known; say which it "
-        f"is, as in format='flat:uint16' (there are {', '.join(FORMATS)})"
-    )
+    raise unknown(head, ", ".join(FORMATS))
+
+
+def _refuse_header(head: Head) -> None:
+    """Refuse the header of llm.c where bare tokens are expected: it would be read as tokens."""
+    if flat.is_llmc(head):
+        raise FormatError(f"{head.path}: has the header of llm.c; open it without format")
 
 
 def _describe_list(
-    path: Path, name: str, option: str | None, wanted: Wanted | None
+    path: Path, said: _Said, split: str | None, allow_outside: bool
 ) -> list[Manifest]:
-    return _describe_listed(read_current(path, path.parent), name, option, wanted)
+    listed = read_current(path, path.parent, allow_outside=allow_outside)
+    files = [file for file in listed if data_of(file.path) is None]
+    if not files:
+        raise FormatError(f"{path}: lists no file with tokens")
+    root = os.path.commonpath([path.parent, *{file.path.parent for file in files}])
+    splits = divide(str(file.path)[len(root) :] for file in files)
+    chosen = [files[number] for number in choose(path, splits, split)]
+    return _describe_listed(chosen, said)
 
 
 def describe_listed(
-    files: Iterable[ListedFile],
+    files: Sequence[ListedFile],
     format: str | None,  # noqa: A002
     wanted: Wanted | None = None,
 ) -> list[Manifest]:
     """What is known of the files of a list, which may have their formats and checksums."""
-    return _describe_listed(files, *_split(format), wanted)
+    return _describe_listed(files, _Said(*_parse_format(format), wanted))
 
 
-def _describe_listed(
-    files: Iterable[ListedFile], name: str, option: str | None, wanted: Wanted | None
-) -> list[Manifest]:
-    files = [file for file in files if data_of(file.path) is None]
-    if not files:
-        raise FormatError("the list has no file with tokens")
+def _describe_listed(files: Sequence[ListedFile], said: _Said) -> list[Manifest]:
     refuse_repeats(files[0].path.parent, [str(file.path) for file in files])
     manifests = []
     for file in files:
-        kind = (name, option) if name else _split(file.format)
+        own = said if said.name else _Said(*_parse_format(file.format), said.wanted)
+        refuse_unfinished(file.path.parent)
         checksums = {str(each.path): each.xxh3 for each in (file, *file.companions)}
-        manifests.append(_with_checksums(_describe_file(file.path, *kind, wanted), checksums))
+        manifests.append(_with_checksums(_describe_file(file.path, own), checksums))
     return manifests
 
 
@@ -206,14 +224,6 @@ def _with_checksums(manifest: Manifest, checksums: dict[str, str | None]) -> Man
     ]
     is_decoded = any(not file.path for shard in manifest.shards for file in shard.files.values())
     return manifest if is_decoded else replace(manifest, shards=tuple(shards))
-
-
-def data_of(path: Path) -> Path | None:
-    """The file with the tokens that `path`, an index or a mask, belongs to."""
-    for ending, data in _COMPANIONS.items():
-        if path.name.endswith(ending):
-            return path.with_name(path.name.removesuffix(ending) + data)
-    return None
 
 
 def refuse_unfinished(directory: Path) -> None:
@@ -246,80 +256,67 @@ def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
     if not path.is_dir():
         return [path]
     refuse_unfinished(path)
-    for name in (stream.MANIFEST_NAME, _INDEX):
+    for name in (stream.MANIFEST_NAME, INDEX_NAME):
         if os.path.lexists(path / name):
             raise UsageError(f"{path}: has {name}, a list of its own; open it without file_list")
     if os.path.lexists(path / _HF_STATE):
         return _saved_by_datasets(path)
-    files = _files_by_name(path, _split(format)[0])
+    listing, name = scan(path), _parse_format(format)[0]
+    files = [path / file for file in listing.files_of(name)]
+    files = files or [
+        file for each in listing.split_counts() for file in data_files(path / each, format)
+    ]
     if not files:
         raise UsageError(f"{path}: holds no files that can be listed; open it without file_list")
     return files
 
 
 def _describe_directory(
-    path: Path, name: str, option: str | None, wanted: Wanted | None
+    path: Path, said: _Said, split: str | None, allow_outside: bool
 ) -> list[Manifest]:
     refuse_unfinished(path)
-    if name in ("", "penstock") and (path / stream.MANIFEST_NAME).is_file():
+    name = said.name
+    if name in ("", *_FILES) and os.path.lexists(path / FILE_LIST) and not _is_ours(path, name):
+        return _describe_list(path / FILE_LIST, said, split, allow_outside)
+    manifests = _describe_one(path, said)
+    if manifests:
+        choose(path, {manifests[0].split.get("name", ""): [0]}, split)
+        return manifests
+    listing = scan(path)
+    files = listing.files_of(name) if name in ("", *_FILES) else []
+    splits = divide(files)
+    is_unnamed = set(splits) <= {""}
+    counts = listing.split_counts() if not files or (split is not None and is_unnamed) else {}
+    if counts and split is None:
+        refuse(path, counts)
+    if counts and split is not None:
+        directory = path / find(path, counts, split)
+        return _describe_directory(directory, said, None, allow_outside)
+    if not files:
+        raise nothing_in(listing, name)
+    chosen = choose(path, splits, split)
+    return [_describe_file(path / files[number], said) for number in chosen]
+
+
+def _is_ours(path: Path, name: str) -> bool:
+    return name in ("", "penstock") and os.path.lexists(path / stream.MANIFEST_NAME)
+
+
+def _describe_one(path: Path, said: _Said) -> list[Manifest]:
+    """The dataset that a manifest or an index makes of a directory; nothing if there is none."""
+    name = said.name
+    if _is_ours(path, name):
         return [stream.read_manifest(path)]
-    if name in ("", *_FILES) and os.path.lexists(path / FILE_LIST):
-        return _describe_list(path / FILE_LIST, name, option, wanted)
-    if name in ("", "litdata", "mds") and os.path.lexists(path / _INDEX):
-        return [_describe_index(path, name, option)]
+    if name in ("", "litdata", "mds") and os.path.lexists(path / INDEX_NAME):
+        return [_describe_index(path, name, said.option)]
     if name in ("", "arrow") and os.path.lexists(path / _HF_STATE):
-        files = _saved_by_datasets(path)
-    else:
-        files = _files_by_name(path, name)
-    if files and name in ("", *_FILES):
-        return [_describe_file(file, name, option, wanted) for file in files]
-    is_ours = name in ("", "penstock")
-    if is_ours and any(path.glob(f"*{stream.PART_SUFFIX}")):
-        raise MissingDataError(
-            f"{path}: holds finished parts but no {stream.MANIFEST_NAME}; "
-            f"join them with penstock.finish({str(path)!r})"
-        )
-    if is_ours and any(path.glob(f"*{STREAM}")):
-        raise MissingDataError(
-            f"{path}: holds shards but no {stream.MANIFEST_NAME}: the writer did not finish; "
-            "write the dataset again"
-        )
-    if (path / "dataset_dict.json").is_file():
-        splits = sorted(each.name for each in path.iterdir() if each.is_dir())
-        raise FormatError(f"{path}: holds several splits; open one of {', '.join(splits)}")
-    missing = f"no files of the format {name}" if name else "no dataset"
-    raise MissingDataError(
-        f"{path}: holds {missing}: neither {stream.MANIFEST_NAME} nor {_INDEX}, and no file that "
-        f"ends in {', '.join(_SUFFIXES)}"
-    )
-
-
-def _files_by_name(path: Path, name: str) -> list[Path]:
-    """The files of a directory that hold tokens, by name; all of one kind, unless one is asked."""
-    # A link to nowhere stays: reading it says what is missing.
-    files = sorted(
-        file for file in path.iterdir() if file.suffix in _SUFFIXES and not file.is_dir()
-    )
-    suffixes = {file.suffix for file in files}
-    if name == "":
-        if len(suffixes) > 1:
-            raise FormatError(
-                f"{path}: holds files that end in {' and '.join(sorted(suffixes))}; say which, "
-                "with a pattern such as '*.bin'"
-            )
-        return files
-    allowed = {suffix for suffix, kind in _SUFFIXES.items() if kind in ("", name)}
-    return [file for file in files if file.suffix in allowed]
+        return [_describe_file(file, said) for file in _saved_by_datasets(path)]
+    return []
 
 
 def _read_json(path: Path) -> Any:
-    size_bytes = read_head(path, 1).size_bytes
-    if size_bytes > _MAX_INDEX_BYTES:
-        raise FormatError(
-            f"{path}: {size_bytes:,} bytes, too large for an index; {_MAX_INDEX_BYTES:,} are read"
-        )
     try:
-        return json.loads(read_part(path, 0, size_bytes))
+        return json.loads(read_whole(path, _MAX_INDEX_BYTES, "an index"))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not valid JSON ({error})") from None
 
@@ -327,12 +324,12 @@ def _read_json(path: Path) -> Any:
 def _describe_index(path: Path, name: str, option: str | None) -> Manifest:
     from penstock.formats import litdata, mds
 
-    index = _read_json(path / _INDEX)
+    index = _read_json(path / INDEX_NAME)
     if isinstance(index, dict) and isinstance(index.get("chunks"), list) and name != "mds":
         return litdata.describe(path, index)
     if isinstance(index, dict) and isinstance(index.get("shards"), list) and name != "litdata":
         return mds.describe(path, index, _token_type(option))
-    raise FormatError(f"{path / _INDEX}: lists neither chunks (litdata) nor shards (MDS)")
+    raise FormatError(f"{path / INDEX_NAME}: lists neither chunks (litdata) nor shards (MDS)")
 
 
 def _saved_by_datasets(path: Path) -> list[Path]:
@@ -342,7 +339,9 @@ def _saved_by_datasets(path: Path) -> list[Path]:
     try:
         names = [plain_name(listed, file["filename"]) for file in state["_data_files"]]
     except (KeyError, TypeError):
-        raise FormatError(f"{listed}: lists no data files") from None
+        names = []
+    if not names:
+        raise FormatError(f"{listed}: lists no data files")
     refuse_repeats(listed, names)
     return [path / name for name in names]
 

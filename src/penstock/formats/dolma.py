@@ -39,7 +39,7 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
     """Read the list of documents, if there is one, and check it against the file's size."""
     listed = table_of(head.path)
     if not os.path.lexists(listed):
-        flat = describe_flat(head, dtype)
+        flat = describe_flat(head, dtype, "dolma")
         return one_file(head, flat.fields[TOKEN], flat.shards[0].num_records, kind="dolma")
     table = make_table(Documents(str(listed), read_head(listed).identity), None)
     last = OFFSET.itemsize * (num_entries(table) - 1)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import atomic
-from penstock.errors import FormatError, MissingDataError, ReadError
+from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
 
 FILE_LIST = "files.json"
 """the name under which a directory's list is found"""
@@ -90,15 +90,32 @@ def read_file_list(list_path: Path, root: Path) -> Sequence[ListedFile]:
     return _parse(list_path, root, _read(list_path))
 
 
+def _refuse_outside(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
+    """Refuse names that lead out of the list's directory; links are followed, as everywhere."""
+    prefix = os.path.join(root, "")  # noqa: PTH118
+    for file in files:
+        for each in (file, *file.companions):
+            path = str(each.path)
+            if not path.startswith(prefix) or ".." in path[len(prefix) :].split("/"):
+                raise UsageError(
+                    f"{list_path}: lists {path}, which is outside of its directory; if you trust "
+                    "the list, say allow_outside=True (--allow-outside)"
+                )
+
+
 def write_file_list(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
     """Write a list, whole or not at all; paths below `root` are stored relative to it."""
     with atomic.hold_lock(list_path.parent, list_path.name, wait=True):
         atomic.publish(list_path, _to_json(files, root))
 
 
-def read_current(list_path: Path, root: Path) -> Sequence[ListedFile]:
-    """Read a list whose files must be as it says."""
+def read_current(
+    list_path: Path, root: Path, *, allow_outside: bool = False
+) -> Sequence[ListedFile]:
+    """Read a list whose files must be as it says, and below `root` unless others are allowed."""
     files = read_file_list(list_path, root)
+    if not allow_outside:
+        _refuse_outside(list_path, root, files)
     if not files:
         raise FormatError(f"{list_path}: lists no files; remove it, or list some")
     for file in files:

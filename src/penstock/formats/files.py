@@ -72,10 +72,15 @@ def read_part(path: Path, start: int, num_bytes: int) -> bytes:
     return part
 
 
-def read_whole(path: Path) -> bytes:
-    """Read a file that has to be in memory as a whole."""
+def read_whole(path: Path, most_bytes: int = MOST, what: str = "this") -> bytes:
+    """Read a file that has to be in memory as a whole, unless it is larger than `what` can be."""
     parts = list[bytes]()
     with open_regular(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > most_bytes:
+            raise FormatError(
+                f"{path}: {size_bytes:,} bytes, too large for {what} (at most {most_bytes:,})"
+            )
         while part := file.read(_MAX_READ_BYTES):  # Linux gives no more than 2 GiB at once
             parts.append(part)
     return b"".join(parts)

@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.errors import FormatError
 from penstock.formats.files import MOST, Head, check_size, num_items, read_part
+from penstock.formats.recognition import token_type
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -24,17 +25,21 @@ _LLMC_BYTES, _LLMC_FIELDS = 1024, struct.Struct("<3i")
 # The magic numbers of llm.c's token files, their version, and the type of the tokens.
 LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
 _LLMC_FAMILY = range(20240501, 20241232)
-_NUM_SAMPLES = 4096
 _NPY_TOKEN = re.compile(r"\|[iu]1|<[iu][1248]")
 
 
-def describe_flat(head: Head, dtype: str | None = None) -> Manifest:
-    """Tokens without a header."""
+def describe_flat(head: Head, dtype: str | None = None, kind: str = "flat") -> Manifest:
+    """Tokens without a header; `kind` is the format that was found out, for the advice."""
     token = np.dtype(dtype or "<u2")
     num_tokens = num_items(head.path, head.size_bytes, token)
     if dtype is None:
         _refuse_chunks_of_litdata(head)
-        _refuse_wider_tokens(head)
+        wider = token_type(head)
+        if wider is not None:
+            raise FormatError(
+                f"{head.path}: looks like {wider}: read as uint16, most of it would be 0; say "
+                f'format="{kind}:{wider}" (or "{kind}:uint16", if that is what it is)'
+            )
     return one_file(head, token, num_tokens, kind="flat")
 
 
@@ -140,18 +145,3 @@ def _refuse_chunks_of_litdata(head: Head) -> None:
                 f"{head.path}: is a chunk of litdata; open its directory, with its index.json (or "
                 'say format="flat:uint16", if these are tokens)'
             )
-
-
-def _refuse_wider_tokens(head: Head) -> None:
-    """Tokens of four bytes, read as two, would be every other one nearly 0."""
-    count = min(head.size_bytes // 2, _NUM_SAMPLES) // 2 * 2
-    if count < 64:
-        return
-    middle = (head.size_bytes // 2 - count) // 2 // 2 * 4
-    tokens = np.frombuffer(read_part(head.path, middle, 2 * count), "<u2").reshape(-1, 2)
-    even, odd = (float((tokens[:, k] < 16).mean()) for k in (0, 1))
-    if odd > 0.99 and even < 0.9:
-        raise FormatError(
-            f"{head.path}: every other uint16 is nearly 0, as in files of uint32; say "
-            'format="flat:uint32" (or "flat:uint16", if that is what they are)'
-        )

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import FormatError, ReadError
+from penstock.errors import FormatError
+from penstock.formats.files import read_whole
 from penstock.formats.shard import (
     DOCUMENTS,
     INDEX,
@@ -65,15 +66,7 @@ def manifest_to_json(manifest: Manifest) -> str:
 def read_manifest(directory: Path, name: str = MANIFEST_NAME) -> Manifest:
     """Read and check the manifest of `directory`."""
     path = directory / name
-    try:
-        size_bytes = path.stat().st_size
-        text = path.read_bytes() if size_bytes <= _MAX_MANIFEST_BYTES else b""
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
-    if size_bytes > _MAX_MANIFEST_BYTES:
-        raise FormatError(
-            f"{path}: {size_bytes:,} bytes, more than the {_MAX_MANIFEST_BYTES:,} of any manifest"
-        )
+    text = read_whole(path, _MAX_MANIFEST_BYTES, "a manifest")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

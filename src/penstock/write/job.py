@@ -26,6 +26,7 @@ from penstock.atomic import (
 )
 from penstock.errors import DatasetExistsError
 from penstock.formats.detection import FINISHED, UNFINISHED
+from penstock.formats.files import read_whole
 from penstock.machine.background_thread import StopSignal, call_in_background
 from penstock.new_directory import new_directory
 
@@ -130,7 +131,7 @@ class Job:
                     )
             return
         try:
-            wanted = json.loads(mark.read_bytes())["wanted"]
+            wanted = json.loads(read_whole(mark))["wanted"]
         except (ValueError, TypeError, KeyError):
             wanted = None
         worthless = (mark.name, lock_name(_LOCK))
@@ -161,7 +162,7 @@ class Job:
     def find_done(self, name: str) -> Stored | None:
         """The files of a shard that an earlier run has written."""
         try:
-            listed = json.loads((self._directory / f"{name}{_DONE}").read_bytes())
+            listed = json.loads(read_whole(self._directory / f"{name}{_DONE}"))
             stored = {file: Written(*values) for file, values in listed.items()}
             sizes = [(self._directory / file).stat().st_size for file in stored]
         except (OSError, ValueError, TypeError, AttributeError):

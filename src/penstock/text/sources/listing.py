@@ -9,6 +9,7 @@ from typing import Literal, NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.formats.detection import FINISHED
+from penstock.paths import local_path
 from penstock.suggestions import did_you_mean_path
 from penstock.text.sources.files import CODECS, TextFile
 
@@ -37,7 +38,7 @@ def list_files(paths: Paths, kind: Kind | None) -> tuple[Kind, tuple[TextFile, .
         raise MissingDataError("nothing to read: the list of paths is empty")
     resolved, found = dict[str, str](), dict[str, str]()
     for each in wanted:
-        for path in sorted(_expand(os.path.expanduser(os.fsdecode(each)), kind)):  # noqa: PTH111
+        for path in sorted(_expand(local_path(os.fsdecode(each)), kind)):
             # One file may be reached over several names of its directory.
             directory, name = os.path.split(path)
             if directory not in resolved:

@@ -1,0 +1,57 @@
+"""Paths as users give them: on this machine, perhaps as a `file://` URL, and not elsewhere."""
+
+import os
+import re
+from urllib.parse import unquote
+
+from penstock.errors import UsageError
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # a Path makes one slash of two
+_COPY = {
+    "s3": "aws s3 sync",
+    "gs": "gcloud storage rsync --recursive",
+    "gcs": "gcloud storage rsync --recursive",
+    "hf": "hf download",
+    "az": "azcopy copy",
+    "abfs": "azcopy copy",
+    "abfss": "azcopy copy",
+    "r2": "rclone copy",
+    "oci": "rclone copy",
+    "hdfs": "hdfs dfs -get",
+    "ftp": "curl -O",
+    "sftp": "scp -r",
+    "ssh": "scp -r",
+}
+
+
+def local_path(source: str | os.PathLike[str]) -> str:
+    """The path on this machine, with `~` expanded; says what to do about data that is elsewhere.
+
+    >>> local_path("file:///data/my%20corpus")
+    '/data/my corpus'
+    """
+    path = os.fspath(source)
+    found = _URL.match(path)
+    if found is None or os.path.lexists(path):
+        return os.path.expanduser(path)  # noqa: PTH111 (a pattern is not a path)
+    scheme = found[1].lower()
+    if scheme == "file":
+        return _path_of(path)
+    path = f"{found[1]}://{path[found.end() :].lstrip('/')}"
+    if scheme in ("http", "https"):
+        how = f"download it first: penstock fetch '{path}' --out DIRECTORY"
+    elif scheme in _COPY:
+        how = f"copy it to this machine first, for example with {_COPY[scheme]}"
+    else:
+        how = "copy it to this machine first"
+    raise UsageError(f"{path}: remote data cannot be opened yet; {how}")
+
+
+def _path_of(url: str) -> str:
+    """The path in `file:///path`; not by urlsplit, for which the `?` of a pattern is a query."""
+    host, _, path = url[5:].removeprefix("//").partition("/")
+    if host not in ("", "localhost"):
+        raise UsageError(
+            f"{url}: {host!r} is read as the name of a machine; write file:///, with three slashes"
+        )
+    return "/" + unquote(path)

@@ -1,0 +1,334 @@
+"""Files that hold no tokens are said to be what they are, also where the user says flat."""
+
+import bz2
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import pickle
+import sqlite3
+import struct
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
+from penstock.formats.files import Head
+from penstock.formats.recognition import recognise
+
+pa = pytest.importorskip("pyarrow")
+TOKENS = np.random.default_rng(0).integers(16, 50_000, 3000)
+JSONL = b'{"text": "hello world"}\n' * 50
+# The start of a file by array_record 0.8.6, and of every file of Riegeli.
+RIEGELI = bytes.fromhex(
+    "83af70d10d884a3f0000000000000000400000000000000091bac23c9287e1a9"
+    "0000000000000000e19f13c0e9b1c37273000000000000000000000000000000"
+)
+
+
+def in_memory(write):
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def tar_of(names):
+    def write(file):
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for name in names:
+                member = tarfile.TarInfo(name)
+                member.size = 5
+                archive.addfile(member, io.BytesIO(b"hello"))
+
+    return in_memory(write)
+
+
+def zip_of(name):
+    def write(file):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr(name, "x" * 99)
+
+    return in_memory(write)
+
+
+def crc32c(content):
+    crc = (1 << 32) - 1
+    for byte in content:
+        for bit in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if (crc ^ byte >> bit) & 1 else 0)
+    return crc ^ ((1 << 32) - 1)
+
+
+def tfrecord(content):
+    def masked(part):
+        crc = crc32c(part)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack("<Q", len(content))
+    return length + masked(length) + content + masked(content)
+
+
+def safetensors():
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(4)
+
+
+def sqlite(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table t(a)")
+    connection.close()
+    return path.read_bytes()
+
+
+def parquet(**columns):
+    import pyarrow.parquet as pq
+
+    return in_memory(lambda file: pq.write_table(pa.table(columns), file))
+
+
+PICKLED = ([1, 2], TOKENS.tolist(), {"a": bytes(9999)}, {"a": TOKENS})
+KINDS = {
+    "tar": (tar_of(["000000.txt", "000001.txt"]), "a tar archive, as WebDataset's; unpack it"),
+    "zip": (zip_of("a/b.txt"), "a zip archive; unpack it"),
+    "npz": (in_memory(lambda file: np.savez(file, a=TOKENS)), r"an \.npz of NumPy"),
+    "pt": (in_memory(lambda file: torch.save({"a": torch.arange(9)}, file)), "torch.load"),
+    "old pt": (
+        in_memory(
+            lambda file: torch.save(torch.arange(9), file, _use_new_zipfile_serialization=False)
+        ),
+        "a checkpoint of PyTorch",
+    ),
+    **{
+        f"pickle {protocol} {number}": (pickle.dumps(value, protocol), "a pickle; load it with")
+        for protocol in (2, 3, 4, 5)
+        for number, value in enumerate(PICKLED)
+    },
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file; read it with h5py"),
+    "gzip": (gzip.compress(TOKENS.tobytes()), r"compressed \(gzip\); decompress it"),
+    "zstd": (b"\x28\xb5\x2f\xfd\x24\x03\x19\x00\x00abc" + bytes(3), r"compressed \(zstd\)"),
+    "bzip2": (bz2.compress(TOKENS.tobytes()), r"compressed \(bzip2\)"),
+    "xz": (lzma.compress(TOKENS.tobytes()), r"compressed \(xz\)"),
+    "safetensors": (safetensors(), "a safetensors file"),
+    "TFRecord": (tfrecord(b"z" * 100), "a TFRecord file"),
+    "ArrayRecord": (RIEGELI + bytes(1000), r"an ArrayRecord \(Riegeli\) file"),
+    "ELF": (b"\x7fELF\2\1\1" + bytes(60), "a program or a library"),
+    "PNG": (b"\x89PNG\r\n\x1a\n" + bytes(60), "an image"),
+    "PDF": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n" + b"1 0 obj\n" * 9, "a PDF document"),
+    "JSONL": (JSONL, "JSON, not tokens; tokenize it .penstock tokenize .* --kind jsonl"),
+    "text": ("Zwölf Boxkämpfer. ".encode() * 300, "text, not tokens; tokenize it"),
+    "Chinese": ("今天天气很好我们去公园散步吧".encode() * 300, "text, not tokens"),
+    "LFS": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 9\n",
+        "a pointer of Git LFS.*git lfs pull",
+    ),
+    "HTML": (b"<!DOCTYPE html><html><title>404 Not Found</title></html>" * 2, "an HTML page"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_files_are_named_whatever_they_are_called_and_said_to_be(tmp_path, kind):
+    content, message = KINDS[kind]
+    for name, format in (
+        ("a.bin", None),
+        ("a.dat", None),
+        ("a.ds", None),
+        ("a.npy", None),
+        ("b.bin", "flat:uint16"),
+        ("b.dat", "datatrove:uint16"),
+        ("b.dat", "dolma:uint32"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(FormatError, match=f"{name}: is (a .*)?{message}") as found:
+            penstock.open(tmp_path / name, format=format)
+        assert "flat" not in str(found.value)
+
+
+def test_databases_are_named(tmp_path):
+    sqlite(tmp_path / "data.bin")
+    with pytest.raises(FormatError, match="an SQLite database"):
+        penstock.open(tmp_path / "data.bin")
+
+
+def test_files_that_open_as_what_they_are_are_not_read_as_bare_tokens(tmp_path):
+    np.save(tmp_path / "a.npy", TOKENS.astype("<u2"))
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, 3
+    (tmp_path / "b.bin").write_bytes(header.tobytes() + bytes(6))
+    (tmp_path / "c.parquet").write_bytes(parquet(ids=[[1, 2]]))
+    for name in ("a.npy", "b.bin", "c.parquet"):
+        assert penstock.open(tmp_path / name).num_records > 0
+        with pytest.raises(FormatError, match="open it without format"):
+            penstock.open(tmp_path / name, format="flat:uint16")
+
+
+def test_any_file_may_be_read_as_bytes(tmp_path):
+    for number, (content, _) in enumerate(KINDS.values()):
+        path = tmp_path / f"{number}.bin"
+        path.write_bytes(content)
+        assert penstock.open(path, format="flat:uint8").num_records == len(content)
+
+
+@given(st.binary(max_size=600), st.sampled_from(sorted(KINDS)))
+def test_no_start_of_a_file_breaks_recognition(tmp_path_factory, noise, kind):
+    path, content = tmp_path_factory.getbasetemp() / "any.bin", KINDS[kind][0]
+    for some in (noise, content[: len(noise)], content[:30] + noise):
+        path.write_bytes(some)
+        with contextlib.suppress(PenstockError):
+            penstock.open(path)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([257, 32_768, 50_257, 65_536]),
+    st.sampled_from(["<u2", "<u4", "<i8"]),
+)
+def test_tokens_are_not_taken_for_anything_else(seed, vocab_size, dtype):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, vocab_size, 1024).astype(dtype).tobytes()[:4096]
+    head = Head(None, ids, len(ids), (0, 0))
+    assert recognise(head) is None
+
+
+# The width of tokens
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"), [("<i8", "int64"), ("<u8", "int64"), ("<u4", "uint32"), ("<i4", "uint32")]
+)
+@pytest.mark.parametrize("count", [16, 3001])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.bin", "flat"), ("a.ds", "datatrove"), ("a.npy", "dolma")]
+)
+def test_wider_tokens_are_said_to_be_what_they_are(tmp_path, dtype, said, count, name, kind):
+    for most in (50_000, 200_000):
+        ids = np.random.default_rng(0).integers(16, most, count).astype(dtype)
+        ids.tofile(tmp_path / name)
+        with pytest.raises(FormatError, match=f'looks like {said}.*format="{kind}:{said}"'):
+            penstock.open(tmp_path / name)
+        opened = penstock.open(tmp_path / name, format=f"{kind}:{said}")
+        assert opened.records(0, count).tolist() == ids.tolist()
+
+
+def test_tokens_of_two_bytes_are_believed(tmp_path):
+    for ids in (TOKENS, TOKENS % 16, TOKENS * 0, np.resize([5, 0, 7], 99), TOKENS[:3]):
+        ids.astype("<u2").tofile(tmp_path / "a.bin")
+        assert penstock.open(tmp_path / "a.bin").num_records == ids.size
+
+
+def test_flat_is_offered_for_what_may_be_tokens_with_the_right_width(tmp_path):
+    for dtype, said in (("<u2", "uint16"), ("<u4", "uint32"), ("<i8", "int64")):
+        TOKENS.astype(dtype).tofile(tmp_path / "a.tokens")
+        with pytest.raises(FormatError, match=f'if it holds bare tokens.*format="flat:{said}"'):
+            penstock.open(tmp_path / "a.tokens")
+
+
+def test_flat_is_not_offered_for_what_cannot_be_tokens(tmp_path):
+    noise = np.random.default_rng(0).bytes(10_000)
+    for content, message in (
+        (noise, "cannot be tokens"),
+        (noise[:777], "cannot be tokens"),
+        (b"", "is empty"),
+        (b"hi", "text, not tokens"),
+    ):
+        (tmp_path / "a.dat").write_bytes(content)
+        with pytest.raises(FormatError, match=message) as found:
+            penstock.open(tmp_path / "a.dat")
+        assert "flat:" not in str(found.value)
+
+
+# Text
+
+
+def test_text_in_tables_points_to_tokenize_with_its_column(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(parquet(content=["a", "b"], n=[1, 2]))
+    with pytest.raises(
+        FormatError, match=r"they hold text, not tokens.*tokenize .* --text content "
+    ):
+        penstock.open(path)
+    path.write_bytes(parquet(n=[1, 2]))
+    with pytest.raises(FormatError, match=r"columns are n \(int64\); name the one"):
+        penstock.open(path)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.bin"])
+def test_the_advice_for_text_works(tmp_path, name, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    content = b"a document\n" * 99 if name == "a.txt" else JSONL
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(FormatError) as found:
+        penstock.open(name)
+    command, _, rest = str(found.value).partition("(penstock ")[2].partition("), or ")
+    arguments = command.replace("TOKENIZER", "bytes").replace("DIRECTORY", "out").split()
+    from penstock.cli import main
+
+    assert main(arguments) == 0, capsys.readouterr().err
+    assert penstock.open("out").num_documents > 0
+    call = rest.partition("(")[2].removesuffix(")").replace("tokenizer, batch_size, seq_len", "")
+    loader = eval(call.rstrip(") ").rstrip(", ") + ", 'bytes', 2, 8, output='numpy')")
+    assert next(iter(loader))["input_ids"].shape == (2, 8)
+    loader.close()
+
+
+def test_a_directory_of_text_points_to_tokenize(tmp_path):
+    (tmp_path / "README.md").write_text("read me " * 30)
+    with pytest.raises(MissingDataError, match="holds no dataset"):
+        penstock.open(tmp_path)
+    (tmp_path / "a.jsonl").write_bytes(JSONL)
+    with pytest.raises(
+        MissingDataError, match=rf"a.jsonl is text, not tokens.*tokenize {tmp_path} "
+    ):
+        penstock.open(tmp_path)
+    (tmp_path / "a.jsonl").write_bytes(KINDS["LFS"][0])
+    with pytest.raises(MissingDataError, match=r"a\.jsonl is a pointer of Git LFS"):
+        penstock.open(tmp_path)
+    (tmp_path / "a.jsonl").write_bytes(tar_of(["x"]))
+    with pytest.raises(MissingDataError, match=r"holds no tokens; a.jsonl is a tar archive"):
+        penstock.open(tmp_path)
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("s3://bucket/data", "aws s3 sync"),
+        ("gs://bucket/*.bin", "gcloud storage"),
+        ("https://host/a.bin", "penstock fetch 'https://host/a.bin' --out"),
+        ("hf://datasets/a/b", "hf download"),
+        ("az://container/x", "azcopy copy"),
+        ("weird+thing://x", "copy it to this machine first"),
+    ],
+)
+def test_remote_data_are_said_to_be_elsewhere(url, advice, tmp_path):
+    from pathlib import Path
+
+    for source in (url, Path(url), [url]):
+        with pytest.raises(UsageError, match="remote data cannot be opened yet") as found:
+            penstock.open(source)
+        assert advice in str(found.value)
+        assert url in str(found.value)
+    with pytest.raises(UsageError, match="remote data cannot be opened yet"):
+        penstock.open(tmp_path, file_list=url)
+    with pytest.raises(UsageError, match="remote data cannot be opened yet"):
+        penstock.TextLoader(url, "bytes", 1, 8)
+
+
+def test_file_urls_are_paths(tmp_path):
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}.bin").write_bytes(b"\1\0")
+    assert penstock.open(folder.as_uri()).num_records == 2
+    assert penstock.open(f"{folder.as_uri()}/?.bin").num_records == 2
+    assert penstock.open(f"file://localhost{tmp_path}/my%20data/a.bin").num_records == 1
+    with pytest.raises(UsageError, match="write file:///, with three slashes"):
+        penstock.open("file://data/a.bin")
