@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from itertools import pairwise
 from pathlib import Path
 
@@ -247,6 +248,47 @@ def test_a_format_that_a_directory_does_not_have_is_said(tmp_path):
         writer.append([1])
     with pytest.raises(FileNotFoundError, match="holds no files of the format flat"):
         penstock.open(tmp_path, format="flat")
+
+
+def write_fairseq(prefix, documents, dtype, code):
+    """As the `MMapIndexedDatasetBuilder` of fairseq does: nothing is said of documents."""
+    lengths = [len(document) for document in documents]
+    starts = np.cumsum([0, *lengths])[:-1] * np.dtype(dtype).itemsize
+    np.concatenate(documents).astype(dtype).tofile(f"{prefix}.bin")
+    header = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, code, len(documents))
+    index = header + np.array(lengths, "<i4").tobytes() + starts.astype("<i8").tobytes()
+    Path(f"{prefix}.idx").write_bytes(index)
+    return index
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("<u2", 8), ("<u4", 9), ("<i8", 5), ("<i4", 4)])
+def test_sequences_of_fairseq_are_documents(tmp_path, dtype, code):
+    documents = [[850, 636, 511], [269], [], [307, 40, 75, 16, 175, 813, 649]]
+    index = write_fairseq(tmp_path / "train.en-de.en", documents, dtype, code)
+    if dtype == "<u2":  # the first bytes that fairseq itself wrote for these
+        assert (
+            index[:38].hex()
+            == (
+                "4d4d4944494458000001000000000000000804000000000000000300000001000000000000000700"[
+                    :76
+                ]
+            )
+        )
+    for name in ("train.en-de.en.bin", "train.en-de.en.idx", "train.en-de.en"):
+        data = penstock.open(tmp_path / name)
+        assert documents_of(data) == documents
+        assert data.fields["token"] == np.dtype(dtype)
+        assert verify(data) == []
+    (tmp_path / "train.en-de.en.idx").write_bytes(index[:-1])
+    with pytest.raises(FormatError, match=r"train\.en-de\.en\.idx"):
+        penstock.open(tmp_path)
+
+
+def test_an_older_index_of_fairseq_says_how_to_write_a_new_one(tmp_path):
+    (tmp_path / "a.bin").write_bytes(bytes(8))
+    (tmp_path / "a.idx").write_bytes(b"TNTIDX\0\0" + bytes(64))
+    with pytest.raises(FormatError, match="binarize again with --dataset-impl mmap"):
+        penstock.open(tmp_path / "a.bin")
 
 
 def test_a_prefix_of_megatron_is_opened_as_its_tokens():

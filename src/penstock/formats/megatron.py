@@ -12,6 +12,9 @@
 
 A document is one or more sequences. Documents are what Megatron's documents are;
 `format="megatron-sequences"` makes a document of every sequence.
+
+fairseq, where the format comes from, has no documents: its header ends after n, at byte 26, and the
+index after the starts. The size tells which of the two it is. Sequences are the documents then.
 """
 
 import os
@@ -25,7 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.formats.files import MOST, check_size, num_items, open_regular, read_head, read_part
+from penstock.formats.files import (
+    MOST,
+    Head,
+    check_size,
+    num_items,
+    open_regular,
+    read_head,
+    read_part,
+)
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 
 MAGIC = b"MMIDIDX\0\0"
@@ -34,30 +45,48 @@ DTYPES = {
     code: np.dtype(name)
     for code, name in enumerate(("|u1", "|i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"), start=1)
 }
+_FAIRSEQ_HEADER = struct.Struct("<9sQBQ")
+_FAIRSEQ_DTYPES = DTYPES | {7: np.dtype("<f8"), 9: np.dtype("<u4"), 10: np.dtype("<u8")}
+_OLDER = (b"TNTIDX\0\0", b"HUFFIDX\0")
 _CHUNK = 1 << 20
 
 
 def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
     """Check the index of `X.bin` (or `X.idx`) against its own size and that of the tokens."""
     head, tokens = read_head(path.with_suffix(".idx")), read_head(path.with_suffix(".bin"))
-    if len(head.start) < HEADER.size or not head.start.startswith(MAGIC):
+    if head.start.startswith(_OLDER):
+        raise FormatError(
+            f"{head.path}: is an older index of fairseq; binarize again with --dataset-impl mmap"
+        )
+    is_fairseq = _is_fairseq(head)
+    header = _FAIRSEQ_HEADER if is_fairseq else HEADER
+    if len(head.start) < header.size or not head.start.startswith(MAGIC):
         raise FormatError(f"{head.path}: does not start with {MAGIC!r} and a header")
-    _, version, code, num_sequences, num_starts = HEADER.unpack_from(head.start)
+    _, version, code, num_sequences, *more = header.unpack_from(head.start)
+    num_starts = more[0] if more else num_sequences + 1
+    by_sequence = by_sequence or is_fairseq
+    types = _FAIRSEQ_DTYPES if is_fairseq else DTYPES
     if version != 1:
         raise FormatError(f"{head.path}: version {version} of the index; this Penstock reads 1")
-    if code not in DTYPES:
-        raise FormatError(f"{head.path}: type {code} of tokens; there are 1 to {max(DTYPES)}")
+    if code not in types:
+        raise FormatError(f"{head.path}: type {code} of tokens; there are 1 to {max(types)}")
     if max(num_sequences, num_starts) > MOST // 32 or num_starts < 1:
         raise FormatError(f"{head.path}: {num_sequences:,} sequences, {num_starts:,} documents?")
     expected = HEADER.size + 12 * num_sequences + 8 * num_starts
     has_modes = num_sequences > 0 and head.size_bytes == expected + num_sequences
-    if not has_modes:
+    if not has_modes and not is_fairseq:
         why = f"{num_sequences:,} sequences and {num_starts:,} documents"
         check_size(head.path, head.size_bytes, expected, why)
-    token = DTYPES[code]
+    token = types[code]
     num_tokens = num_items(tokens.path, tokens.size_bytes, token)
     documents = Documents(
-        str(head.path), head.identity, num_sequences, num_starts, token.itemsize, by_sequence
+        str(head.path),
+        head.identity,
+        header.size,
+        num_sequences,
+        num_starts,
+        token.itemsize,
+        by_sequence,
     )
     end = documents.last_end()
     check_size(tokens.path, tokens.size_bytes, end, f"sequences that end at byte {end:,}")
@@ -82,12 +111,21 @@ def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
     return Manifest(fields, None, {}, None, None, (shard,), kind, unread=unread)
 
 
+def _is_fairseq(head: Head) -> bool:
+    """Whether the index ends after the starts; one of Megatron's is at least 16 bytes longer."""
+    if len(head.start) < _FAIRSEQ_HEADER.size or not head.start.startswith(MAGIC):
+        return False
+    *_, num_sequences = _FAIRSEQ_HEADER.unpack_from(head.start)
+    return bool(head.size_bytes == _FAIRSEQ_HEADER.size + 12 * num_sequences)
+
+
 @dataclass(frozen=True, slots=True)
 class Documents:
     """Where documents end, from the lengths and starts of their sequences."""
 
     path: str
     file_identity: str
+    header_bytes: int
     num_sequences: int
     num_starts: int
     item_bytes: int
@@ -103,9 +141,9 @@ class Documents:
         if not self.num_sequences:
             return 0
         last, path = self.num_sequences - 1, Path(self.path)
-        length = struct.unpack("<i", read_part(path, HEADER.size + 4 * last, 4))[0]
+        length = struct.unpack("<i", read_part(path, self.header_bytes + 4 * last, 4))[0]
         start = struct.unpack(
-            "<q", read_part(path, HEADER.size + 4 * self.num_sequences + 8 * last, 8)
+            "<q", read_part(path, self.header_bytes + 4 * self.num_sequences + 8 * last, 8)
         )[0]
         if length < 0 or start < 0:
             raise FormatError(f"{path}: sequence {last:,} has {length:,} tokens at byte {start:,}")
@@ -113,13 +151,13 @@ class Documents:
 
     def ends(self) -> Iterator[NDArray[np.int64]]:
         """Where documents end; lengths and starts must tell the same."""
-        starts = self._map("<i8", HEADER.size + 4 * self.num_sequences, self.num_sequences)
+        starts = self._map("<i8", self.header_bytes + 4 * self.num_sequences, self.num_sequences)
         for ends in self._sequence_ends(starts):
             if self.by_sequence:
                 yield ends
         if self.by_sequence:
             return
-        firsts = self._map("<i8", HEADER.size + 12 * self.num_sequences, self.num_starts)
+        firsts = self._map("<i8", self.header_bytes + 12 * self.num_sequences, self.num_starts)
         if firsts[0] != 0 or firsts[-1] != self.num_sequences:
             raise FormatError(
                 f"{self.path}: documents are sequences {firsts[0]:,} to {firsts[-1]:,}, there are "
@@ -138,7 +176,7 @@ class Documents:
             yield ends
 
     def _sequence_ends(self, starts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        lengths = self._map("<i4", HEADER.size, self.num_sequences)
+        lengths = self._map("<i4", self.header_bytes, self.num_sequences)
         last = 0
         for first in range(0, self.num_sequences, _CHUNK):
             some = lengths[first : first + _CHUNK].astype(np.int64)
