@@ -191,7 +191,7 @@ def test_items_are_their_own_memory(tmp_path):
 def test_folders_below_belong_to_the_dataset(tmp_path):
     write_folder(tmp_path, {"b.ds": 4, "c/d.ds": 4, "a/x/y.ds": 4, "a.ds": 4, "a/x/y.txt": 4})
     found = DatatroveFolderDataset(tmp_path, 3)
-    names = [os.path.relpath(file.file_path, tmp_path) for file in found.files]
+    names = [file.file_path for file in found.files]
     assert names == ["a.ds", "a/x/y.ds", "b.ds", "c/d.ds"]
     assert first_tokens(found) == [12, 8, 0, 4]
     top = DatatroveFolderDataset(tmp_path, 3, recursive=False)
@@ -341,17 +341,101 @@ def test_any_index_gives_positions_or_is_refused(ends, is_last_right):
         ({"token_size": 3}, "token_size is 3"),
         ({"positions_from_eos_token_id": 1 << 16}, "positions_from_eos_token_id is 65536"),
         ({"fsize": -2}, "fsize is -2"),
-        (
-            {"file_path": "s3://bucket/a.ds"},
-            "'s3://bucket/a.ds'; it must be a path on this machine",
-        ),
-        ({"file_path": ("a.ds", None)}, "it must be a path on this machine"),
+        ({"file_path": "s3://bucket/a.ds"}, "'s3://bucket/a.ds'; it must be on this machine"),
+        ({"file_path": ("a.ds", None)}, "it must be on this machine"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(tmp_path, arguments, message):
     path = write(tmp_path / "a.ds", range(12))
     with pytest.raises(UsageError, match=re.escape(message)):
         DatatroveFileDataset(**{"file_path": path, "seq_len": 3} | arguments)
+
+
+# What datatrove takes for a file or a folder: datatrove 0.10.1 gave the same paths
+
+fsspec = pytest.importorskip("fsspec")
+LOCAL = fsspec.filesystem("file")
+
+
+class DataFolder(fsspec.get_filesystem_class("dir")):
+    """As datatrove's, which adds to a folder of fsspec what is not used here."""
+
+    def __init__(self, path, fs=LOCAL):
+        super().__init__(path=path, fs=fs)
+
+
+FOLDERS = {
+    "relative": lambda root: "data",
+    "file URL": lambda root: f"file://{root}",
+    "local URL": lambda root: f"local://{root}",
+    "options": lambda root: (str(root), {"auto_mkdir": True}),
+    "file system": lambda root: (str(root), LOCAL),
+    "relative in a file system": lambda root: ("data", LOCAL),
+    "DataFolder": lambda root: DataFolder(str(root)),
+    "in a DataFolder": lambda root: ("data", DataFolder(str(root.parent))),
+    "DataFolder in a DataFolder": lambda root: DataFolder("data", DataFolder(str(root.parent))),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_may_be_all_that_datatrove_takes(tmp_path, monkeypatch, kind):
+    root = write_folder(tmp_path / "data", {"000.ds": 12, "sub/001.ds": 12})
+    monkeypatch.chdir(tmp_path)
+    given = FOLDERS[kind](root)
+    dataset = DatatroveFolderDataset(given, 5, "**/*.ds", return_positions=True)
+    assert dataset.folder_path == str(root)
+    assert dataset.data_folder is given
+    assert [file.file_path for file in dataset.files] == ["000.ds", "sub/001.ds"]
+    monkeypatch.chdir("/")
+    again = pickle.loads(pickle.dumps(dataset))
+    assert first_tokens(again) == [0, 6, 12, 18]
+    assert again.current_file_path == str(root / "sub" / "001.ds")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (lambda root: "data/000.ds", "{root}/000.ds"),
+        (lambda root: f"file://{root}/000.ds", "{root}/000.ds"),
+        (lambda root: (f"{root}/000.ds", {}), "{root}/000.ds"),
+        (lambda root: (f"{root}/000.ds", LOCAL), "{root}/000.ds"),
+        (lambda root: ("000.ds", DataFolder(str(root))), "000.ds"),
+        (lambda root: ("data/000.ds", DataFolder(str(root.parent))), "data/000.ds"),
+        (lambda root: DataFolder(f"{root}/000.ds"), "{root}/000.ds"),
+    ],
+)
+def test_a_file_may_be_all_that_datatrove_takes(tmp_path, monkeypatch, given, shown):
+    root = write_folder(tmp_path / "data", {"000.ds": 12})
+    monkeypatch.chdir(tmp_path)
+    dataset = DatatroveFileDataset(given(root), 5, return_positions=True)
+    assert dataset.file_path == shown.format(root=root)
+    monkeypatch.chdir("/")
+    assert first_tokens(dataset) == [0, 6]
+
+
+def test_what_is_not_on_this_machine_is_said_to_be_elsewhere(tmp_path):
+    memory = fsspec.filesystem("memory")
+    for elsewhere in ("s3://a/b", "memory://a", ("a", memory), DataFolder("a", memory), ["a"], 3):
+        with pytest.raises(UsageError, match="it must be on this machine: a path"):
+            DatatroveFileDataset(elsewhere, 5)
+        with pytest.raises(UsageError, match="it must be on this machine: a path"):
+            DatatroveFolderDataset(elsewhere, 5)
+    with pytest.raises(UsageError, match="leads out of"):
+        DatatroveFileDataset(("../a.ds", DataFolder(str(tmp_path))), 5)
+
+
+def test_a_paths_file_may_be_a_url_and_does_not_lead_out_of_the_folder(tmp_path):
+    root = write_folder(tmp_path / "data", {"000.ds": 12})
+    write(tmp_path / "secret.ds", range(12))
+    listed = tmp_path / "paths.json"
+    for _ in range(2):
+        dataset = DatatroveFolderDataset(root, 5, paths_file=f"file://{listed}")
+        assert dataset.paths_file == f"file://{listed}"
+        assert len(dataset) == 2
+    for path in ("../secret.ds", str(tmp_path / "secret.ds")):
+        listed.write_text(json.dumps([{"path": path, "size": 24}]))
+        with pytest.raises(FormatError, match=r"secret.ds, which is not in"):
+            DatatroveFolderDataset(root, 5, paths_file=listed)
 
 
 # Torch and processes

@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
+from penstock.compat.datatrove_paths import FileLike, local_path, shown_path
 from penstock.compat.document_ends import END, ends_within, positions
 from penstock.compat.listing import find_files
 from penstock.compat.mapped import map_file, remember
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.detection import refuse_unfinished
 from penstock.formats.directories import data_of
-from penstock.formats.file_list import list_files, measure_files
+from penstock.formats.file_list import ListedFile, list_files, measure_files
 from penstock.formats.files import num_items, read_head
 
 _Base: Any
@@ -48,6 +49,9 @@ _INT64 = np.dtype(np.int64)
 class DatatroveFileDataset(_Base):  # type: ignore[misc]
     """The windows of one `.ds` file, one after the other; what is left at its end is dropped.
 
+    `file_path` is anything that datatrove takes, as long as it is on this machine; `path` is where
+    that is.
+
     `return_positions` adds where each token stands in its document, 0 at the window's start: from
     the `.index`, or with `positions_from_eos_token_id` from the tokens. `fsize` saves looking up
     the size of the file.
@@ -55,7 +59,7 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
 
     def __init__(
         self,
-        file_path: str | os.PathLike[str],
+        file_path: FileLike,
         seq_len: int,
         token_size: int = 2,
         return_positions: bool = False,
@@ -73,14 +77,15 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
                 0,
                 (1 << 8 * token_size) - 1,
             )
-        self.file_path = local_path("file_path", file_path)
+        self.path = local_path("file_path", file_path)
+        self.file_path = shown_path(file_path, self.path)
         self.seq_len = integer("seq_len", seq_len, 1)
         self.token_size = token_size
         self._token = np.dtype(f"<u{token_size}")
         self.return_positions = return_positions
         self.positions_from_eos_token_id = positions_from_eos_token_id
-        self.fsize = _size(self.file_path) if fsize is None else integer("fsize", fsize)
-        num_items(Path(self.file_path), self.fsize, self._token)
+        self.fsize = _size(self.path) if fsize is None else integer("fsize", fsize)
+        num_items(Path(self.path), self.fsize, self._token)
         self._width = self.seq_len + 1
         self._len = self.fsize // token_size // self._width
         if return_positions and positions_from_eos_token_id is None:
@@ -103,7 +108,7 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
         # A Python integer: the product below could overflow in a small NumPy type.
         item = index(item)
         if not 0 <= item < self._len:
-            item = _from_end(item, self._len, self.file_path)
+            item = _from_end(item, self._len, self.path)
         tokens = self._tokens
         if tokens is None:
             tokens = self._map_tokens()
@@ -116,13 +121,13 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
 
     @property
     def _index_path(self) -> str:
-        return f"{self.file_path}.index"
+        return f"{self.path}.index"
 
     def _map_tokens(self) -> NDArray[Any]:
-        tokens = map_file(self.file_path, self._token)
+        tokens = map_file(self.path, self._token)
         if tokens.nbytes < self.fsize:
             raise FormatError(
-                f"{self.file_path}: {tokens.nbytes:,} bytes, expected {self.fsize:,}; it was cut"
+                f"{self.path}: {tokens.nbytes:,} bytes, expected {self.fsize:,}; it was cut"
             )
         self._tokens = tokens
         remember(self)
@@ -163,7 +168,7 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
 
     def __init__(
         self,
-        data_folder: str | os.PathLike[str],
+        data_folder: FileLike,
         seq_len: int,
         filename_pattern: str = ".ds",
         recursive: bool = True,
@@ -174,7 +179,8 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         positions_from_eos_token_id: int | None = None,
         paths_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.data_folder = local_path("data_folder", data_folder)
+        self.data_folder = data_folder
+        self._root = local_path("data_folder", data_folder)
         self.seq_len = seq_len
         self.filename_pattern = filename_pattern
         self.recursive = recursive
@@ -183,21 +189,15 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         self.seed = seed
         self.return_positions = return_positions
         self.positions_from_eos_token_id = positions_from_eos_token_id
-        self.paths_file = None if paths_file is None else local_path("paths_file", paths_file)
-        refuse_unfinished(Path(self.data_folder))
-        if self.paths_file:
-            listed = list_files(Path(self.paths_file), Path(self.data_folder), self._find)
+        self.paths_file = paths_file
+        refuse_unfinished(Path(self._root))
+        if paths_file:
+            list_path = Path(local_path("paths_file", paths_file))
+            listed = list_files(list_path, Path(self._root), self._find)
         else:
             listed = measure_files(self._find())
         self.files = [
-            DatatroveFileDataset(
-                file.path,
-                seq_len,
-                token_size,
-                return_positions,
-                positions_from_eos_token_id,
-                file.size_bytes,
-            )
+            self._open_file(file)
             for file in listed
             if data_of(file.path) is None  # an index is no tokens, though a list may have it
         ]
@@ -207,8 +207,26 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         self.lens = list(accumulate(map(len, self.files), initial=0))
         self.current_file = 0
 
+    def _open_file(self, file: ListedFile) -> DatatroveFileDataset:
+        dataset = DatatroveFileDataset(
+            file.path,
+            self.seq_len,
+            self.token_size,
+            self.return_positions,
+            self.positions_from_eos_token_id,
+            file.size_bytes,
+        )
+        path, prefix = os.path.normpath(file.path), os.path.join(self._root, "")  # noqa: PTH118
+        if not path.startswith(prefix):
+            raise FormatError(
+                f"{self.paths_file}: lists {path}, which is not in {self._root}; remove the list, "
+                "and it is made again"
+            )
+        dataset.file_path = path.removeprefix(prefix)  # as datatrove names it
+        return dataset
+
     def _find(self) -> list[Path]:
-        root = Path(self.data_folder)
+        root = Path(self._root)
         found = find_files(root, self.filename_pattern, recursive=self.recursive)
         if not found:
             raise MissingDataError(
@@ -225,7 +243,7 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         file, lens = self.current_file, self.lens
         if not lens[file] <= item < lens[file + 1]:
             if not 0 <= item < lens[-1]:
-                item = _from_end(item, lens[-1], self.data_folder)
+                item = _from_end(item, lens[-1], self._root)
             file = self.current_file = bisect(lens, item) - 1
         data: dict[str, Any] = self.files[file][item - lens[file]]
         return data
@@ -233,21 +251,12 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
     @property
     def folder_path(self) -> str:
         """Where the files lie."""
-        return self.data_folder
+        return self._root
 
     @property
     def current_file_path(self) -> str:
         """The file of the item that was read last."""
-        return self.files[self.current_file].file_path
-
-
-def local_path(name: str, value: Any) -> str:
-    """Take a path in a file system; say so where it is something else that datatrove takes."""
-    if isinstance(value, str | os.PathLike):
-        path = os.fspath(value)
-        if isinstance(path, str) and path and "://" not in path:
-            return path
-    raise UsageError(f"{name} is {value!r:.80}; it must be a path on this machine, not a URL")
+        return self.files[self.current_file].path
 
 
 _NO_INDEX = "; write it, pass positions_from_eos_token_id, or leave out return_positions"
