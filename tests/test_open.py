@@ -151,7 +151,7 @@ def test_nothing_to_open_is_said(tmp_path):
 
 def test_a_file_of_no_known_format_is_refused(tmp_path):
     (tmp_path / "data.dat").write_bytes(b"1\x0034")
-    with pytest.raises(FormatError, match=r"data.dat: starts with b'1\\x0034', which is no format"):
+    with pytest.raises(FormatError, match=r"data.dat: starts with b'1\\x0034', which is not a "):
         penstock.open(tmp_path / "data.dat")
 
 

@@ -199,6 +199,8 @@ def test_splits_of_every_format_are_refused_together_and_opened_alone(tmp_path, 
         penstock.open(root, split="tarin")
     with pytest.raises(UsageError, match="no split 'dev'; it holds train"):
         penstock.open(root, split="dev")
+    with pytest.raises(UsageError, match="it must be a name such as 'train'"):
+        penstock.open(root, split=0)
     assert main(["verify", str(root)]) == 0
     printed = capsys.readouterr().out
     assert printed.index("split train") < printed.index("split val")

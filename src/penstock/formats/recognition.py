@@ -50,7 +50,7 @@ def recognise(head: Head) -> str | None:
             text = _text_by_name(head.path) if kind.advice == _DECOMPRESS else ""
             return f"{kind.name} text; {text}" if text else f"{kind.name}; {kind.advice}"
     if _is_tar(head):
-        return "a tar archive, as WebDataset's; unpack it, and open or tokenize what is in it"
+        return "a tar archive, as of WebDataset; unpack it, and open or tokenize its files"
     if start[8:10] in (b'{"', b"{}") and _is_safetensors(head):
         return f"a safetensors file; {_WRITE.format(with_what='safetensors')}"
     if not any(start[4:8]) and _is_tfrecord(head):
@@ -78,7 +78,7 @@ def unknown(head: Head, formats: str) -> FormatError:
         return FormatError(f"{head.path}: is empty; write or copy it again")
     if is_text(head, least_bytes=1):
         return FormatError(f"{head.path}: is {_text(head)}")
-    found = f"{head.path}: starts with {head.start[:8]!r}, which is no format that is known"
+    found = f"{head.path}: starts with {head.start[:8]!r}, which is not a known format"
     if head.size_bytes % 2 or _is_random(head.start):
         return FormatError(f"{found}, and it cannot be tokens; formats are {formats}")
     token = token_type(head) or "uint16"
@@ -109,9 +109,9 @@ def text_advice(path: Path, kind: str, column: str = "text") -> str:
 
 
 def token_type(head: Head) -> str | None:
-    """The wider type that tokens have which look like uint16 with zeros between; None if not."""
+    """The type of tokens that look like uint16 with zeros in between; None for others."""
     count = min(head.size_bytes // 8, _NUM_SAMPLES)
-    if count < _MIN_SAMPLES:
+    if count < _MIN_SAMPLES or head.size_bytes % 4:
         return None
     middle = (head.size_bytes // 8 - count) // 2 * 8
     fours = np.frombuffer(read_part(head.path, middle, 8 * count), "<u2").reshape(-1, 4)
@@ -139,7 +139,7 @@ def is_text(head: Head, least_bytes: int = _MIN_TEXT_BYTES) -> bool:
 def _text(head: Head) -> str:
     start = head.start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith(b"version https://git-lfs.github.com/spec/"):
-        return "a pointer of Git LFS, not the file itself; run git lfs pull"
+        return "a Git LFS pointer, not the file itself; run git lfs pull"
     if start[:15].lower().startswith((b"<!doctype html", b"<html")):
         return "an HTML page, perhaps an error that was saved as the file; download it again"
     name, kind = ("JSON", "jsonl") if start[:1] in (b"{", b"[") else ("text", "text")
@@ -255,23 +255,23 @@ def _has(offset: int, *texts: bytes) -> Callable[[Head], bool]:
 
 
 _LEAVE_OUT = "open it without format"
-_UNPACK = "unpack it, and open what is in it"
+_UNPACK = "unpack it, and open the files in it"
 _DECOMPRESS = "decompress it, and open the result"
 _OTHER_FILE = "name the file with the tokens instead"
 _PICKLE = "load it with pickle only if you trust it, and write the tokens with penstock.Writer"
 _TORCH = _WRITE.format(with_what="torch.load")
 _KINDS = (
     # Formats with tokens that open as what they are.
-    Kind("an array of NumPy", b"\x93NUMPY", _LEAVE_OUT),
+    Kind("a NumPy array", b"\x93NUMPY", _LEAVE_OUT),
     Kind("an LLMBATCH file", b"LLMBATCH", _LEAVE_OUT),
     Kind("an LLMCHNK file", b"LLMCHNK\0", _LEAVE_OUT),
-    Kind("an index of Megatron-LM", b"MMIDIDX\0\0", "open the .bin beside it"),
+    Kind("a Megatron-LM index", b"MMIDIDX\0\0", "open the .bin beside it"),
     Kind("a Parquet file", b"PAR1", _LEAVE_OUT, _ends_with_parquet),
     Kind("an Arrow file", b"ARROW1\0\0", _LEAVE_OUT),
     # Archives and compressed files.
-    Kind("a checkpoint of PyTorch", b"PK\3\4", _TORCH, _is_torch),
+    Kind("a PyTorch checkpoint", b"PK\3\4", _TORCH, _is_torch),
     Kind(
-        "an .npz of NumPy",
+        "a NumPy archive (.npz)",
         b"PK\3\4",
         "save its array with numpy.save, and open that",
         lambda head: _zip_member(head).endswith(".npy"),
@@ -284,7 +284,7 @@ _KINDS = (
     Kind("compressed (bzip2)", b"BZh", _DECOMPRESS, _has(4, b"1AY&SY")),
     Kind("compressed (lz4)", b"\x04\x22\x4d\x18", _DECOMPRESS, _is_lz4),
     # Arrays, records and tables of others.
-    Kind("a checkpoint of PyTorch", b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _TORCH),
+    Kind("a PyTorch checkpoint", b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _TORCH),
     *(Kind("a pickle", b"\x80" + bytes([version]), _PICKLE, _is_pickle) for version in range(2, 6)),
     Kind("an HDF5 file", b"\x89HDF\r\n\x1a\n", _WRITE.format(with_what="h5py")),
     Kind(

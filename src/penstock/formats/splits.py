@@ -93,8 +93,8 @@ def refuse(where: object, counts: Mapping[str, int]) -> NoReturn:
     one = f'split="{first}" (--split {first})'
     if "" in counts and TRAIN not in counts:
         raise SplitsError(
-            f"{where}: holds {_list(counts)}; are they the training files? List the files to open, "
-            f"or choose {one}"
+            f"{where}: holds {_list(counts)}; all together would mix held-out data into training: "
+            f"list the files to open, or choose {one}"
         )
     found = f"{'several splits' if len(names) > 1 else 'a split'}: {_list(counts)}"
     raise SplitsError(
@@ -105,6 +105,8 @@ def refuse(where: object, counts: Mapping[str, int]) -> NoReturn:
 
 def find(where: object, counts: Mapping[str, int], wanted: str) -> str:
     """The split that is meant: by name, by another spelling, or the only one with that word."""
+    if not isinstance(wanted, str):
+        raise UsageError(f"split is {wanted!r:.60}; it must be a name such as 'train'")
     name, names = wanted.lower(), [name for name in counts if name]
     meant = _SPLITS.get(name)
     for found in (
@@ -122,7 +124,7 @@ def find(where: object, counts: Mapping[str, int], wanted: str) -> str:
 def _list(counts: Mapping[str, int]) -> str:
     shown = [f"{name} ({_files(count)})" for name, count in counts.items() if name]
     if counts.get(""):
-        shown.append(f"and {_files(counts[''])} whose names say no split")
+        shown.append(f"{_files(counts[''])} without a split in the name")
     return ", ".join(shown)
 
 
