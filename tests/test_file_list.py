@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.cli import main
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.formats.file_list import (
     ListedFile,
@@ -351,6 +352,7 @@ def test_a_list_opens_files_outside_of_its_directory_only_if_that_is_allowed(
             penstock.open(source)
     opened = penstock.open(folder, allow_outside=True)
     assert opened.num_records == (2 if as_companion else 4)
+    assert [main(["verify", str(folder), *more]) for more in ([], ["--allow-outside"])] == [1, 0]
 
 
 def test_a_list_may_name_its_own_files_absolutely_and_by_links(tmp_path):

@@ -167,7 +167,7 @@ def test_documents_found_by_a_token_are_not_those_of_another_format(tmp_path):
     tokens = np.array([5, 7, 0, 8, 7, 3], "<u2")
     header = struct.pack("<3i", 20240520, 1, len(tokens)).ljust(1024, b"\0")
     (tmp_path / "x.bin").write_bytes(header + tokens.tobytes())
-    assert penstock.open(tmp_path / "x.bin", format="flat:uint16", eos_id=7).num_documents == 3
+    assert penstock.open(tmp_path / "x.bin", format="flat:uint8", eos_id=7).num_documents == 3
     data = penstock.open(tmp_path / "x.bin", eos_id=7)
     assert documents_of(data) == [[5, 7], [0, 8, 7], [3]]
 

@@ -95,7 +95,7 @@ def parquet(**columns):
 
 PICKLED = ([1, 2], TOKENS.tolist(), {"a": bytes(9999)}, {"a": TOKENS})
 KINDS = {
-    "tar": (tar_of(["000000.txt", "000001.txt"]), "a tar archive .*; unpack it"),
+    "tar": (tar_of(["000000.txt", "000001.txt"]), "a tar archive.*; unpack it"),
     "zip": (zip_of("a/b.txt"), "a zip archive; unpack it"),
     "npz": (in_memory(lambda file: np.savez(file, a=TOKENS)), r"a NumPy archive \(\.npz\)"),
     "pt": (in_memory(lambda file: torch.save({"a": torch.arange(9)}, file)), "torch.load"),

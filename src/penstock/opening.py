@@ -144,10 +144,15 @@ def _describe(
     allow_outside: bool,
 ) -> tuple[Manifest, ...]:
     """What is known of all paths; tokens that two of them lead to are a mistake."""
-    manifests, given = [], dict[str, Path]()
+    manifests, given, finished = [], dict[str, Path](), set[Path]()
     for each in found:
         for manifest in describe(
-            each.path, format, wanted, split=each.split, allow_outside=allow_outside
+            each.path,
+            format,
+            wanted,
+            split=each.split,
+            allow_outside=allow_outside,
+            finished=finished,
         ):
             manifests.append(manifest)
             for stored in {shard.files[STREAM].path for shard in manifest.shards} - {""}:
@@ -183,7 +188,7 @@ def _find_listed(
 
     def find() -> list[Path]:
         # The list is of the whole source, and serves every split of it.
-        found = [_Found(path, None) for each in sources for path in _match(each)]
+        found = [_Found(path, None) for each in sources for path in _match(local_path(each))]
         found = _without_companions(found)
         return [file for each in found for file in data_files(each.path, format)]
 
@@ -202,7 +207,7 @@ def _below(
     files: list[ListedFile], sources: list[Source], listed: Path
 ) -> dict[str, dict[int, str]]:
     """Which of the files, by their numbers, lie below which source, and their names there."""
-    roots = {os.path.normpath(_root(each)): dict[int, str]() for each in sources}
+    roots = {os.path.normpath(_root(local_path(each))): dict[int, str]() for each in sources}
     for number, file in enumerate(files):
         path = os.path.normpath(file.path)
         for root, names in roots.items():
@@ -222,15 +227,17 @@ def _find(source: Source | Iterable[Source], split: str | None) -> list[_Found]:
     sources = _as_list(source)
     if not sources:
         raise UsageError("nothing to open: the list is empty")
-    return _without_companions([each for one in sources for each in _choose(one, split)])
+    found = [each for one in sources for each in _choose(one, split)]
+    return found if len(found) == 1 else _without_companions(found)
 
 
 def _choose(source: Source, split: str | None) -> list[_Found]:
     """What a path or a pattern stands for, of one split."""
-    found = [_Found(path, split) for path in _match(source)]
-    if not _is_pattern(source):
-        return found
-    below = len(str(_root(source)))
+    text = local_path(source)
+    if not _is_pattern(text):
+        return [_Found(Path(text).absolute(), split)]  # reading goes on in another directory
+    found = [_Found(path, split) for path in _match(text)]
+    below = len(str(_root(text)))
     splits = divide(str(each.path)[below:] for each in found)
     if len(splits) > 1:  # what only belongs to others must not count
         found = _without_companions(found)
@@ -249,25 +256,23 @@ def _as_list(source: Source | Iterable[Source]) -> list[Source]:
     return sources
 
 
-def _match(source: Source) -> list[Path]:
+def _match(text: str) -> list[Path]:
     """What a path or a pattern stands for."""
-    text = local_path(source)
-    if not _is_pattern(source):
-        return [Path(text).absolute()]  # reading goes on after the user changes directory
+    if not _is_pattern(text):
+        return [Path(text).absolute()]
     found = sorted(Path(match).absolute() for match in glob.glob(text, recursive=True))  # noqa: PTH207
     if not found:
         raise MissingDataError(f"{text}: the pattern matches nothing")
     return found
 
 
-def _is_pattern(source: Source) -> bool:
-    text = local_path(source)
+def _is_pattern(text: str) -> bool:
     return glob.has_magic(text) and not os.path.lexists(text)
 
 
-def _root(source: Source) -> Path:
+def _root(text: str) -> Path:
     """The part of a path or a pattern that is fixed."""
-    whole = Path(local_path(source)).absolute()
-    if not _is_pattern(source):
+    whole = Path(text).absolute()
+    if not _is_pattern(text):
         return whole
     return Path(*itertools.takewhile(lambda part: not glob.has_magic(part), whole.parts))

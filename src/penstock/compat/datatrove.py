@@ -208,6 +208,12 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         self.current_file = 0
 
     def _open_file(self, file: ListedFile) -> DatatroveFileDataset:
+        path, prefix = os.path.normpath(file.path), os.path.join(self._root, "")  # noqa: PTH118
+        if not path.startswith(prefix):
+            raise FormatError(
+                f"{self.paths_file}: lists {path}, which is not in {self._root}; remove the list, "
+                "and it is made again"
+            )
         dataset = DatatroveFileDataset(
             file.path,
             self.seq_len,
@@ -216,12 +222,6 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
             self.positions_from_eos_token_id,
             file.size_bytes,
         )
-        path, prefix = os.path.normpath(file.path), os.path.join(self._root, "")  # noqa: PTH118
-        if not path.startswith(prefix):
-            raise FormatError(
-                f"{self.paths_file}: lists {path}, which is not in {self._root}; remove the list, "
-                "and it is made again"
-            )
         dataset.file_path = path.removeprefix(prefix)  # as datatrove names it
         return dataset
 

@@ -53,8 +53,12 @@ def describe(
     *,
     split: str | None = None,
     allow_outside: bool = False,
+    finished: set[Path] | None = None,
 ) -> list[Manifest]:
-    """What is known of the dataset at `path`: one manifest, or one for each file of a directory."""
+    """What is known of the dataset at `path`: one manifest, or one for each file of a directory.
+
+    `finished` collects directories of files that are not being written, each looked at once.
+    """
     said = _Said(*_parse_format(format), wanted)
     try:
         path = _existing(path)
@@ -64,8 +68,12 @@ def describe(
             return _describe_directory(path, said, split, allow_outside)
         if path.suffix == ".json":
             return _describe_list(path, said, split, allow_outside)
-        choose(path, {"": [0]}, split)  # a file has no splits
-        refuse_unfinished(path.parent)
+        if split is not None:
+            choose(path, {"": [0]}, split)  # a file has no splits
+        if finished is None or path.parent not in finished:
+            refuse_unfinished(path.parent)
+        if finished is not None:
+            finished.add(path.parent)
         return [_describe_file(path, said)]
     except PenstockError:
         raise
@@ -276,9 +284,10 @@ def _describe_directory(
 ) -> list[Manifest]:
     refuse_unfinished(path)
     name = said.name
-    if name in ("", *_FILES) and os.path.lexists(path / FILE_LIST) and not _is_ours(path, name):
+    is_ours = name in ("", "penstock") and os.path.lexists(path / stream.MANIFEST_NAME)
+    if not is_ours and name in ("", *_FILES) and os.path.lexists(path / FILE_LIST):
         return _describe_list(path / FILE_LIST, said, split, allow_outside)
-    manifests = _describe_one(path, said)
+    manifests = [stream.read_manifest(path)] if is_ours else _describe_indexed(path, said)
     if manifests:
         choose(path, {manifests[0].split.get("name", ""): [0]}, split)
         return manifests
@@ -298,15 +307,9 @@ def _describe_directory(
     return [_describe_file(path / files[number], said) for number in chosen]
 
 
-def _is_ours(path: Path, name: str) -> bool:
-    return name in ("", "penstock") and os.path.lexists(path / stream.MANIFEST_NAME)
-
-
-def _describe_one(path: Path, said: _Said) -> list[Manifest]:
-    """The dataset that a manifest or an index makes of a directory; nothing if there is none."""
+def _describe_indexed(path: Path, said: _Said) -> list[Manifest]:
+    """The dataset that an index makes of a directory; nothing if there is none."""
     name = said.name
-    if _is_ours(path, name):
-        return [stream.read_manifest(path)]
     if name in ("", "litdata", "mds") and os.path.lexists(path / INDEX_NAME):
         return [_describe_index(path, name, said.option)]
     if name in ("", "arrow") and os.path.lexists(path / _HF_STATE):
