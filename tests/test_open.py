@@ -404,3 +404,10 @@ def test_a_stream_of_a_trillion_tokens_is_read_at_its_far_end(tmp_path, access):
     assert both == [expected.get(index * 9 + k, 0) for k in range(10)]
     with pytest.raises(IndexError):
         view.read([len(view)])
+
+
+def test_the_directory_of_a_tokenizer_is_not_a_dataset(tmp_path):
+    np.save(tmp_path / "token_bytes.npy", np.arange(100, dtype=np.int32))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(MissingDataError, match="is a tokenizer, not a dataset"):
+        penstock.open(tmp_path)

@@ -38,11 +38,11 @@ examples:
   penstock train-tokenizer corpus --out tok     a BPE vocabulary from text files
   penstock tokenize 'corpus/*.parquet' --tokenizer tok.json --out data/fineweb --val-fraction 0.001
   penstock inspect data/fineweb --seq-len 2048  what a dataset holds, and a few samples
-  penstock pack data/fineweb --report           padding, split and cropped documents, per policy
+  penstock pack data/fineweb/train --report     padding, split and cropped documents, per policy
   penstock convert corpus.ds out --to penstock  between formats; resumes where it was killed
   penstock verify 'data/*'                      read every byte, check sizes, checksums, offsets
-  penstock audit data/fineweb --seq-len 2048 --batch-size 32 --ranks 8 --change 1000:ranks=4
-  penstock bench data/fineweb --seq-len 2048 --batch-size 32
+  penstock audit data/fineweb/train --seq-len 2048 --batch-size 32 --ranks 8 --change 1000:ranks=4
+  penstock bench data/fineweb/train --seq-len 2048 --batch-size 32
 """
 
 

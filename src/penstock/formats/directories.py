@@ -38,6 +38,7 @@ _HF_SPLITS = "dataset_dict.json"
 _MANIFESTS = (MANIFEST_NAME, FILE_LIST, INDEX_NAME)
 _NOT_DATA = (".md", ".json", ".yaml", ".yml", ".py", ".sh", ".toml", ".lock")
 _MOST_TRIED = 100
+_OF_TOKENIZER = "token_bytes.npy"  # what penstock train-tokenizer writes beside tokenizer.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ def scan(path: Path) -> Listing:
     with os.scandir(path) as entries:
         for entry in entries:
             name = entry.name
+            if name == _OF_TOKENIZER:
+                continue
             if _suffix(name) in SUFFIXES and not _is_directory(entry):
                 files.append(name)  # a link to nowhere stays: reading it says what is missing
             elif name == _HF_SPLITS:
@@ -107,6 +110,8 @@ def nothing_in(listing: Listing, name: str) -> MissingDataError:
             f"{path}: holds shards but no {MANIFEST_NAME}: the writer did not finish; "
             "write the dataset again"
         )
+    if (path / "tokenizer.json").exists():
+        return MissingDataError(f"{path}: is a tokenizer, not a dataset; give it as --tokenizer")
     files = sorted(each for each in path.iterdir() if each.is_file()) if not name else []
     for file in [each for each in files if each.suffix not in _NOT_DATA][:_MOST_TRIED]:
         what = recognise_in(path, read_head(file))

@@ -31,8 +31,8 @@ cdef int close(StepQueue queue) except -1:
 cdef class Walk:
     """Walks the steps of `plan`.
 
-    `new_queue(position, skip, every)` makes a `StepQueue`. `finish(batch, memory, step, decoded)`, if it
-    is given, completes a batch in Python, and what it returns is kept as `finished`.
+    `new_queue(position, skip, every)` makes a `StepQueue`. `finish(batch, memory, step, decoded)`,
+    if it is given, completes a batch in Python, and what it returns is kept as `finished`.
     """
 
     def __cinit__(self, Plan plan, Pool pool, BatchMaker maker, new_queue, finish=None):
