@@ -501,9 +501,10 @@ def test_rows_of_documents_are_those_of_the_first_release(overflow, by_length):
 
 PINNED_HEADER = {
     "format": "penstock-rows",
-    "version": 1,
+    "version": 2,
     "recipe": "best_fit-8",
     "documents": "10ddec8b78fb95f1",
+    "body_bytes": 448,
     "report": {
         "policy": "best_fit",
         "seq_len": 8,
@@ -518,11 +519,11 @@ PINNED_HEADER = {
         "lost": 0,
         "label_only": 0,
     },
-    "xxh3": "a8204ddf9f2833ef",
+    "xxh3": "c092c5856bccc137",
 }
 
 
-def test_the_stored_bytes_are_those_of_the_first_release():
+def test_the_stored_bytes_are_those_of_the_first_release_with_checksums():
     with numbered(PINNED_LENGTHS, shard_bytes=100) as data:
         path = data.packed(8).stored_in
         content = path.read_bytes()
@@ -532,7 +533,8 @@ def test_the_stored_bytes_are_those_of_the_first_release():
     rows = PINNED_ROWS["best_fit-8"]
     pieces = b"".join(number.to_bytes(8, "little") for piece in sum(rows, []) for number in piece)
     firsts = itertools.accumulate(map(len, rows), initial=0)
-    assert content[4096:] == pieces + b"".join(first.to_bytes(8, "little") for first in firsts)
+    body = pieces + b"".join(first.to_bytes(8, "little") for first in firsts)
+    assert content[4096:] == body + bytes.fromhex("83acceba")
 
 
 def test_padding_has_the_id_that_was_asked_for():

@@ -4,10 +4,12 @@
         bytes 0 to 4095   a JSON object, padded with spaces: what the rows were made of and from
         int64[pieces, 3]  start, length and document of every piece, row after row
         int64[rows + 1]   the first piece of each row (left out where a row is one piece)
+        uint32[blocks]    the CRC32C of every 4 KiB of the two tables
 
 The fingerprint is that of the documents' lengths, so rows of a changed dataset have another name.
 A file that is not what it should be is made again; the header is checked against the file's size
-here, and kernels check every piece that they use against the dataset.
+here. Kernels check every piece that they use against the dataset, and every block when they first
+use it against its checksum. A damaged checksum is found in the same way.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -28,16 +31,26 @@ from numpy.typing import NDArray
 from penstock.atomic import hold_lock, sync_directory
 from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
+from penstock.formats.files import open_regular, read_part
 from penstock.formats.stream import FORMAT
+from penstock.machine.checksums import (
+    BLOCK_BYTES,
+    BlockHasher,
+    CheckedBlocks,
+    block_checksums,
+    num_blocks,
+)
 from penstock.pack.policy import PackReport, Progress, Recipe, make_rows
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
 
-ROWS_FORMAT, VERSION = "penstock-rows", 1
+ROWS_FORMAT, VERSION = "penstock-rows", 2
 SUFFIX = ".rows"
 _HEADER_BYTES = 4096
 _PIECE_BYTES = 24
+_CHUNK_BYTES = 1 << 22
+_REMEDY = "remove this file, and it will be made again"
 
 
 class Rows:
@@ -49,27 +62,54 @@ class Rows:
     @cached_property
     def pieces(self) -> NDArray[np.int64]:
         """Start, length and document of every piece."""
-        return self._map(_HEADER_BYTES, (self.report.num_pieces, 3))
+        return self._table(0, 3 * self.report.num_pieces).reshape(-1, 3)
 
     @cached_property
     def row_first(self) -> NDArray[np.int64]:
         """The first piece of each row and one more entry, or nothing if a row is one piece."""
         if self.recipe.one_piece_a_row:
             return np.empty(0, np.int64)
-        start = _HEADER_BYTES + _PIECE_BYTES * self.report.num_pieces
-        return self._map(start, (self.report.num_rows + 1,))
+        return self._table(_PIECE_BYTES * self.report.num_pieces, self.report.num_rows + 1)
+
+    @cached_property
+    def blocks(self) -> CheckedBlocks | None:
+        """Both tables with their checksums, which tell what is checked already; None if empty."""
+        body, checksums = self._tables
+        return CheckedBlocks(body, checksums) if body.size else None
+
+    def check(self) -> None:
+        """Compare all blocks that were not used yet with their checksums."""
+        self._check(0, self._tables[0].size)
 
     def pieces_of(self, row: int) -> NDArray[np.int64]:
         """The pieces of one row."""
-        if self.recipe.one_piece_a_row:
-            return self.pieces[row : row + 1]
-        return self.pieces[self.row_first[row] : self.row_first[row + 1]]
+        first, stop = row, row + 1
+        if not self.recipe.one_piece_a_row:
+            start = _PIECE_BYTES * self.report.num_pieces + 8 * row
+            self._check(start, start + 16)
+            first, stop = self.row_first[row : row + 2].tolist()
+        self._check(_PIECE_BYTES * first, _PIECE_BYTES * stop)
+        return self.pieces[first:stop]
 
-    def _map(self, offset: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        if self.path is None or 0 in shape:
-            return np.zeros(shape, np.int64)
+    def _check(self, start: int, stop: int) -> None:
+        block = self.blocks.find_damage(start, stop) if self.blocks is not None else -1
+        if block >= 0:
+            raise damaged_rows(self.path, block)
+
+    def _table(self, start: int, count: int) -> NDArray[np.int64]:
+        if self.path is None:
+            return np.zeros(count, np.int64)
+        return self._tables[0][start : start + 8 * count].view(np.int64)
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+        """What follows the header: the bytes of both tables, and the checksums of their blocks."""
+        size = _body_bytes(self.report, self.recipe)
+        if self.path is None or not size:
+            return np.empty(0, np.uint8), np.empty(0, np.uint32)
         try:
-            return np.asarray(np.memmap(self.path, np.int64, "r", offset, shape))
+            whole = np.memmap(self.path, np.uint8, "r", _HEADER_BYTES, size + 4 * num_blocks(size))
+            return np.asarray(whole[:size]), np.asarray(whole[size:]).view(np.uint32)
         except ValueError:
             raise FormatError(
                 f"{self.path}: is shorter than it was; remove it, and it will be made again"
@@ -138,8 +178,8 @@ class _RowsFile:
         The disk's space is taken first: writing to a map of a file on a full disk ends the process.
         """
         pieces_end = _HEADER_BYTES + _PIECE_BYTES * num_pieces
-        rows_bytes = 0 if num_rows is None else 8 * (num_rows + 1)
-        os.posix_fallocate(self._file.fileno(), 0, pieces_end + rows_bytes)
+        end = pieces_end if num_rows is None else pieces_end + 8 * (num_rows + 1)
+        os.posix_fallocate(self._file.fileno(), 0, end)
         pieces = np.memmap(self._file, np.int64, "r+", _HEADER_BYTES, (num_pieces, 3))
         if num_rows is None:
             return np.asarray(pieces), np.empty(0, np.int64)
@@ -155,11 +195,16 @@ class _RowsFile:
         self._row_ends.write(row_ends.tobytes())
 
     def finish(self, header: dict[str, Any]) -> None:
-        """Write the header, sync, and give the file its name."""
+        """Write checksums and the header, sync, and give the file its name."""
         self._row_ends.seek(0)
         shutil.copyfileobj(self._row_ends, self._file)
+        self._file.flush()
+        size = self._file.seek(0, os.SEEK_END)
+        if size > _HEADER_BYTES:
+            body = np.memmap(self._file, np.uint8, "r", _HEADER_BYTES)
+            self._file.write(block_checksums(body).tobytes())
         self._file.seek(0)
-        self._file.write(json.dumps(header).encode().ljust(_HEADER_BYTES - 1) + b"\n")
+        self._file.write(_encode(header))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._temporary.rename(self._path)
@@ -179,9 +224,24 @@ def _header(data: "Dataset", recipe: Recipe, report: PackReport) -> dict[str, An
         "version": VERSION,
         "recipe": recipe.name,
         "documents": data.documents_fingerprint,
+        "body_bytes": _body_bytes(report, recipe),
         "report": report.to_json(),
     }
-    return {**header, "xxh3": xxhash.xxh3_64_hexdigest(json.dumps(header).encode())}
+    return {**header, "xxh3": _digest(header)}
+
+
+def _digest(header: dict[str, Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(header).encode())
+
+
+def _encode(header: dict[str, Any]) -> bytes:
+    return json.dumps(header).encode().ljust(_HEADER_BYTES - 1) + b"\n"
+
+
+def _body_bytes(report: PackReport, recipe: Recipe) -> int:
+    """How many bytes both tables have."""
+    row_bytes = 0 if recipe.one_piece_a_row else 8 * (report.num_rows + 1)
+    return _PIECE_BYTES * report.num_pieces + row_bytes
 
 
 def _read(path: Path, data: "Dataset", recipe: Recipe) -> Rows | None:
@@ -206,9 +266,9 @@ def _is_possible(report: PackReport, data: "Dataset", recipe: Recipe, size_bytes
     counts = [value for name, value in report.to_json().items() if name != "policy"]
     if any(type(count) is not int or not 0 <= count < 1 << 60 for count in counts):
         return False
-    row_bytes = 0 if recipe.one_piece_a_row else 8 * (report.num_rows + 1)
+    body_bytes = _body_bytes(report, recipe)
     return (
-        size_bytes == _HEADER_BYTES + _PIECE_BYTES * report.num_pieces + row_bytes
+        size_bytes == _HEADER_BYTES + body_bytes + 4 * num_blocks(body_bytes)
         and (report.policy, report.seq_len) == (recipe.policy, recipe.width)
         and (report.num_documents, report.num_records) == (data.num_documents, data.num_records)
         and report.max_pieces <= min(report.num_pieces, report.seq_len + 1)
@@ -216,3 +276,50 @@ def _is_possible(report: PackReport, data: "Dataset", recipe: Recipe, size_bytes
         and (not recipe.one_piece_a_row or report.num_rows == report.num_pieces)
         and 0 <= report.num_inputs <= report.num_rows * report.seq_len
     )
+
+
+def damaged_rows(path: Path | None, block: int) -> FormatError:
+    """What to say of a block of the tables that does not have its checksum."""
+    start = _HEADER_BYTES + BLOCK_BYTES * block
+    return FormatError(
+        f"{path}: bytes {start:,} to {start + BLOCK_BYTES - 1:,} are damaged, or their checksum "
+        f"is; {_REMEDY}"
+    )
+
+
+def verify_rows(path: Path) -> Iterator[str]:
+    """Check a file by itself, whatever dataset it belongs to; yields what is wrong.
+
+    One of an older version has no checksums; it is made again when it is needed.
+    """
+    try:
+        start = read_part(path, 0, _HEADER_BYTES)
+        header = json.loads(start)
+        listed = header.pop("xxh3")
+        is_right = listed == _digest(header) and start == _encode({**header, "xxh3": listed})
+        body_bytes = int(header["body_bytes"]) if header["version"] == VERSION else 0
+        is_right = is_right and body_bytes >= 0
+    except (FormatError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        is_right, body_bytes = False, 0
+    except PenstockError as error:
+        yield str(error)
+        return
+    if not is_right:
+        yield f"{path}: the header (bytes 0 to {_HEADER_BYTES - 1:,}) is damaged; {_REMEDY}"
+    elif header["version"] == VERSION:
+        yield from _damaged_blocks(path, body_bytes)
+
+
+def _damaged_blocks(path: Path, body_bytes: int) -> Iterator[str]:
+    hasher, left = BlockHasher(), body_bytes
+    with open_regular(path) as file:
+        file.seek(_HEADER_BYTES)
+        while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            hasher.update(chunk)
+            left -= len(chunk)
+        found, rest = hasher.checksums(), file.read()
+    if left or len(rest) != found.nbytes:
+        yield f"{path}: its size is not that of its tables; {_REMEDY}"
+        return
+    for block in np.flatnonzero(found != np.frombuffer(rest, np.uint32)).tolist():
+        yield str(damaged_rows(path, block))

@@ -24,6 +24,7 @@ cpdef enum FaultCode:
     CANNOT_MAP
     WRONG_CONTENT
     WRONG_ROWS  # of a view, not of a file of the dataset
+    DAMAGED_ROWS  # by the checksum of a block
 
 # What went wrong: kernels cannot raise.
 cdef struct Fault:

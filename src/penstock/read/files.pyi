@@ -23,6 +23,7 @@ class FaultCode(IntEnum):
     CANNOT_MAP = 5
     WRONG_CONTENT = 6
     WRONG_ROWS = 7
+    DAMAGED_ROWS = 8
 
 class FaultReport(NamedTuple):
     code: FaultCode

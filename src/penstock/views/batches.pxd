@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t
 
+from penstock.machine.checksums cimport Blocks, CheckedBlocks
 from penstock.metadata.groups cimport MetadataFiles, SpanList, SpanTable
 from penstock.pack.piece cimport Piece
 from penstock.read.files cimport Fault, Files, FileTable
@@ -30,6 +31,7 @@ cdef struct View:
     const Piece *pieces
     int64_t num_pieces
     const int64_t *row_first  # the first piece of each row and one more; NULL: a row is one piece
+    const Blocks *blocks  # that both lie in, or NULL if they are not from a file
 
 # What one thread reads the batches of a view with.
 cdef struct BatchReading:
@@ -52,6 +54,7 @@ cdef class ViewState:
     cdef View view
     cdef const int64_t[:, ::1] pieces
     cdef const int64_t[::1] row_first
+    cdef CheckedBlocks blocks
     cdef int _use_rows(self) except -1
 
 

@@ -4,6 +4,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.machine.checksums import CheckedBlocks
 from penstock.metadata.groups import SpanTable
 from penstock.read.files import FaultReport, Files
 from penstock.read.segments import LayoutTable
@@ -30,6 +31,7 @@ class ViewState:
         is_plain: bool,
         pieces: NDArray[np.int64],
         row_first: NDArray[np.int64],
+        blocks: CheckedBlocks | None = None,
     ) -> Self: ...
 
 class BatchReader:

@@ -5,9 +5,11 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from penstock.machine.checks cimport check, is_set, set_flag
+from penstock.machine.checksums cimport Blocks, CheckedBlocks, find_damage
 from penstock.machine.memory_access cimport prefetch, store_u32
 from penstock.metadata.groups cimport collect_spans, find_groups
 from penstock.read.files cimport (
+    DAMAGED_ROWS,
     DOCUMENT_OFFSETS,
     FIELD_APART,
     FINE,
@@ -45,8 +47,9 @@ cdef class ViewState:
         bint is_plain,
         const int64_t[:, ::1] pieces,
         const int64_t[::1] row_first,
+        CheckedBlocks blocks=None,
     ):
-        self.pieces, self.row_first = pieces, row_first
+        self.pieces, self.row_first, self.blocks = pieces, row_first, blocks
         self.view.kind = kind
         self.view.num_samples, self.view.num_records = num_samples, num_records
         self.view.width, self.view.stride, self.view.eos_id = width, stride, eos_id
@@ -74,6 +77,17 @@ cdef class ViewState:
         self.view.num_pieces = self.pieces.shape[0]
         if self.pieces.shape[0]:
             self.view.pieces = <const Piece *>&self.pieces[0, 0]
+        if self.blocks is not None:
+            self.view.blocks = &self.blocks.blocks
+            if not (
+                lies_in(self.view.blocks, self.view.pieces, self.view.num_pieces * sizeof(Piece))
+                and lies_in(
+                    self.view.blocks,
+                    self.view.row_first,
+                    self.row_first.shape[0] * sizeof(int64_t),
+                )
+            ):
+                raise ValueError("rows lie outside of the memory that is checked")
         return 0
 
 
@@ -223,6 +237,32 @@ cdef int64_t cut_by_eos(
     return num
 
 
+cdef inline int64_t place_in(const Blocks *blocks, const void *address) noexcept nogil:
+    return <const uint8_t *>address - blocks.first
+
+
+cdef bint lies_in(const Blocks *blocks, const void *first, int64_t num_bytes) noexcept nogil:
+    """Whether some bytes, if there are any, are among those with checksums."""
+    cdef int64_t start
+    if num_bytes == 0:
+        return True
+    start = place_in(blocks, first)
+    return 0 <= start <= blocks.num_bytes - num_bytes
+
+
+cdef inline bint is_sound(
+    BatchReading *reading, const void *first, int64_t num_bytes
+) noexcept nogil:
+    """Whether bytes of stored rows are as they were written; False, and a fault, if not."""
+    cdef const Blocks *blocks = reading.view.blocks
+    cdef int64_t start, block
+    if not blocks or num_bytes <= 0:
+        return True
+    start = place_in(blocks, first)
+    block = find_damage(blocks, start, start + num_bytes)
+    return block < 0 or set_fault(&reading.fault, DAMAGED_ROWS, RECORDS, 0, block, 0)
+
+
 cdef struct PieceRange:
     int64_t first
     int64_t stop
@@ -246,6 +286,10 @@ cdef int64_t find_pieces(BatchReading *reading, int64_t sample, int64_t row) noe
     cdef Piece piece
     cdef int64_t column = 0, num = pieces.stop - pieces.first, k
     cdef bint is_right = 0 <= num <= reading.max_segments
+    if view.row_first and not is_sound(reading, &view.row_first[sample], 2 * sizeof(int64_t)):
+        return -1
+    if is_right and not is_sound(reading, &view.pieces[pieces.first], num * sizeof(Piece)):
+        return -1
     for k in range(num if is_right else 0):
         piece = view.pieces[pieces.first + k]
         if not (

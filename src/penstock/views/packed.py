@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer, one_of
 from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
-from penstock.pack.rows import VERSION, Rows, find_rows
+from penstock.pack.rows import Rows, find_rows
 from penstock.read.layout import check_extras
 from penstock.reprs import counted
 from penstock.views.batches import ViewKind, ViewState
@@ -83,7 +83,8 @@ class _StoredRows(View):
     def fingerprint(self) -> str:
         """What a saved position depends on: the recipe, the documents, and the data under them."""
         data = self.dataset
-        rows = f"{self.recipe.name}-v{VERSION} of {data.documents_fingerprint}"
+        # The version of what policies make of documents, not that of the file.
+        rows = f"{self.recipe.name}-v1 of {data.documents_fingerprint}"
         return f"{rows} in {data.fingerprint}"
 
     @property
@@ -93,7 +94,10 @@ class _StoredRows(View):
 
     def for_kernels(self) -> ViewState:
         """Describe this to kernels."""
-        return self._state(ViewKind.ROWS, pieces=self.rows.pieces, row_first=self.rows.row_first)
+        rows = self.rows
+        return self._state(
+            ViewKind.ROWS, pieces=rows.pieces, row_first=rows.row_first, blocks=rows.blocks
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError, PenstockError
 from penstock.metadata.groups import SpanTable
 from penstock.metadata.spans import SpanReader
+from penstock.pack.rows import damaged_rows
 from penstock.read.files import FaultCode, FileKind
 from penstock.read.layout import BatchLayout
 from penstock.views.batches import BatchReader
@@ -76,6 +77,8 @@ class SampleReader:
                 f"{self._view.stored_in}: row {fault.offset:,} lies outside of the dataset; "
                 "remove this file, and it will be made again"
             )
+        if fault.code == FaultCode.DAMAGED_ROWS:
+            return damaged_rows(self._view.stored_in, fault.offset)
         return self._reader.error(fault)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from penstock.arguments import integer
 from penstock.errors import UsageError
 from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import METADATA_ID, TOKEN
+from penstock.machine.checksums import CheckedBlocks
 from penstock.metadata.spans import check_decoder
 from penstock.read.layout import (
     IGNORED,
@@ -156,6 +157,7 @@ class View(Sequence[Batch]):
         is_plain: bool = False,
         pieces: NDArray[np.int64] | None = None,
         row_first: NDArray[np.int64] | None = None,
+        blocks: CheckedBlocks | None = None,
     ) -> ViewState:
         """What all views tell kernels, and what is the view's own."""
         return ViewState(
@@ -171,6 +173,7 @@ class View(Sequence[Batch]):
             is_plain=is_plain,
             pieces=np.empty((0, 3), np.int64) if pieces is None else pieces,
             row_first=np.empty(0, np.int64) if row_first is None else row_first,
+            blocks=blocks,
         )
 
     def layout(self, rows: int, dtype: DTypeLike | None) -> BatchLayout:
