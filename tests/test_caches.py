@@ -39,7 +39,7 @@ def test_a_damaged_copy_is_made_again(cache, kind):
         for damaged in (whole[:-1], whole + b"\0", b"", whole[: len(whole) // 2]):
             file.write_bytes(damaged)
             assert documents_of(CACHED[kind]) == expected
-            if file.suffix != ".json":
+            if file.suffix not in (".json", ".checksums"):
                 assert file.read_bytes() == whole
 
 

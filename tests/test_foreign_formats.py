@@ -226,6 +226,7 @@ def test_a_shape_that_only_the_padding_hides_is_found_by_verify(tmp_path):
     with (tmp_path / "x.batch").open("r+b") as file:
         file.seek(12)
         file.write((4).to_bytes(4, "little"))  # rows of a batch, which were 5
+    (tmp_path / "x.batch.checksums").unlink()
     (problem,) = verify(penstock.open(tmp_path / "x.batch"))
     assert "there are tokens where batches are padded" in problem
 

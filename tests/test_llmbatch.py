@@ -163,7 +163,7 @@ def test_every_record_is_written_once_whatever_the_memory_and_the_total(
         assert header == Header(batch_size, seq_len, num_batches, seed, num_records)
         assert len({row[0] for row in rows}) == len(rows) == header.num_rows
         assert all(row == records[row[0]].tolist() for row in rows)
-        assert sorted(os.listdir(directory)) == ["a", "b"]
+        assert sorted(os.listdir(directory)) == ["a", "a.checksums", "b", "b.checksums"]
 
 
 def write_dataset(path, records, expected, batch_size, seq_len, seed, memory_bytes):
@@ -203,7 +203,9 @@ def test_several_files_are_one_dataset_with_a_list(quick_path):
     assert write_batch_dataset(made, iter(records), 107, 5, 3, 9, batches_per_file=8) == 21
     listed = json.loads((made / "files.json").read_text())
     assert [entry["path"] for entry in listed] == ["00000.batch", "00001.batch", "00002.batch"]
-    assert sorted(os.listdir(made)) == ["00000.batch", "00001.batch", "00002.batch", "files.json"]
+    files = [entry["path"] for entry in listed] + ["files.json"]
+    checksums = [Path(name).with_suffix(".checksums").name for name in files]
+    assert sorted(os.listdir(made)) == sorted(files + checksums)
     rows, sizes = [], []
     for entry in listed:
         content = (made / entry["path"]).read_bytes()
@@ -388,7 +390,8 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_cleans_up(
         memory_bytes=20_000,
         batches_per_file=batches_per_file,
     )
-    assert os.listdir(quick_path) == ["a"]
+    companion = ["a.checksums"] if batches_per_file is None else []
+    assert sorted(os.listdir(quick_path)) == ["a", *companion]
 
 
 @pytest.mark.parametrize(("seq_len", "total"), [(512, 60_000), (512, 10), (1, 4_000_000)])

@@ -36,6 +36,13 @@ def replace(path, suffix, content, name="00001"):
         "xxh3": xxhash.xxh3_64(content).hexdigest(),
     }
     (path / "penstock.json").write_text(json.dumps(manifest))
+    remove_checksums(path)
+
+
+def remove_checksums(path):
+    """Make the dataset one of an older version."""
+    for companion in path.glob("*.checksums"):
+        companion.unlink()
 
 
 def problems_of(path):

@@ -75,7 +75,9 @@ def test_the_bytes_of_a_written_dataset_never_change(tmp_path):
         writer.append(second, spans=[(1, 2, "é"), (2, 3, "")])
         writer.append({"token": [5], "concept": [6], "frame": [[7, 8]]})
     hexes = {
-        path.name: path.read_bytes().hex() for path in tmp_path.iterdir() if path.suffix != ".json"
+        path.name: path.read_bytes().hex()
+        for path in tmp_path.iterdir()
+        if path.suffix not in (".json", ".checksums")
     }
     assert hexes == {
         "00000.stream": (
@@ -91,8 +93,18 @@ def test_the_bytes_of_a_written_dataset_never_change(tmp_path):
         "00001.metadata": "",
     }
     assert (tmp_path / "penstock.json").read_text() == GOLDEN_MANIFEST
+    line, rest = (tmp_path / "00000.checksums").read_bytes().split(b"\n", 1)
+    assert line.decode() == GOLDEN_CHECKSUMS
+    assert rest.hex() == "ac65b4f3a97e2e0de2da9cfd0e85e3d124162708d869f1a0"
 
 
+GOLDEN_CHECKSUMS = (
+    '{"format": "penstock-checksums", "version": 1, "block_bytes": 4096, '
+    '"files": {"00000.stream": {"bytes": 60, "xxh3": "b4c15b72427c363c"}, '
+    '"00000.documents": {"bytes": 24, "xxh3": "a51e3e4f43939743"}, '
+    '"00000.index": {"bytes": 32, "xxh3": "c16e88d540339ce0"}, '
+    '"00000.metadata": {"bytes": 7, "xxh3": "b1265650012fe262"}}}'
+)
 GOLDEN_MANIFEST = """\
 {
  "format": "penstock-stream",
@@ -192,7 +204,13 @@ def test_metadata_of_every_record_can_be_found_again(tmp_path):
 
 def test_nothing_but_the_dataset_is_left_in_the_directory(tmp_path):
     write(tmp_path, [1], [2])
-    assert names_in(tmp_path) == ["00000.documents", "00000.stream", "penstock.json"]
+    assert names_in(tmp_path) == [
+        "00000.checksums",
+        "00000.documents",
+        "00000.stream",
+        "penstock.checksums",
+        "penstock.json",
+    ]
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint16, np.uint64])
@@ -326,7 +344,13 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_nothing_that_stays(tmp_pa
     write(tmp_path, [1, 2], [3])
     assert tokens_of(tmp_path) == [1, 2, 3]
     assert verify(penstock.open(tmp_path)) == []
-    assert names_in(tmp_path) == ["00000.documents", "00000.stream", "penstock.json"]
+    assert names_in(tmp_path) == [
+        "00000.checksums",
+        "00000.documents",
+        "00000.stream",
+        "penstock.checksums",
+        "penstock.json",
+    ]
 
 
 def test_finished_parts_survive_the_death_of_another(tmp_path):

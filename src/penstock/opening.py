@@ -10,6 +10,7 @@ from typing import NamedTuple
 from penstock.arguments import one_of
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import FINISHED, data_files, describe, describe_listed
 from penstock.formats.directories import data_of
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
@@ -174,6 +175,7 @@ def _without_companions(found: list[_Found]) -> list[_Found]:
         if data_of(each.path) not in there
         and not (each.path.name == FILE_LIST and each.path.parent in directories)
         and each.path.name != FINISHED
+        and not (each.path.suffix == CHECKSUMS and len(there) > 1)
     ]
 
 

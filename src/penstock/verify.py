@@ -1,5 +1,10 @@
-"""Checks what is on disk against what the manifest says: sizes, checksums, offsets, ids."""
+"""Checks what is on disk against what the manifest says: sizes, checksums, offsets, ids.
 
+Where files have a companion with the checksums of their blocks, damage is told to the block. Stored
+rows, and what else has a companion beside the dataset, are checked too.
+"""
+
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +14,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from penstock.block_checks import BlockChecks, FileHashes
+from penstock.cache import cache_directory
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
+from penstock.formats.checksums import CHECKSUMS
+from penstock.formats.file_list import FILE_LIST
 from penstock.formats.files import open_regular
 from penstock.formats.llmbatch import TOKEN_BYTES
 from penstock.formats.shard import (
@@ -26,34 +35,64 @@ from penstock.formats.shard import (
     Shard,
     StoredFile,
 )
-from penstock.formats.stream import FORMAT
+from penstock.formats.stream import FORMAT, MANIFEST_NAME
 from penstock.formats.tables import entries_bytes, is_table, table_checksum
+from penstock.pack.rows import SUFFIX, verify_rows
 from penstock.read.documents import document_chunks, document_table
 
 _CHUNK_BYTES = 1 << 24
 
 
-def verify(data: Dataset, progress: Callable[[int], None] = lambda num_bytes: None) -> list[str]:
+def verify(
+    data: Dataset,
+    progress: Callable[[int], None] = lambda num_bytes: None,
+    *,
+    add_checksums: bool = False,
+) -> list[str]:
     """Read every byte of every shard; returns what is wrong, one sentence each.
+
+    With `add_checksums`, shards that are sound and have no checksums of their blocks get them.
 
     >>> verify(data)
     []
     """
+    blocks = BlockChecks(add=add_checksums)
     read: set[str] = set()
-    return [
+    problems = [
         problem
         for manifest in data.manifests
         for shard in manifest.shards
         for problem in (
-            _verify_shard(shard, manifest, progress)
+            _verify_shard(shard, manifest, blocks, progress)
             if manifest.format == FORMAT
-            else _verify_foreign(shard, manifest.format, read, progress)
+            else _verify_foreign(shard, manifest.format, blocks, read, progress)
         )
     ]
+    ours = {shard.directory for m in data.manifests if m.format == FORMAT for shard in m.shards}
+    for directory in sorted({shard.directory for shard in data.shards}):
+        rest = f"*{CHECKSUMS}" if directory in ours else f"{Path(FILE_LIST).stem}{CHECKSUMS}"
+        for companion in sorted(directory.glob(rest)):
+            problems += blocks.verify_rest(companion)
+    for directory in sorted(ours):
+        problems += blocks.add_missing(directory / MANIFEST_NAME)
+    return [*problems, *_verify_rows(data, ours)]
+
+
+def _verify_rows(data: Dataset, directories: set[Path]) -> Iterator[str]:
+    """Stored rows: all that lie beside the dataset, and those of it in the user's cache."""
+    for directory in sorted(directories):
+        for path in sorted((directory / "plans").glob(f"*{SUFFIX}")):
+            yield from verify_rows(path)
+    with contextlib.suppress(PenstockError):  # there is no home, or documents were complained of
+        cached = sorted(cache_directory("plans").glob(f"*{SUFFIX}"))
+        mine = f"-{data.documents_fingerprint}{SUFFIX}" if cached else ""
+        for path in cached:
+            if path.name.endswith(mine):
+                yield from verify_rows(path)
 
 
 def _verify_foreign(
-    shard: Shard, kind: str, read: set[str], progress: Callable[[int], None]
+    shard: Shard, kind: str, blocks: BlockChecks, read: set[str], progress: Callable[[int], None]
 ) -> Iterator[str]:
     """Sizes, the checksums there are, documents and padding; every byte, of `read` not again."""
     try:
@@ -68,27 +107,35 @@ def _verify_foreign(
         files = {str(shard.path(each)): file.xxh3 for each, file in shard.files.items()}
         table, _ = document_table(shard)
         if is_table(Path(table)):
-            files[table] = table_checksum(Path(table))
+            files[table] = None
         for path, expected in files.items():
             if path not in read:  # many shards may lie in one file, as in Arrow
                 read.add(path)
-                found = _checksum(Path(path), progress)
-                if expected not in (None, found):
-                    remedy = "; remove it, and it is made again" if path == table else ""
-                    yield f"{path}: xxh3 is {found}, expected {expected}{remedy}"
+                if is_table(Path(path)):
+                    yield from _verify_table(Path(path), progress)
+                    continue
+                hashes = FileHashes(Path(path))
+                with open_regular(path) as opened:
+                    while chunk := opened.read(_CHUNK_BYTES):
+                        hashes.update(chunk)
+                        progress(len(chunk))
+                yield from blocks.compare(hashes, expected)
+                yield from blocks.end_shard(Path(f"{path}{CHECKSUMS}"))
     except PenstockError as error:
         yield str(error)
 
 
-def _checksum(path: Path, progress: Callable[[int], None]) -> str:
-    """Hash a file; of one of tables, the entries."""
-    checksum, left = xxhash.xxh3_64(), entries_bytes(path) if is_table(path) else None
+def _verify_table(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
+    """Compare the entries of a file of tables with the checksum at its end."""
+    checksum, left = xxhash.xxh3_64(), entries_bytes(path)
     with open_regular(path) as opened:
         while chunk := opened.read(_CHUNK_BYTES):
-            checksum.update(chunk if left is None else chunk[: max(left, 0)])
-            left = None if left is None else left - len(chunk)
+            checksum.update(chunk[: max(left, 0)])
+            left -= len(chunk)
             progress(len(chunk))
-    return checksum.hexdigest()
+    found, expected = checksum.hexdigest(), table_checksum(path)
+    if found != expected:
+        yield f"{path}: xxh3 is {found}, expected {expected}; remove it, and it is made again"
 
 
 def _padding_is_zero(file: StoredFile) -> bool:
@@ -104,11 +151,11 @@ def _padding_is_zero(file: StoredFile) -> bool:
 
 
 def _verify_shard(
-    shard: Shard, manifest: Manifest, progress: Callable[[int], None]
+    shard: Shard, manifest: Manifest, blocks: BlockChecks, progress: Callable[[int], None]
 ) -> Iterator[str]:
     for suffix, listed in shard.files.items():
         path = shard.path(suffix)
-        checksum = xxhash.xxh3_64()
+        hashes = FileHashes(path)
         problems: dict[str, None] = {}
         end = -1
         try:
@@ -118,7 +165,7 @@ def _verify_shard(
                 # A multiple of the record's size, so that no record is cut by a chunk's end.
                 chunk_bytes = max(1, _CHUNK_BYTES // record.itemsize) * record.itemsize
                 while chunk := file.read(chunk_bytes):
-                    checksum.update(chunk)
+                    hashes.update(chunk)
                     progress(len(chunk))
                     if suffix == STREAM:
                         records = np.frombuffer(chunk, record)
@@ -128,15 +175,15 @@ def _verify_shard(
         except (PenstockError, OSError) as error:
             yield str(error)
             continue
-        if checksum.hexdigest() != listed.xxh3:
-            problems[f"xxh3 is {checksum.hexdigest()}, the manifest says {listed.xxh3}"] = None
         expected = {
             DOCUMENTS: shard.num_records,
             INDEX: shard.files[METADATA].size_bytes if METADATA in shard.files else 0,
         }
         if suffix in expected and end != expected[suffix]:
             problems[f"the last offset is {end:,}, expected {expected[suffix]:,}"] = None
+        yield from blocks.compare(hashes, listed.xxh3, is_sound=not problems)
         yield from (f"{path}: {problem}" for problem in problems)
+    yield from blocks.end_shard(shard.path(CHECKSUMS))
 
 
 def _check_offsets(offsets: NDArray[Any], previous: int, problems: dict[str, None]) -> int:

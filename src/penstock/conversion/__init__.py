@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer, one_of
-from penstock.atomic import publish
 from penstock.conversion.losses import common_facts, fields_for, losses
 from penstock.conversion.shards import CHUNK_BYTES, Progress, Rows, cut
 from penstock.dataset import Dataset
 from penstock.errors import UsageError
+from penstock.formats.checksums import publish_checked
 from penstock.formats.directories import data_of
 from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
 from penstock.formats.files import read_head
@@ -231,8 +231,8 @@ def _publish(
     )
     if manifest.tokenizer and data.tokenizer is not None:
         for name, content in files_of(data.tokenizer).items():
-            publish(directory / name, content)
-    publish(directory / MANIFEST_NAME, manifest_to_json(manifest))
+            publish_checked(directory / name, content)
+    publish_checked(directory / MANIFEST_NAME, manifest_to_json(manifest))
 
 
 def _listed(directory: Path, stored: Stored) -> list[ListedFile]:

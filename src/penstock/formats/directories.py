@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import FormatError, MissingDataError
+from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.file_list import FILE_LIST
 from penstock.formats.files import read_head
 from penstock.formats.recognition import recognise_in
@@ -90,6 +91,8 @@ def scan(path: Path) -> Listing:
 
 def data_of(path: Path) -> Path | None:
     """The file with the tokens that `path`, an index or a mask, belongs to."""
+    if path.suffix == CHECKSUMS:
+        return path.parent  # to any of its files
     for ending, data in _COMPANIONS.items():
         if path.name.endswith(ending):
             return path.with_name(path.name.removesuffix(ending) + data)

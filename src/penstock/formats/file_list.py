@@ -23,6 +23,7 @@ from typing import Any
 
 from penstock import atomic
 from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.formats.checksums import publish_checked
 
 FILE_LIST = "files.json"
 """the name under which a directory's list is found"""
@@ -106,7 +107,7 @@ def _refuse_outside(list_path: Path, root: Path, files: Sequence[ListedFile]) ->
 def write_file_list(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
     """Write a list, whole or not at all; paths below `root` are stored relative to it."""
     with atomic.hold_lock(list_path.parent, list_path.name, wait=True):
-        atomic.publish(list_path, _to_json(files, root))
+        publish_checked(list_path, _to_json(files, root))
 
 
 def read_current(

@@ -20,6 +20,7 @@ from penstock.arguments import integer, one_of
 from penstock.atomic import sync_directory
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, UsageError
+from penstock.formats.checksums import CHECKSUMS, read_companion, write_companion
 from penstock.formats.files import MOST
 from penstock.formats.shard import TOKEN
 from penstock.machine.processors import num_processors
@@ -131,12 +132,15 @@ def repack(
         job.run(todo, workers)
         names = [file for name in shards for file in sorted(job.find_done(name) or ())]
         counts = [directory / name for name in names if name.endswith(_COUNTS)]
+        texts = [name for name in names if not name.endswith(_COUNTS)]
         report = _report(counts, skipped)
         if not report["num_documents"] and not allow_empty:
             job.discard(shards)
             found = Statistics(skipped=report["skipped"], places=list(report["places"]))
             raise no_documents(found, len(source.files))
-        files = _give_numbers(directory, names, SHARDS[to][0])
+        files = _give_numbers(directory, texts, SHARDS[to][0])
+        for name in shards:
+            _rename_listed(directory / f"{name}{CHECKSUMS}", dict(zip(texts, files, strict=True)))
         _remove_unshuffled(directory / _UNSHUFFLED)
         for path in counts:
             path.unlink()
@@ -163,12 +167,26 @@ def _remove_unshuffled(unshuffled: Path) -> None:
 
 def _give_numbers(directory: Path, names: list[str], ending: str) -> tuple[Path, ...]:
     """Number the shards through, in their order."""
-    shards = [directory / name for name in names if name.endswith(ending)]
-    numbered = tuple(directory / f"shard_{k:05d}{ending}" for k in range(len(shards)))
-    for shard, path in zip(shards, numbered, strict=True):
-        shard.rename(path)
+    numbered = tuple(directory / f"shard_{k:05d}{ending}" for k in range(len(names)))
+    for name, path in zip(names, numbered, strict=True):
+        (directory / name).rename(path)
     sync_directory(directory)
     return numbered
+
+
+def _rename_listed(companion: Path, renamed: Mapping[str, Path]) -> None:
+    """Give the checksums of shards the shards' new names; those of the counts go."""
+    if not companion.exists():  # an older version began this job
+        return
+    listed = {
+        renamed[name].name: checksums
+        for name, checksums in read_companion(companion).items()
+        if name in renamed
+    }
+    if listed:
+        first, _, _ = next(iter(listed)).partition(".")
+        write_companion(companion.with_name(f"{first}{CHECKSUMS}"), listed)
+    companion.unlink()
 
 
 def _report(counts: list[Path], skipped: Statistics) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from penstock.atomic import (
     sync_directory,
 )
 from penstock.errors import DatasetExistsError
+from penstock.formats.checksums import CHECKSUMS, finish_files
 from penstock.formats.detection import FINISHED, UNFINISHED
 from penstock.formats.files import read_whole
 from penstock.machine.background_thread import StopSignal, call_in_background
@@ -190,7 +191,8 @@ class Job:
     def discard(self, names: Iterable[str]) -> None:
         """Remove shards that are done."""
         for name in names:
-            for file in (*(self.find_done(name) or ()), f"{name}{_DONE}"):
+            marks = (f"{name}{CHECKSUMS}", f"{name}{_DONE}")
+            for file in (*(self.find_done(name) or ()), *marks):
                 (self._directory / file).unlink(missing_ok=True)
 
     def _write(self, name: str, write: WriteShard) -> Stored:
@@ -202,7 +204,7 @@ class Job:
 
         try:
             write(open_new)
-            stored = {each: file.finish() for each, file in files.items()}
+            stored = finish_files(self._directory / f"{name}{CHECKSUMS}", files)
         except BaseException:
             for file in files.values():
                 file.discard()

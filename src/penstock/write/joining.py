@@ -4,9 +4,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.atomic import hold_lock, lock_name, publish, refuse_if_held
+from penstock.atomic import hold_lock, lock_name, refuse_if_held
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.formats import stream
+from penstock.formats.checksums import publish_checked
 from penstock.formats.detection import planned_in
 from penstock.suggestions import did_you_mean_path
 
@@ -29,7 +30,7 @@ def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
 def join_parts(directory: Path, parts: int | None) -> None:
     """Join the finished parts of a dataset."""
     with hold_lock(directory, "finish", wait=True):
-        for leftover in directory.glob(f"{stream.MANIFEST_NAME}.*.tmp"):
+        for leftover in directory.glob("penstock.*.tmp"):
             leftover.unlink()
         if (directory / stream.MANIFEST_NAME).exists():
             raise DatasetExistsError(f"{directory / stream.MANIFEST_NAME}: finished already")
@@ -60,6 +61,6 @@ def join_parts(directory: Path, parts: int | None) -> None:
                 )
         shards = tuple(shard for manifest in manifests for shard in manifest.shards)
         text = stream.manifest_to_json(replace(head, shards=shards))
-        publish(directory / stream.MANIFEST_NAME, text)
+        publish_checked(directory / stream.MANIFEST_NAME, text)
         for part in found:
             part.unlink()

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.arguments import integer
 from penstock.atomic import OpenFile, hold_lock, sync_directory
 from penstock.errors import DatasetExistsError, UsageError
+from penstock.formats.checksums import CHECKSUMS, finish_files
 from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
 from penstock.formats.llmbatch import MOST_U32, Header
 from penstock.new_directory import new_directory
@@ -67,7 +68,7 @@ def write_batch_file(
     order = np.argsort(shape.new_keys().random_raw(len(records)), kind="stable")
     with (
         _workspace(output_path, as_directory=False) as directory,
-        _Output(directory, shape, len(records), None) as output,
+        _Output(directory, shape, len(records), Path(output_path).name, None) as output,
     ):
         for start in range(0, len(records), piece):
             output.write(records[order[start : start + piece]].astype(_TOKEN))
@@ -112,7 +113,8 @@ def write_batch_dataset(
         Sorter(directory, shape.item, capacity, expected) as sorter,
     ):
         _take_in(tokens_iter, shape, sorter, progress)
-        with _Output(directory, shape, sorter.num_records, batches_per_file) as output:
+        name = Path(output_path).name
+        with _Output(directory, shape, sorter.num_records, name, batches_per_file) as output:
             for items in sorter.in_order():
                 output.write(items["tokens"])
     if sorter.num_records != expected:
@@ -203,7 +205,12 @@ class _Output:
     """Rows to batches, and batches to one file, or to several and their list."""
 
     def __init__(
-        self, directory: Path, shape: _Shape, num_records: int, batches_per_file: int | None
+        self,
+        directory: Path,
+        shape: _Shape,
+        num_records: int,
+        name: str,
+        batches_per_file: int | None,
     ) -> None:
         self.num_batches = num_records // shape.batch_size
         if self.num_batches == 0:
@@ -213,7 +220,7 @@ class _Output:
                 f"records{remedy}"
             )
         self._directory, self._shape, self._num_records = directory, shape, num_records
-        self._batches_per_file = batches_per_file
+        self._name, self._batches_per_file = name, batches_per_file
         whole = self._header(1)
         self._padding = bytes(whole.padded_batch_bytes - whole.batch_bytes)
         self._file: OpenFile | None = None
@@ -257,9 +264,10 @@ class _Output:
             path = self._finished
             if self._batches_per_file is not None:
                 path.mkdir(exist_ok=True)
-                path /= f"{len(self._listed):05d}{FILE_SUFFIX}"
+                self._name = f"{len(self._listed):05d}{FILE_SUFFIX}"
+                path /= self._name
             num_batches = min(self._batches_left, self._batches_per_file or self._batches_left)
-            self._name, self._batches_left_in_file = path.name, num_batches
+            self._batches_left_in_file = num_batches
             self._file = OpenFile(path)
             self._file.write(self._header(num_batches).pack())
         return self._file
@@ -270,9 +278,11 @@ class _Output:
         self._batches_left -= 1
         self._batches_left_in_file -= 1
         if self._batches_left_in_file == 0:
-            stored = file.finish()
-            self._file = None
             path = self._finished / self._name
+            beside = self._finished if self._batches_per_file is None else path
+            companion = beside.with_suffix(CHECKSUMS)
+            stored = finish_files(companion, {self._name: file})[self._name]
+            self._file = None
             self._listed.append(ListedFile(path, stored.size_bytes, xxh3=stored.xxh3))
 
 
@@ -288,6 +298,9 @@ def _workspace(output_path: str | os.PathLike[str], *, as_directory: bool) -> It
         try:
             yield directory
             _refuse_to_replace(output, as_directory)
+            if not as_directory:
+                companion = output.with_name(f"{output.name}{CHECKSUMS}")
+                (directory / f"{_FINISHED}{CHECKSUMS}").rename(companion)
             (directory / _FINISHED).rename(output)
             sync_directory(output.parent)
         finally:

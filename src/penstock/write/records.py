@@ -113,3 +113,14 @@ def _value_problem(
     if stored.kind == values.dtype.kind and np.can_cast(values.dtype, stored, "safe"):
         return None
     return f"{values.dtype} cannot be kept as {stored}"
+
+
+def as_lengths(lengths: ArrayLike, num_records: int) -> NDArray[np.int64]:
+    """Check how long documents are that have `num_records` together."""
+    counts = np.asarray(lengths)
+    if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
+        raise UsageError(f"lengths are {counts.dtype} of shape {counts.shape}, not counts")
+    counts = counts.astype(np.int64)
+    if (counts.size and counts.min() < 0) or counts.sum() != num_records:
+        raise UsageError(f"lengths add up to {counts.sum():,}, there are {num_records:,} records")
+    return counts

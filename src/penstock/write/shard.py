@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.atomic import OpenFile, sync_directory
+from penstock.formats.checksums import CHECKSUMS, finish_files
 from penstock.formats.shard import DOCUMENTS, INDEX, METADATA, OFFSET, STREAM, Shard, StoredFile
 
 SUFFIXES = (STREAM, DOCUMENTS, INDEX, METADATA)
@@ -55,8 +56,13 @@ class OpenShard:
             self.num_spans += len(blobs)
 
     def finish(self) -> Shard:
-        """Sync the files and give them their names."""
-        files = {suffix: StoredFile(*file.finish()) for suffix, file in self._files.items()}
+        """Sync the files and give them their names; their checksums too."""
+        named = {f"{self._name}{suffix}": file for suffix, file in self._files.items()}
+        written = finish_files(self._directory / f"{self._name}{CHECKSUMS}", named)
+        files = {
+            suffix: StoredFile(*each)
+            for suffix, each in zip(self._files, written.values(), strict=True)
+        }
         sync_directory(self._directory)
         return Shard(
             self._directory,

@@ -18,12 +18,13 @@ from penstock.arguments import integer
 from penstock.atomic import TEMPORARY, hold_lock, publish
 from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.formats import stream
+from penstock.formats.checksums import CHECKSUMS, publish_checked
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
 from penstock.new_directory import new_directory
 from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
 from penstock.write.metadata import Attached, Encoder, Span
-from penstock.write.records import Records, as_records, record_type
+from penstock.write.records import Records, as_lengths, as_records, record_type
 from penstock.write.shard import SUFFIXES, OpenShard
 
 # Appending documents of 1,200 bytes on tmpfs took 1.6 us of CPU time with 512 KiB, 1.5 with 1 MiB
@@ -185,7 +186,7 @@ class Writer:
         if self._closed:
             raise UsageError("this writer is finished; make another one, for another path or part")
         documents = self._as_records(records)
-        counts = _lengths([len(documents)] if lengths is None else lengths, len(documents))
+        counts = as_lengths([len(documents)] if lengths is None else lengths, len(documents))
         if continues and not counts.size:
             raise UsageError("continues=True needs at least one document")
         blobs, num_spans = self._attach(documents, counts, metadata, spans)
@@ -277,7 +278,8 @@ class Writer:
                 manifest = replace(self._head, shards=tuple(self._shards))
                 with hold_lock(self._directory, "finish", wait=True):
                     self._refuse_to_replace()
-                    publish(self._listed_in, stream.manifest_to_json(manifest))
+                    announce = publish_checked if self._part is None else publish
+                    announce(self._listed_in, stream.manifest_to_json(manifest))
             except BaseException:
                 self.abort()
                 raise
@@ -365,10 +367,11 @@ class Writer:
 
     def _own_files(self) -> list[Path]:
         """Files under this writer's names, finished or temporary."""
-        endings = "|".join(re.escape(suffix) for suffix in SUFFIXES)
-        listed_in = re.escape(self._listed_in.name)
+        endings = "|".join(re.escape(suffix) for suffix in (*SUFFIXES, CHECKSUMS))
+        listed_in, checksums = self._listed_in.name, self._listed_in.with_suffix(CHECKSUMS).name
         ours = re.compile(
-            rf"{self._prefix}\d{{5,}}({endings})({TEMPORARY})?|{listed_in}{TEMPORARY}"
+            rf"({self._prefix}\d{{5,}}({endings})|{re.escape(checksums)})({TEMPORARY})?|"
+            rf"{re.escape(listed_in)}{TEMPORARY}"
         )
         return [path for path in self._directory.iterdir() if ours.fullmatch(path.name)]
 
@@ -396,17 +399,6 @@ class Writer:
             return as_records(records, self.fields, names, self._head.vocab_size)
         except UsageError as error:
             raise UsageError(f"document {self.num_documents:,}: {error}") from None
-
-
-def _lengths(lengths: ArrayLike, num_records: int) -> NDArray[np.int64]:
-    """Check how long documents are that have `num_records` together."""
-    counts = np.asarray(lengths)
-    if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
-        raise UsageError(f"lengths are {counts.dtype} of shape {counts.shape}, not counts")
-    counts = counts.astype(np.int64)
-    if (counts.size and counts.min() < 0) or counts.sum() != num_records:
-        raise UsageError(f"lengths add up to {counts.sum():,}, there are {num_records:,} records")
-    return counts
 
 
 def _optional(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) - 1) -> int | None:

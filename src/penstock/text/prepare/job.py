@@ -11,8 +11,8 @@ from typing import get_args
 import numpy as np
 
 from penstock.arguments import integer, one_of
-from penstock.atomic import publish
 from penstock.errors import MissingDataError, PenstockError, UsageError
+from penstock.formats.checksums import publish_checked
 from penstock.text.prepare.annotations import SpanUnit
 from penstock.text.prepare.executors import (
     Executor,
@@ -205,7 +205,7 @@ def _finish(
                         join_parts(place.out / side, count)
             if not place.report.exists():
                 report = _sum_up(place, plan, started, start_seconds, resumed)
-                publish(place.report, report.to_json())
+                publish_checked(place.report, report.to_json())
         if is_ours:
             place.clear()
     return TokenizeReport.load(place.report)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from penstock.atomic import TEMPORARY, hold_lock, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, MissingDataError
+from penstock.formats.checksums import CHECKSUMS, publish_checked
 from penstock.formats.detection import PLAN
 from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
 from penstock.new_directory import new_directory
@@ -187,7 +188,7 @@ class Place:
             leftover.unlink()
         for file in sorted((self.tasks / _TOKENIZER).glob(f"{_TOKENIZER}*")):
             if file.suffix != ".tmp":
-                publish(directory / file.name, file.read_bytes().decode())
+                publish_checked(directory / file.name, file.read_bytes().decode())
 
     def set_threshold(self, compute: Callable[[], int]) -> Plan:
         """Note in the plan which hashes are for validation, unless another runner has."""
@@ -234,8 +235,9 @@ class Place:
         """Remove everything that is not the result; the plan last, since it says to go on."""
         for directory in (self.unshuffled, self.tasks):
             shutil.rmtree(directory, ignore_errors=True)
-        for leftover in self.out.glob("*.json.*.tmp"):  # of a runner that was killed
-            leftover.unlink(missing_ok=True)
+        for of_killed in ("*.json.*.tmp", f"*{CHECKSUMS}.*.tmp"):
+            for leftover in self.out.glob(of_killed):
+                leftover.unlink(missing_ok=True)
         self.plan.unlink(missing_ok=True)
 
 

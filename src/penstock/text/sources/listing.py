@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
+from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import FINISHED
 from penstock.paths import local_path
 from penstock.suggestions import did_you_mean_path
@@ -69,7 +70,7 @@ def _expand(source: str, kind: Kind | None) -> list[str]:
     files = list[str]()
     for match in matches:
         if not Path(match).is_dir():
-            files += [match] if not match.endswith(".tmp") else []
+            files += [match] if not match.endswith((".tmp", CHECKSUMS)) else []
         elif kind_of(match):  # a table of that name; `**` also matches directories on the way
             files += _in_directory(match, kind)
     if not files:

@@ -1,0 +1,342 @@
+"""Checksums by blocks of every file that we write: any flipped bit is found, and named."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.compat.zerobatch import write_batch_file
+from penstock.errors import FormatError, PenstockError
+from penstock.formats.checksums import read_companion
+from penstock.machine.checksums import BLOCK_BYTES, block_checksums
+from penstock.text.prepare.job import tokenize
+from penstock.text.repacking import repack
+from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.verify import verify
+
+RANDOM = np.random.default_rng(5)
+LENGTHS = RANDOM.integers(1, 60, 900).tolist()
+VIEWS = {
+    "best_fit": lambda data: data.packed(32),
+    "bos_best_fit": lambda data: data.packed(32, policy="bos_best_fit"),
+    "documents": lambda data: data.documents(32),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """Two shards with metadata, and the rows of some views."""
+    path = tmp_path_factory.mktemp("sound") / "data"
+    writer = penstock.Writer(
+        path, vocab_size=60_000, metadata=bytes, shard_bytes=80_000, tokenizer={"name": "gpt2"}
+    )
+    with writer:
+        for length in LENGTHS:
+            writer.append(RANDOM.integers(0, 60_000, length), b"about it")
+    for view in VIEWS.values():
+        len(view(penstock.open(path)))
+    return path
+
+
+@pytest.fixture
+def path(sound, tmp_path, monkeypatch):
+    """A copy, for a test to damage."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return shutil.copytree(sound, tmp_path / "data")
+
+
+def files_in(path):
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def flip(content, random):
+    """The content with one bit flipped, and its byte."""
+    place = int(random.integers(0, len(content)))
+    flipped = bytearray(content)
+    flipped[place] ^= 1 << int(random.integers(0, 8))
+    return bytes(flipped), place
+
+
+def problems_of(path):
+    """What opening and verifying have to say."""
+    try:
+        return verify(penstock.open(path, check_sizes=False))
+    except PenstockError as error:
+        return [str(error)]
+
+
+def test_every_flipped_bit_of_every_file_is_named(path):
+    assert problems_of(path) == []
+    random = np.random.default_rng(6)
+    names = {file.name for file in files_in(path)}
+    assert {"penstock.json", "penstock.checksums", "00001.checksums", "00001.metadata"} < names
+    for file in files_in(path):
+        content = file.read_bytes()
+        for _ in range(20):
+            flipped, place = flip(content, random)
+            file.write_bytes(flipped)
+            assert any(str(file) in problem for problem in problems_of(path)), (file.name, place)
+        file.write_bytes(content)
+    assert problems_of(path) == []
+
+
+def test_damage_is_told_to_the_block(path):
+    file = path / "00000.stream"
+    content = bytearray(file.read_bytes())
+    for block in (2, 3, 6):
+        content[BLOCK_BYTES * block + 17] ^= 4
+    content[-1] ^= 1
+    file.write_bytes(content)
+    problem, *_ = problems_of(path)
+    last = (len(content) - 1) // BLOCK_BYTES * BLOCK_BYTES
+    assert "damaged in bytes 8,192 to 16,383, 24,576 to 28,671, " in problem
+    assert problem.endswith(f", {last:,} to {len(content) - 1:,}")
+
+
+def test_many_damaged_places_are_counted(path):
+    file = path / "00000.stream"
+    content = np.fromfile(file, np.uint8)
+    content[:: 2 * BLOCK_BYTES] ^= 1
+    content.tofile(file)
+    problem, *_ = problems_of(path)
+    assert f"and in {len(content[:: 2 * BLOCK_BYTES]) - 5} more places" in problem
+
+
+def rows_or_refusal(path, name, access):
+    """All tokens of a view, or why they cannot be had."""
+    try:
+        view = VIEWS[name](penstock.open(path, access=access))
+        loader = penstock.Loader(view, 8, tail="keep", seed=1, output="numpy")
+        with loader:
+            return [batch["input_ids"].tolist() for batch in loader]
+    except FormatError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_stored_rows_with_a_flipped_bit_give_the_same_tokens_or_are_refused(path, name):
+    expected = rows_or_refusal(path, name, "pread")
+    assert isinstance(expected, list)
+    file = VIEWS[name](penstock.open(path)).stored_in
+    content = file.read_bytes()
+    random = np.random.default_rng(7)
+    num_refused = 0
+    for k in range(100):
+        flipped, place = flip(content, random)
+        file.write_bytes(flipped)
+        found = rows_or_refusal(path, name, "mmap" if k % 2 else "pread")
+        if found != expected:
+            first = 4096 + (place - 4096) // BLOCK_BYTES * BLOCK_BYTES
+            assert str(file) in found
+            assert "remove this file, and it will be made again" in found
+            assert (
+                f"bytes {first:,} to " in found
+                or place > 4096 + json.loads(content[:4096])["body_bytes"]
+            )
+            num_refused += 1
+    assert num_refused > 30
+    file.unlink()
+    assert rows_or_refusal(path, name, "pread") == expected
+
+
+@pytest.mark.parametrize("name", ["best_fit", "documents"])
+def test_a_row_of_a_sound_block_can_be_read_beside_a_damaged_one(path, name):
+    view = VIEWS[name](penstock.open(path))
+    assert view.rows.pieces.nbytes > 2 * BLOCK_BYTES
+    expected = view.rows.pieces_of(0).tolist()
+    content = bytearray(view.stored_in.read_bytes())
+    content[4096 + BLOCK_BYTES] ^= 1
+    view.stored_in.write_bytes(content)
+    again = VIEWS[name](penstock.open(path))
+    assert again.rows.pieces_of(0).tolist() == expected
+    assert again[0]["input_ids"].tolist() == view[0]["input_ids"].tolist()
+    row = next(r for r in range(len(again)) if refused(again.rows.pieces_of, r))
+    assert refused(again.__getitem__, row)
+    assert refused(again.rows.check)
+
+
+def refused(function, *arguments):
+    try:
+        function(*arguments)
+    except FormatError as error:
+        return "bytes 8,192 to 12,287" in str(error)
+    return False
+
+
+def remove_companions(path):
+    for companion in path.glob("*.checksums"):
+        companion.unlink()
+
+
+def test_a_dataset_without_companions_is_valid_and_gets_the_same_ones_on_request(path):
+    before = {file.name: file.read_bytes() for file in files_in(path)}
+    fingerprint = penstock.open(path).fingerprint
+    remove_companions(path)
+    data = penstock.open(path)
+    assert data.fingerprint == fingerprint
+    assert verify(data) == []
+    assert not any(path.glob("*.checksums"))
+    assert verify(data, add_checksums=True) == []
+    assert {file.name: file.read_bytes() for file in files_in(path)} == before
+
+
+def test_checksums_are_not_made_of_a_damaged_shard(path):
+    remove_companions(path)
+    file = path / "00001.metadata"
+    file.write_bytes(b"!" + file.read_bytes()[1:])
+    assert len(verify(penstock.open(path), add_checksums=True)) == 1
+    assert (path / "00000.checksums").exists()
+    assert not (path / "00001.checksums").exists()
+
+
+def test_a_companion_that_cannot_be_written_is_named(path):
+    remove_companions(path)
+    (path / "00000.checksums").mkdir()
+    problems = verify(penstock.open(path), add_checksums=True)
+    assert any(f"{path / '00000.checksums'}: cannot be written: " in each for each in problems)
+    assert (path / "00001.checksums").is_file()
+
+
+@pytest.mark.parametrize("how", ["of another shard", "damaged", "another file"])
+def test_a_companion_that_does_not_fit_is_a_problem_with_a_remedy(path, how):
+    companion = path / "00000.checksums"
+    content = companion.read_bytes()
+    if how == "of another shard":
+        other = (path / "00001.checksums").read_bytes()
+        companion.write_bytes(other)
+    elif how == "damaged":
+        companion.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        companion.write_text("something else")
+    problems = problems_of(path)
+    if how == "of another shard":
+        assert problems == []  # it lists none of this shard's files, which is as good as none
+    else:
+        assert all(str(companion) in problem for problem in problems)
+        assert all("penstock verify --add-checksums" in problem for problem in problems)
+        assert len(problems) == 1
+    assert verify(penstock.open(path), add_checksums=True) == []
+    assert companion.read_bytes() == content
+
+
+def test_a_manifest_that_somebody_changed_is_named_with_what_to_do(path):
+    manifest = path / "penstock.json"
+    manifest.write_text(manifest.read_text().replace("gpt2", "gpt4"))
+    (problem,) = problems_of(path)
+    assert problem.startswith(f"{manifest}: damaged in bytes 0 to ")
+    assert "remove penstock.checksums" in problem
+    (path / "penstock.checksums").unlink()
+    assert problems_of(path) == []
+
+
+def test_rows_in_the_user_s_cache_are_verified(path, tmp_path):
+    shutil.rmtree(path / "plans")
+    (path / "plans").write_text("in the way")
+    file = penstock.open(path).packed(32).stored_in
+    assert file.is_relative_to(tmp_path / "cache")
+    content = bytearray(file.read_bytes())
+    content[5000] ^= 1
+    file.write_bytes(content)
+    (problem,) = problems_of(path)
+    assert problem.startswith(f"{file}: bytes 4,096 to 8,191 are damaged")
+
+
+def test_rows_of_the_version_before_checksums_are_made_again(path):
+    view = VIEWS["best_fit"](penstock.open(path))
+    content = view.stored_in.read_bytes()
+    header = json.loads(content[:4096])
+    end = 4096 + header.pop("body_bytes")
+    view.stored_in.write_bytes(
+        json.dumps(header | {"version": 1}).encode().ljust(4096) + content[4096:end]
+    )
+    assert np.array_equal(VIEWS["best_fit"](penstock.open(path))[:]["labels"], view[:]["labels"])
+    assert view.stored_in.read_bytes() == content
+
+
+def assert_all_listed(path, *, but=()):
+    """Every file of a directory is in a companion, which tells what is there."""
+    listed = {}
+    for companion in path.glob("*.checksums"):
+        listed |= read_companion(companion)
+    files = [f for f in path.iterdir() if f.is_file() and f.suffix not in (".checksums", *but)]
+    assert sorted(listed) == sorted(file.name for file in files)
+    for file in files:
+        content = file.read_bytes()
+        assert listed[file.name].written.size_bytes == len(content)
+        assert np.array_equal(listed[file.name].blocks, block_checksums(content))
+
+
+def test_parts_that_are_joined_have_checksums(tmp_path):
+    for part in range(2):
+        with penstock.Writer(tmp_path, vocab_size=100, part=part) as writer:
+            writer.extend(np.arange(9000) % 100, [9000])
+    penstock.finish(tmp_path, parts=2)
+    assert_all_listed(tmp_path)
+    assert problems_of(tmp_path) == []
+
+
+def test_what_tokenize_writes_has_checksums(tmp_path):
+    (tmp_path / "text.txt").write_text("some words\n" * 3000)
+    tokenize(tmp_path / "text.txt", ByteTokenizer(), tmp_path / "out", shuffle=1)
+    assert (tmp_path / "out" / "report.json").exists()
+    assert_all_listed(tmp_path / "out")
+    report = tmp_path / "out" / "report.json"
+    report.write_text(report.read_text().replace("0", "1"))
+    (problem,) = problems_of(tmp_path / "out")
+    assert problem.startswith(f"{report}: damaged in bytes 0 to ")
+
+
+@pytest.mark.parametrize("to", ["penstock", "datatrove", "megatron", "llmbatch", "llmc", "flat"])
+def test_what_convert_writes_has_checksums_and_opens_by_a_pattern(path, tmp_path, to):
+    shape = {"seq_len": 16, "batch_size": 4} if to == "llmbatch" else {}
+    with penstock.Writer(tmp_path / "plain", vocab_size=60_000) as writer:
+        for length in LENGTHS:
+            writer.append(np.arange(length))
+    data = penstock.open(tmp_path / "plain")
+    penstock.convert(data, tmp_path / to, to, shard_bytes=30_000, **shape)
+    assert_all_listed(tmp_path / to)
+    assert problems_of(tmp_path / to) == []
+    if to not in ("penstock", "flat"):
+        by_pattern = penstock.open(str(tmp_path / to / "*"))
+        assert by_pattern.num_records == penstock.open(tmp_path / to).num_records
+    file = max(files_in(tmp_path / to), key=lambda file: file.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[BLOCK_BYTES + 2] ^= 1
+    file.write_bytes(content)
+    problems = problems_of(tmp_path / to)
+    assert any(f"{file}: " in each and "in bytes 4,096 to 8,191" in each for each in problems)
+
+
+def test_a_batch_file_has_a_companion_and_can_do_without(tmp_path):
+    file = tmp_path / "train.batch"
+    write_batch_file(file, np.arange(40_000).reshape(-1, 10) % 7, 8, 10, 0)
+    companion = tmp_path / "train.batch.checksums"
+    content = companion.read_bytes()
+    assert list(read_companion(companion)) == ["train.batch"]
+    companion.unlink()
+    assert problems_of(file) == []
+    assert verify(penstock.open(file), add_checksums=True) == []
+    assert companion.read_bytes() == content
+    damaged = bytearray(file.read_bytes())
+    damaged[4096 + 3] ^= 1
+    file.write_bytes(damaged)
+    (problem,) = problems_of(file)
+    assert "damaged in bytes 4,096 to 8,191" in problem
+    assert "remove train.batch.checksums" in problem
+
+
+@pytest.mark.parametrize("to", ["parquet", "jsonl"])
+def test_what_repack_writes_has_checksums_and_is_read_again_by_a_pattern(tmp_path, to):
+    (tmp_path / "text.txt").write_text("some words\n" * 3000)
+    repack(tmp_path / "text.txt", tmp_path / "out", to=to, shard_chars=5000)
+    assert len(files_in(tmp_path / "out")) > 3
+    assert_all_listed(tmp_path / "out")
+    again = repack(str(tmp_path / "out" / "*"), tmp_path / "again", to=to)
+    assert again.num_documents == 3000
+
+
+def test_a_companion_by_itself_is_no_dataset(path):
+    with pytest.raises(FormatError, match="belongs to other files"):
+        penstock.open(path / "00000.checksums")
