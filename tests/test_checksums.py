@@ -165,6 +165,30 @@ def refused(function, *arguments):
     return False
 
 
+def test_no_rows_are_made_of_a_damaged_table_of_documents(path):
+    shutil.rmtree(path / "plans")
+    offsets = np.memmap(path / "00000.documents", "<u8", "r+")
+    longest = int(np.argmax(np.diff(offsets)))
+    offsets[longest + 1] ^= 1  # still in order
+    offsets.flush()
+    assert np.all(np.diff(offsets.astype(np.int64)) >= 0)
+    with pytest.raises(FormatError, match=r"00000\.documents: xxh3 is .*; run penstock verify"):
+        len(penstock.open(path).packed(32))
+    assert not list(path.glob("plans/*.rows"))
+
+
+def test_no_rows_are_made_of_a_damaged_table_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (np.arange(4000, dtype="<u2") % 50).tofile(tmp_path / "train.bin")
+    assert len(penstock.open(tmp_path / "train.bin", eos_id=7).packed(32)) > 0
+    (table,) = (tmp_path / "cache").rglob("*.documents")
+    content = bytearray(table.read_bytes())
+    content[8 * 20] ^= 1
+    table.write_bytes(content)
+    with pytest.raises(FormatError, match="remove it, and it is made again"):
+        len(penstock.open(tmp_path / "train.bin", eos_id=7).documents(32))
+
+
 def remove_companions(path):
     for companion in path.glob("*.checksums"):
         companion.unlink()

@@ -23,6 +23,7 @@ import penstock.load.loader  # for children: each of them would load it by itsel
 from penstock.audit import audit_tokens
 from penstock.errors import FormatError, PenstockError, VerificationError
 from penstock.machine.checksums import block_checksums
+from penstock.pack.rows import verify_rows
 from tests.test_packing import EXTRAS, POLICIES, numbered, write_numbered
 
 LENGTHS = [5, 3, 9, 0, 2, 7, 12, 1, 4, 6, 8, 20, 30, 1, 1, 6, 8, 8]
@@ -184,6 +185,28 @@ def test_a_damaged_header_is_made_again_silently(path, sound, name, damage):
     file = file_of(path, name)
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
     assert_made_again(path, name, sound)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_verify_names_a_damaged_header(path, damage):
+    file = file_of(path, "best_fit")
+    assert list(verify_rows(file)) == []
+    file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    (problem,) = verify_rows(file)
+    assert problem.startswith(f"{file}: ")
+    assert "remove this file" in problem
+
+
+@pytest.mark.parametrize("size", [-8, 0, 8, 1 << 70, 448.0, float("inf"), True, "448", None, []])
+def test_verify_does_not_believe_sizes_behind_a_right_checksum(path, size):
+    file = file_of(path, "best_fit")
+    header, body = split_header(file.read_bytes())
+    header.pop("xxh3")
+    header["body_bytes"] = size
+    header["xxh3"] = xxhash.xxh3_64_hexdigest(json.dumps(header).encode())
+    file.write_bytes(with_header(header, body))
+    (problem,) = verify_rows(file)
+    assert problem.startswith(f"{file}: ")
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if "pieces" in name or "rows" in name])

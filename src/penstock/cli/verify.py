@@ -9,8 +9,14 @@ from penstock.cli import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Only the dataset."""
+    """The dataset, and whether to add what it lacks."""
     options.add_dataset(parser)
+    parser.add_argument(
+        "--add-checksums",
+        action="store_true",
+        help="write checksums by blocks (NAME.checksums) beside sound files that have none, so "
+        "that damage can be told to 4 KiB",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,11 +31,11 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     data = open(arguments.data, check_sizes=False, **options.format_of(arguments))
     with options.progress_bar("verifying", data.size_bytes, unit_bytes=True) as bar:
-        problems = verify(data, bar.advance)
+        problems = verify(data, bar.advance, add_checksums=arguments.add_checksums)
     for problem in problems:
         print(problem)
     if problems:
-        print(f"{len(problems)} problems; copy or write these files again")
+        print(f"{len(problems)} problems; copy or write files again that say nothing else")
         return 1
     with_checksum = [file.xxh3 is not None for s in data.shards for file in s.files.values()]
     is_decoded = any(not file.path for s in data.shards for file in s.files.values())

@@ -88,8 +88,8 @@ def read_companion(path: Path) -> dict[str, FileChecksums]:
     with open_regular(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         start = os.pread(file.fileno(), _MAX_LINE_BYTES, 0)
-        line, newline, _ = start.partition(b"\n")
-        files = _parse(path, line if newline else b"")
+        line = start[: max(start.find(b"\n"), 0)]
+        files = _parse(path, line)
         counts = [num_blocks(written.size_bytes) for written in files.values()]
         end = len(line) + 1 + 4 * sum(counts)
         if size_bytes != end + _END_BYTES:

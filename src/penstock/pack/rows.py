@@ -297,8 +297,8 @@ def verify_rows(path: Path) -> Iterator[str]:
         header = json.loads(start)
         listed = header.pop("xxh3")
         is_right = listed == _digest(header) and start == _encode({**header, "xxh3": listed})
-        body_bytes = int(header["body_bytes"]) if header["version"] == VERSION else 0
-        is_right = is_right and body_bytes >= 0
+        body_bytes = header["body_bytes"] if header["version"] == VERSION else 0
+        is_right = is_right and type(body_bytes) is int and body_bytes >= 0
     except (FormatError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         is_right, body_bytes = False, 0
     except PenstockError as error:

@@ -1,6 +1,7 @@
 """Where documents start: the table of a shard, and all of them chunk by chunk."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError
 from penstock.formats.files import open_regular
 from penstock.formats.shard import DOCUMENTS, OFFSET, Shard, StoredFile
-from penstock.formats.tables import make_table, num_entries
+from penstock.formats.tables import is_table, make_table, num_entries, table_checksum
 
 _CHUNK = 1 << 20
 
@@ -27,7 +28,7 @@ class DocumentChunk(NamedTuple):
 
 
 def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
-    """All documents; offsets that go backwards or end elsewhere than the shard are an error."""
+    """All documents; offsets that go backwards, end elsewhere, or were changed are an error."""
     first_record = first_document = 0
     for shard in shards:
         for start, offsets in _offset_chunks(shard):
@@ -56,8 +57,8 @@ def _offset_chunks(
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Offsets of the documents `first` to `stop`, and the number of the first of each chunk."""
     stop = shard.num_documents if stop is None else stop
-    path, _ = document_table(shard)
-    last = 0
+    path, table = document_table(shard)
+    content, last = xxhash.xxh3_64(), 0
     for start in range(first, stop, _CHUNK):
         count = min(_CHUNK, stop - start)
         offsets = document_offsets(shard, start, count + 1)
@@ -69,12 +70,25 @@ def _offset_chunks(
                 f"{shard.num_records:,} records near document {start:,}; run penstock verify"
             )
         last = int(offsets[-1])
+        content.update(offsets[:-1])
         yield start, offsets
     if stop == shard.num_documents and last != shard.num_records:
         raise FormatError(
             f"{path}: documents end at record {last:,}, the shard has "
             f"{shard.num_records:,}; run penstock verify"
         )
+    if first == 0 < stop == shard.num_documents:
+        content.update(np.int64(last).tobytes())
+        _refuse_damage(path, table, shard, content.hexdigest())
+
+
+def _refuse_damage(path: str, table: StoredFile, shard: Shard, found: str) -> None:
+    """Compare all offsets of a shard with their checksum, where they have one."""
+    expected, remedy = table.xxh3 if not table.path else None, "run penstock verify"
+    if table.path and is_table(Path(path)) and num_entries(table) == shard.num_documents + 1:
+        expected, remedy = table_checksum(Path(path)), "remove it, and it is made again"
+    if expected not in (None, found):
+        raise FormatError(f"{path}: xxh3 is {found}, expected {expected}; {remedy}")
 
 
 def document_offsets(shard: Shard, first: int, count: int) -> NDArray[np.int64]:
