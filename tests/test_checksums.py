@@ -14,7 +14,7 @@ from penstock.machine.checksums import BLOCK_BYTES, block_checksums
 from penstock.text.prepare.job import tokenize
 from penstock.text.repacking import repack
 from penstock.text.tokenizers.byte_level import ByteTokenizer
-from penstock.verify import verify
+from penstock.verify import verify, verify_files
 
 RANDOM = np.random.default_rng(5)
 LENGTHS = RANDOM.integers(1, 60, 900).tolist()
@@ -301,15 +301,20 @@ def test_parts_that_are_joined_have_checksums(tmp_path):
     assert problems_of(tmp_path) == []
 
 
-def test_what_tokenize_writes_has_checksums(tmp_path):
-    (tmp_path / "text.txt").write_text("some words\n" * 3000)
-    tokenize(tmp_path / "text.txt", ByteTokenizer(), tmp_path / "out", shuffle=1)
-    assert (tmp_path / "out" / "report.json").exists()
-    assert_all_listed(tmp_path / "out")
-    report = tmp_path / "out" / "report.json"
+@pytest.mark.parametrize("has_splits", [False, True])
+def test_what_tokenize_writes_has_checksums(tmp_path, has_splits):
+    lines = "".join(f"{k} words\n" for k in range(3000))
+    (tmp_path / "text.txt").write_text(lines)
+    out, split = tmp_path / "out", {"val_fraction": 0.1} if has_splits else {}
+    tokenize(tmp_path / "text.txt", ByteTokenizer(), out, shuffle=1, **split)
+    parts = [out / "train", out / "val"] if has_splits else [out]
+    for part in {out, *parts}:
+        assert_all_listed(part)
+    report = out / "report.json"
     report.write_text(report.read_text().replace("0", "1"))
-    (problem,) = problems_of(tmp_path / "out")
-    assert problem.startswith(f"{report}: damaged in bytes 0 to ")
+    for part in parts:
+        (problem,) = problems_of(part)
+        assert problem.startswith(f"{report}: damaged in bytes 0 to ")
 
 
 @pytest.mark.parametrize("to", ["penstock", "datatrove", "megatron", "llmbatch", "llmc", "flat"])
@@ -359,6 +364,12 @@ def test_what_repack_writes_has_checksums_and_is_read_again_by_a_pattern(tmp_pat
     assert_all_listed(tmp_path / "out")
     again = repack(str(tmp_path / "out" / "*"), tmp_path / "again", to=to)
     assert again.num_documents == 3000
+    assert verify_files(tmp_path / "out") == []
+    file = max(files_in(tmp_path / "out"))
+    content = file.read_bytes()
+    file.write_bytes(flip(content, np.random.default_rng(8))[0])
+    (problem,) = verify_files(tmp_path / "out")
+    assert problem.startswith(f"{file}: damaged in bytes 0 to {len(content) - 1:,}")
 
 
 def test_a_companion_by_itself_is_no_dataset(path):

@@ -137,7 +137,7 @@ def test_a_killed_run_goes_on_and_writes_the_same(tmp_path, shuffle):
 def test_a_run_that_was_killed_before_the_report_goes_on(tmp_path, monkeypatch):
     write_jsonl(tmp_path / "a.jsonl", ["one", "two", "three"])
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(job, "publish", interrupt)
+        patched.setattr(job, "publish_checked", interrupt)
         repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
     report = repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
     assert sorted(documents_of(report)) == ["one", "three", "two"]

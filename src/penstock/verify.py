@@ -69,13 +69,29 @@ def verify(
         )
     ]
     ours = {shard.directory for m in data.manifests if m.format == FORMAT for shard in m.shards}
-    for directory in sorted({shard.directory for shard in data.shards}):
-        rest = f"*{CHECKSUMS}" if directory in ours else f"{Path(FILE_LIST).stem}{CHECKSUMS}"
-        for companion in sorted(directory.glob(rest)):
-            problems += blocks.verify_rest(companion)
+    for companion in _other_companions(data, ours):
+        problems += blocks.verify_rest(companion)
     for directory in sorted(ours):
         problems += blocks.add_missing(directory / MANIFEST_NAME)
     return [*problems, *_verify_rows(data, ours)]
+
+
+def verify_files(directory: Path) -> list[str]:
+    """Compare files with the checksums beside them, such as the text shards of `repack`."""
+    blocks = BlockChecks(add=False)
+    companions = sorted(directory.glob(f"*{CHECKSUMS}"))
+    return [problem for companion in companions for problem in blocks.verify_rest(companion)]
+
+
+def _other_companions(data: Dataset, ours: set[Path]) -> list[Path]:
+    """Those of manifests, lists of files and reports; `tokenize` reports above its splits."""
+    found: set[Path] = set()
+    for directory in {shard.directory for shard in data.shards}:
+        found |= set(directory.glob(f"{Path(FILE_LIST).stem}{CHECKSUMS}"))
+    for directory in ours:
+        found |= set(directory.glob(f"*{CHECKSUMS}"))
+        found |= set(directory.parent.glob(f"report{CHECKSUMS}"))
+    return sorted(found)
 
 
 def _verify_rows(data: Dataset, directories: set[Path]) -> Iterator[str]:

@@ -70,7 +70,7 @@ def _offset_chunks(
                 f"{shard.num_records:,} records near document {start:,}; run penstock verify"
             )
         last = int(offsets[-1])
-        content.update(offsets[:-1])
+        content.update(offsets[:-1].data)
         yield start, offsets
     if stop == shard.num_documents and last != shard.num_records:
         raise FormatError(

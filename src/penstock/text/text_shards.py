@@ -49,6 +49,7 @@ class ParquetShard:
             compression="zstd",
             compression_level=_LEVEL,
             write_statistics=False,
+            write_page_checksum=True,
         )
         self._rows: list[list[bytes | str | None]] = []
         self._num_bytes = 0
