@@ -206,11 +206,15 @@ def test_a_dataset_without_companions_is_valid_and_gets_the_same_ones_on_request
     assert {file.name: file.read_bytes() for file in files_in(path)} == before
 
 
-def test_checksums_are_not_made_of_a_damaged_shard(path):
+@pytest.mark.parametrize("damage", ["changed", "cut", "missing"])
+def test_checksums_are_not_made_of_a_damaged_shard(path, damage):
     remove_companions(path)
     file = path / "00001.metadata"
-    file.write_bytes(b"!" + file.read_bytes()[1:])
-    assert len(verify(penstock.open(path), add_checksums=True)) == 1
+    content = file.read_bytes()
+    file.write_bytes(b"!" + content[1:] if damage == "changed" else content[1:])
+    if damage == "missing":
+        file.unlink()
+    assert len(verify(penstock.open(path, check_sizes=False), add_checksums=True)) == 1
     assert (path / "00000.checksums").exists()
     assert not (path / "00001.checksums").exists()
 

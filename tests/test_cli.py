@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,16 @@ def test_audit_refuses_an_order_that_a_loader_would_refuse(path, capsys):
 
 def _output(capsys):
     return capsys.readouterr().out
+
+
+def test_verify_adds_checksums_to_a_dataset_of_an_older_version(path, capsys):
+    companion = Path(path) / "00000.checksums"
+    content = companion.read_bytes()
+    companion.unlink()
+    assert main(["verify", path]) == 0
+    assert not companion.exists()
+    assert main(["verify", path, "--add-checksums"]) == 0
+    assert companion.read_bytes() == content
 
 
 def test_verify_says_that_all_is_right_or_what_is_wrong(path, tmp_path, capsys):

@@ -56,7 +56,8 @@ class BlockChecks:
         """those of the shard at hand: what they list, or why they cannot be used"""
         self._checked: dict[str, FileChecksums] = {}
         """the shard's files as they are"""
-        self._is_sound = True
+        self.is_sound = True
+        """whether all of them could be read, and are as they should be"""
         self._misfits: dict[str, None] = {}
         self._seen: set[Path] = set()
 
@@ -77,7 +78,7 @@ class BlockChecks:
                 yield changed(path, companion, found, listed)
             else:
                 self._misfits[f"{companion}: does not fit {path.name}; {_MAKE_AGAIN}"] = None
-        self._is_sound = self._is_sound and is_sound
+        self.is_sound = self.is_sound and is_sound
         self._checked[path.name] = found
 
     def end_shard(self, companion: Path) -> Iterator[str]:
@@ -86,7 +87,7 @@ class BlockChecks:
             isinstance(listed, dict) and set(self._checked) <= set(listed)
             for listed in self._known.values()
         )
-        if self._add and self._is_sound and (self._misfits or not is_complete):
+        if self._add and self.is_sound and (self._misfits or not is_complete):
             try:
                 write_companion(companion, self._checked)
                 self._misfits.clear()
@@ -94,7 +95,7 @@ class BlockChecks:
                 yield f"{companion}: cannot be written: {error.strerror}"
         yield from self._misfits
         self._seen |= {companion, *self._known}
-        self._known, self._checked, self._misfits, self._is_sound = {}, {}, {}, True
+        self._known, self._checked, self._misfits, self.is_sound = {}, {}, {}, True
 
     def verify_rest(self, companion: Path) -> Iterator[str]:
         """Check the files of a companion that belongs to no shard, such as that of a manifest."""

@@ -189,6 +189,7 @@ def _verify_shard(
                     elif suffix in (DOCUMENTS, INDEX):
                         end = _check_offsets(np.frombuffer(chunk, OFFSET), end, problems)
         except (PenstockError, OSError) as error:
+            blocks.is_sound = False
             yield str(error)
             continue
         expected = {

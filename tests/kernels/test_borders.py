@@ -5,6 +5,7 @@ import pytest
 
 from penstock.load.plan import Plan
 from penstock.load.step_reader import StepReader
+from penstock.machine.checksums import CheckedBlocks, block_checksums
 from penstock.order.evaluation import OrderKind, OrderState
 from penstock.read.files import GEOMETRY, Files, ShardFiles
 from penstock.read.numbers import convert_numbers
@@ -87,6 +88,20 @@ def test_no_piece_is_empty_whatever_the_classes_say(name):
         count = split(text, PATTERNS[name].code, classes, ends)
         assert np.all(np.diff(ends[:count], prepend=0) > 0)
         assert ends[count - 1] == text.size
+
+
+def test_rows_outside_of_the_memory_that_is_checked_are_refused():
+    memory = bytes(3 * 24)
+    blocks = CheckedBlocks(memory, block_checksums(memory))
+    with pytest.raises(ValueError, match="outside of the memory"):
+        view_state(
+            ViewKind.ROWS,
+            num_samples=3,
+            num_records=9,
+            width=2,
+            pieces=np.zeros((3, 3)),  # of which it takes a copy
+            blocks=blocks,
+        )
 
 
 def test_a_view_without_its_files_is_refused():

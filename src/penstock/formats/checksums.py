@@ -57,7 +57,7 @@ def write_companion(path: Path, files: Mapping[str, FileChecksums]) -> None:
 
 
 def finish_files(companion: Path, files: Mapping[str, OpenFile]) -> dict[str, Written]:
-    """Give files their names, after their checksums; the directory is not synced."""
+    """Give files their names, and write their companion; the directory is not synced."""
     written = {name: file.finish() for name, file in files.items()}
     write_companion(
         companion, {name: FileChecksums(written[name], files[name].blocks) for name in files}

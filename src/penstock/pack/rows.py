@@ -317,7 +317,8 @@ def _damaged_blocks(path: Path, body_bytes: int) -> Iterator[str]:
         while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
             hasher.update(chunk)
             left -= len(chunk)
-        found, rest = hasher.checksums(), file.read()
+        found = hasher.checksums()
+        rest = file.read(found.nbytes + 1)
     if left or len(rest) != found.nbytes:
         yield f"{path}: its size is not that of its tables; {_REMEDY}"
         return

@@ -56,6 +56,7 @@ cdef class ViewState:
     cdef const int64_t[::1] row_first
     cdef CheckedBlocks blocks
     cdef int _use_rows(self) except -1
+    cdef int _use_blocks(self, const Blocks *blocks) except -1
 
 
 cdef class BatchReader:

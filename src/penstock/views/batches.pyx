@@ -78,16 +78,17 @@ cdef class ViewState:
         if self.pieces.shape[0]:
             self.view.pieces = <const Piece *>&self.pieces[0, 0]
         if self.blocks is not None:
-            self.view.blocks = &self.blocks.blocks
-            if not (
-                lies_in(self.view.blocks, self.view.pieces, self.view.num_pieces * sizeof(Piece))
-                and lies_in(
-                    self.view.blocks,
-                    self.view.row_first,
-                    self.row_first.shape[0] * sizeof(int64_t),
-                )
-            ):
-                raise ValueError("rows lie outside of the memory that is checked")
+            self._use_blocks(&self.blocks.blocks)
+        return 0
+
+    cdef int _use_blocks(self, const Blocks *blocks) except -1:
+        cdef int64_t pieces_bytes = self.view.num_pieces * sizeof(Piece)
+        cdef int64_t rows_bytes = self.row_first.shape[0] * sizeof(int64_t)
+        if not lies_in(blocks, self.view.pieces, pieces_bytes) or (
+            not lies_in(blocks, self.view.row_first, rows_bytes)
+        ):
+            raise ValueError("rows lie outside of the memory that is checked")
+        self.view.blocks = blocks
         return 0
 
 
