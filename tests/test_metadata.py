@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 import torch
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -365,7 +366,10 @@ def write_by_hand(path, *, ids, index, metadata, num_spans=None):
         "records": len(ids),
         "documents": 1,
         "spans": num_spans,
-        "files": {suffix: {"bytes": n, "xxh3": "0" * 16} for suffix, n in sizes.items()},
+        "files": {
+            suffix: {"bytes": n, "xxh3": xxhash.xxh3_64_hexdigest(content.get(suffix, b""))}
+            for suffix, n in sizes.items()
+        },
     }
     manifest = {
         "format": "penstock-stream",

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -264,7 +265,10 @@ def write_documents(path, offsets, num_records):
     for suffix, values in content.items():
         with open(f"{path}/00000{suffix}", "wb") as file:  # noqa: PTH123
             file.write(values)
-    files = {suffix: {"bytes": len(b), "xxh3": "0" * 16} for suffix, b in content.items()}
+    files = {
+        suffix: {"bytes": len(b), "xxh3": xxhash.xxh3_64_hexdigest(b)}
+        for suffix, b in content.items()
+    }
     shard = {
         "name": "00000",
         "records": num_records,
