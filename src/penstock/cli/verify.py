@@ -35,7 +35,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     if problems:
-        print(f"{len(problems)} problems; copy or write files again that say nothing else")
+        print(f"{len(problems)} problems; where a line names no remedy, copy the file again")
         return 1
     with_checksum = [file.xxh3 is not None for s in data.shards for file in s.files.values()]
     is_decoded = any(not file.path for s in data.shards for file in s.files.values())
