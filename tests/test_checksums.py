@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.cli import main
 from penstock.compat.zerobatch import write_batch_file
 from penstock.errors import FormatError, PenstockError
 from penstock.formats.checksums import read_companion
@@ -369,11 +370,13 @@ def test_what_repack_writes_has_checksums_and_is_read_again_by_a_pattern(tmp_pat
     again = repack(str(tmp_path / "out" / "*"), tmp_path / "again", to=to)
     assert again.num_documents == 3000
     assert verify_files(tmp_path / "out") == []
+    assert main(["verify", str(tmp_path / "out")]) == 0
     file = max(files_in(tmp_path / "out"))
     content = file.read_bytes()
     file.write_bytes(flip(content, np.random.default_rng(8))[0])
     (problem,) = verify_files(tmp_path / "out")
     assert problem.startswith(f"{file}: damaged in bytes 0 to {len(content) - 1:,}")
+    assert main(["verify", str(tmp_path / "out")]) == 1
 
 
 def test_a_companion_by_itself_is_no_dataset(path):

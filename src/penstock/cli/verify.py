@@ -4,6 +4,7 @@ Exits with 1 and one line per problem if anything is wrong.
 """
 
 import argparse
+from pathlib import Path
 
 from penstock.cli import options
 
@@ -29,13 +30,12 @@ def _verify(arguments: argparse.Namespace) -> int:
     from penstock.opening import open
     from penstock.verify import verify
 
+    if len(arguments.data) == 1 and _holds_text(Path(arguments.data[0])):
+        return _verify_text(Path(arguments.data[0]))
     data = open(arguments.data, check_sizes=False, **options.format_of(arguments))
     with options.progress_bar("verifying", data.size_bytes, unit_bytes=True) as bar:
         problems = verify(data, bar.advance, add_checksums=arguments.add_checksums)
-    for problem in problems:
-        print(problem)
-    if problems:
-        print(f"{len(problems)} problems; where a line names no remedy, copy the file again")
+    if _report(problems):
         return 1
     with_checksum = [file.xxh3 is not None for s in data.shards for file in s.files.values()]
     is_decoded = any(not file.path for s in data.shards for file in s.files.values())
@@ -49,4 +49,29 @@ def _verify(arguments: argparse.Namespace) -> int:
         f"{len(data.shards):,} shards, {data.num_records:,} records, {data.size_bytes:,} bytes: "
         f"{checks} are right"
     )
+    return 0
+
+
+def _report(problems: list[str]) -> int:
+    for problem in problems:
+        print(problem)
+    if problems:
+        print(f"{len(problems)} problems; where a line names no remedy, copy the file again")
+    return len(problems)
+
+
+def _holds_text(path: Path) -> bool:
+    """Whether a directory holds text shards with checksums, as `penstock repack` writes them."""
+    from penstock.formats.checksums import companions_of
+
+    shards = [*path.glob("*.parquet"), *path.glob("*.jsonl.zst")] if path.is_dir() else []
+    return any(next(companions_of(shard), None) for shard in shards)
+
+
+def _verify_text(path: Path) -> int:
+    from penstock.verify import verify_files
+
+    if _report(verify_files(path)):
+        return 1
+    print(f"{path}: the checksums of all text shards are right")
     return 0
