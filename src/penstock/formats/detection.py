@@ -349,10 +349,12 @@ def _saved_by_datasets(path: Path) -> list[Path]:
     return [path / name for name in names]
 
 
+_TOKEN_TYPES = {
+    f"{kind}{8 * size}": f"<{kind[0]}{size}" for kind in ("uint", "int") for size in (1, 2, 4, 8)
+}
+
+
 def _token_type(option: str | None) -> str | None:
-    types = {
-        f"{kind}{8 * size}": f"<{kind[0]}{size}"
-        for kind in ("uint", "int")
-        for size in (1, 2, 4, 8)
-    }
-    return None if option is None else types[one_of("the type of tokens", option, types)]
+    if option is None:
+        return None
+    return _TOKEN_TYPES[one_of("the type of tokens", option, _TOKEN_TYPES)]

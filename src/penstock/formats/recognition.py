@@ -115,10 +115,13 @@ def token_type(head: Head) -> str | None:
         return None
     middle = (head.size_bytes // 8 - count) // 2 * 8
     fours = np.frombuffer(read_part(head.path, middle, 8 * count), "<u2").reshape(-1, 4)
-    zero, one, two, three = ((fours < 16).sum(axis=0) / count).tolist()
-    if min(one, three) <= 0.99 or zero >= 0.9:
+
+    def share_of_small(column: int) -> float:
+        return np.count_nonzero(fours[:, column] < 16) / count
+
+    if share_of_small(1) <= 0.99 or share_of_small(3) <= 0.99 or share_of_small(0) >= 0.9:
         return None
-    return "int64" if two > 0.99 and head.size_bytes % 8 == 0 else "uint32"
+    return "int64" if share_of_small(2) > 0.99 and head.size_bytes % 8 == 0 else "uint32"
 
 
 def is_text(head: Head, least_bytes: int = _MIN_TEXT_BYTES) -> bool:

@@ -1,7 +1,7 @@
 """Policies: how documents become rows, and what that costs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -99,7 +99,7 @@ class PackReport:
 
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 class Sink(Protocol):
