@@ -129,7 +129,9 @@ def test_the_last_files_are_for_validation_and_keep_all_options(tmp_path):
             assert side.fingerprint == again.fingerprint != source.fingerprint
     assert len(source.files) == 4
     for count in (4, 5):
-        with pytest.raises(UsageError, match=f"is {count}, but the source has 4 files, .* repack"):
+        with pytest.raises(
+            UsageError, match=f"is {count}, but the source has 4 files, .* take 3 or less"
+        ):
             source.split_by_file(count)
     with pytest.raises(UsageError, match="num_val_files"):
         source.split_by_file(0)

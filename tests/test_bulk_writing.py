@@ -173,7 +173,7 @@ def test_a_dataset_never_ends_in_the_middle_of_a_document(tmp_path):
         ({"metadata": [b"x"]}, "metadata for 1 of 2 documents"),
         ({"spans": [[]]}, "spans for 1 of 2 documents"),
         ({"metadata": [b"x", None], "spans": [[], []]}, "not both"),
-        ({"metadata": [None, b"x"]}, r"document 1: span \[0, 0\) is empty"),
+        ({"metadata": [None, b"x"]}, "document 1 is empty, and metadata belongs to records"),
         ({"spans": [[(0, 4, b"x")], []]}, r"document 0: span \[0, 4\) .* leaves the document's 3"),
     ],
 )

@@ -155,7 +155,8 @@ def test_a_run_killed_before_its_marks_went_is_finished(tmp_path, lines):
         for name, text in marks.items():
             (out / name).write_text(text)
         assert repack(lines, out).files == first.files
-        assert sorted(os.listdir(out)) == [".finished.json", "shard_00000.parquet"]
+        shard = ["shard_00000.checksums", "shard_00000.parquet"]
+        assert sorted(os.listdir(out)) == [".finished.json", *shard]
         del marks[next(iter(marks))]
 
 

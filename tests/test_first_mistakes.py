@@ -82,7 +82,10 @@ def test_what_decode_takes_are_ids() -> None:
         ("tokenize a.txt --tokenizer bytes --out out --text body", "leave out columns=… (--text,"),
         ("tokenize a.txt --tokenizer gpt2 --out out", "penstock fetch gets a tokenizer.json"),
         ("tokenize a.txt --tokenizer bytes --out out --split-by url", "none is (--metadata)"),
-        ("tokenize a.txt --tokenizer bytes --out a.csv", "a file is in the way of the directory"),
+        (
+            "tokenize a.txt --tokenizer bytes --out a.csv",
+            "a file is in the way; choose another path",
+        ),
         ("convert data out --to llmbatch", "(--seq-len, --batch-size)"),
         ("finish dat", "no such directory; did you mean 'data'?"),
     ],

@@ -155,6 +155,50 @@ def test_a_data_loader_that_was_interrupted_begins_where_it_is_told(data):
     assert inputs(wrapped) == inputs(make_loader(data))
 
 
+def test_a_copy_of_a_loader_whose_workers_moved_is_refused(data):
+    loader = make_loader(data)
+    inputs(DataLoader(loader, batch_size=None, num_workers=1))
+    with pytest.raises(StateError, match="read by the workers of a DataLoader"):
+        pickle.dumps(loader)
+
+
+def test_set_epoch_after_workers_goes_on_where_they_ended(data):
+    def make():
+        loader = penstock.Loader(data.windows(5), 6, tail="wrap")
+        loader.load_state_dict(loader.state_dict() | {"position": 2})
+        return loader
+
+    loader, own = make(), make()
+    wrapped = DataLoader(loader, batch_size=None, num_workers=1)
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        assert inputs(wrapped) == inputs(own)
+
+
+def test_workers_that_live_on_notice_that_the_loader_itself_has_moved(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
+    inputs(wrapped)
+    loader.set_epoch(1)
+    next(iter(loader))
+    with pytest.raises(UsageError, match="the loader itself was iterated over"):
+        inputs(wrapped)
+
+
+def test_workers_of_a_forked_child_do_not_move_the_parents_loader(data):
+    loader = make_loader(data)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            inputs(DataLoader(loader, batch_size=None, num_workers=1))
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert inputs(loader) == inputs(make_loader(data))
+
+
 def test_epochs_of_workers_differ_even_if_torch_is_seeded_for_each(data):
     import torch
 

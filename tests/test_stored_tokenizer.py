@@ -142,7 +142,7 @@ def test_a_run_killed_before_its_plan_leaves_no_tokenizer_to_the_next(tmp_path, 
     leftover.mkdir(parents=True)
     (leftover / "tokenizer.json").write_text(word_level_json())
     out = tokenize(tmp_path, made_of["tiktoken"])
-    assert sorted(path.name for path in out.glob("tokenizer*")) == [
+    assert sorted(path.name for path in out.glob("tokenizer*") if path.suffix != ".checksums") == [
         "tokenizer.tiktoken",
         "tokenizer_config.json",
     ]

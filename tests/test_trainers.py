@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import penstock
-from penstock.errors import UsageError
+from penstock.errors import StateError, UsageError
 from tests.test_processes import inputs
 
 with warnings.catch_warnings():
@@ -117,17 +117,29 @@ def test_an_endless_loader_in_a_stateful_data_loader_goes_on(view):
     assert inputs(islice(resumed, 10)) == expected[50:]
 
 
+def test_the_state_of_workers_refuses_another_size_of_steps(view):
+    wrapped = StatefulDataLoader(make(view), batch_size=None, num_workers=2)
+    inputs(islice(wrapped, 5))
+    state = wrapped.state_dict()
+    for options in ({"batch_size": 3}, {"batch_size": ROWS, "rank": 0, "ranks": 2}):
+        loader = penstock.Loader(view, seed=3, **options)
+        resumed = StatefulDataLoader(loader, batch_size=None, num_workers=2)
+        resumed.load_state_dict(state)
+        with pytest.raises(StateError, match=r"step_size was 4 and is .*num_workers=0"):
+            next(iter(resumed))
+
+
 # Lightning
 
 
-def fit(loader, steps, *, checkpoint=None, save_at=None, root=None):
+def fit(loader, steps, *, checkpoint=None, save_at=None, root=None, hook=None, val=None, **options):
     """Rows that a module has seen, by epoch and number of the batch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import lightning
         from lightning.pytorch.callbacks import ModelCheckpoint
 
-        seen = []
+        seen, validated = [], []
 
         class Module(lightning.LightningModule):
             def __init__(self):
@@ -137,6 +149,13 @@ def fit(loader, steps, *, checkpoint=None, save_at=None, root=None):
             def training_step(self, batch, number):
                 seen.append((self.current_epoch, number, batch["input_ids"].tolist()))
                 return (self.weight**2).sum()
+
+            def on_train_epoch_start(self):
+                if hook is not None:
+                    hook()
+
+            def validation_step(self, batch, number):
+                validated.append((number, batch["input_ids"].tolist()))
 
             def configure_optimizers(self):
                 return torch.optim.SGD(self.parameters(), 0.1)
@@ -151,10 +170,10 @@ def fit(loader, steps, *, checkpoint=None, save_at=None, root=None):
             enable_model_summary=False,
             enable_checkpointing=save_at is not None,
             callbacks=[saver] if save_at else [],
+            **options,
         )
-        trainer.fit(Module(), loader, ckpt_path=checkpoint, weights_only=False)
-        loader.close()
-    return seen
+        trainer.fit(Module(), loader, val, ckpt_path=checkpoint, weights_only=False)
+    return seen if val is None else validated
 
 
 @pytest.mark.parametrize("kind", ["tokens", "text"])
@@ -173,10 +192,38 @@ def test_lightning_takes_the_steps_of_an_epoch_and_resumes_in_its_middle(
         checkpoint.unlink()
 
 
+def refusal(*arguments, **options):
+    """Why a fit was refused; Lightning may fail while it handles that."""
+    with pytest.raises((UsageError, RuntimeError)) as caught:
+        fit(*arguments, **options)
+    error = caught.value
+    while not isinstance(error, UsageError):
+        error = error.__context__
+    return str(error)
+
+
 def test_lightning_would_read_ahead_of_an_endless_loader_which_is_refused(view, text):
     for loader in (make(view, endless=True), make_text(text, endless=True)):
-        with pytest.raises(UsageError, match="pass endless=False"):
-            fit(loader, 10)
+        assert "pass endless=False" in refusal(loader, 10)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "text"])
+def test_every_validation_of_lightning_begins_at_the_start(view, text, kind):
+    loader = make(view, shuffle=False) if kind == "tokens" else make_text(text)
+    expected = list(enumerate(inputs(loader)))
+    found = fit(make(view), 2 * STEPS, val=loader, limit_val_batches=5, num_sanity_val_steps=2)
+    assert found == expected[:2] + expected[:5] + expected[:5]
+
+
+def test_what_lightning_would_not_resume_or_not_repeat_is_refused(view):
+    wrapped = torch.utils.data.DataLoader(make(view), batch_size=None)
+    assert "pass the loader itself to trainer.fit" in refusal(wrapped, 10)
+    assert "pass a list of batches" in refusal(make(view), 10, overfit_batches=2)
+
+
+def test_a_loader_that_lightning_does_not_read_is_not_its_business(view):
+    side = make(view, endless=True)
+    assert len(fit(make(view), 10, hook=lambda: next(iter(side)))) == 10
 
 
 # Accelerate
@@ -187,7 +234,7 @@ import sys
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 import penstock
-from penstock.errors import UsageError
+from penstock.errors import StateError, UsageError
 
 path, *kinds = sys.argv[1:]
 found = {}

@@ -28,7 +28,7 @@ os.register_at_fork(after_in_child=_note_fork)  # where the store's connection i
 
 
 def check_agreement(facts: dict[str, Any], rank: int, ranks: int, *, is_found: bool) -> None:
-    """Raise if `facts` are others than on another rank, or if a rank is there too often.
+    """Raise if `facts` are others than on another rank, or if too many processes have this rank.
 
     `is_found` if nobody has said which rank this is.
     """
@@ -60,6 +60,7 @@ def check_agreement(facts: dict[str, Any], rank: int, ranks: int, *, is_found: b
         )
     if differences:
         raise UsageError(
-            f"ranks disagree (rank {rank} of {ranks}): {differences}. Make the loader alike on all "
-            "ranks; where they are meant to differ, pass check_ranks=False"
+            f"ranks disagree (rank {rank} of {ranks}): {differences}. Make loaders alike on all "
+            "ranks, and begin them in the same order; pass check_ranks=False to one that is meant "
+            "to differ, or that only some ranks use"
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.context import get_spawning_popen
 from typing import Any, Literal
 
 import numpy as np
@@ -189,11 +190,14 @@ class Loader(Closable):
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""
-        check_caller(endless=self.plan.endless)
+        begins_epoch = check_caller(endless=self.plan.endless)
         worker = find_worker()
         if worker is not None:
             return self._iterate_as_worker(worker)
         self._refuse_if_workers_moved()
+        self._board.leave()
+        if begins_epoch and not self.plan.endless and self.remaining < len(self):
+            self._walk.jump_to(self.plan.end_of_epoch(self._walk.position))
         if self._has_to_agree:
             self._compare_with_other_ranks()
         self._walk.take_every(1, skip=0)
@@ -223,7 +227,7 @@ class Loader(Closable):
         return WorkerIteration(worker, self._board, self._walk, self.plan)
 
     def _refuse_if_workers_moved(self) -> None:
-        """Only the workers of a DataLoader know where they are, and not what of it arrived."""
+        """Raise where workers have read: nobody knows which of their batches have arrived."""
         if find_worker() is None and self._board.read().begun:
             raise StateError(
                 "batches of this loader were read by the workers of a DataLoader, so that its own "
@@ -294,9 +298,13 @@ class Loader(Closable):
         samplers need it, does no harm: after `load_state_dict` in mid-epoch the rest still comes.
         """
         start = self.plan.start_of_epoch(integer("epoch", epoch, 0, 1 << 40))
-        here = self._walk.position
-        is_there = self.plan.settle(here) // self.plan.num_samples == epoch
-        self._jump_to(here if is_there else start)
+        here = self._board.read().end_if_over  # of workers, while this loader did not move
+        if here is None:
+            here = self._walk.position
+        if self.plan.settle(here) // self.plan.num_samples == epoch:
+            start = here
+        if start != self._walk.position or self._board.read().begun:
+            self._jump_to(start)
 
     @property
     def position(self) -> int:
@@ -357,6 +365,8 @@ class Loader(Closable):
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
         check_caller(endless=self.plan.endless)
+        if get_spawning_popen() is None:
+            self._refuse_if_workers_moved()
         settings = {key: value for key, value in self.__dict__.items() if key != "_walk"}
         return settings | {"position": self._walk.position}
 

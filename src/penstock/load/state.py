@@ -31,14 +31,13 @@ def check_keys(state: Any, keys: Sequence[str], kind: str) -> None:
     if type(version) is not int or version not in (1, 2):
         raise StateError(
             f"the state has version {version!r:.40}; this Penstock ({__version__}) reads versions "
-            "1 and 2, so a later one has written it: install that"
+            "1 and 2, and a later one may read this"
         )
     required = state.get("requires", [])
     if not isinstance(required, list) or any(key not in keys for key in required):
         raise StateError(
             f"the state requires {required!r:.100}, not all of which this Penstock ({__version__}) "
-            f"knows; penstock {state.get('penstock', '(a later one)')!s:.40} has written it: "
-            "install that"
+            f"knows; penstock {state.get('penstock', '(a later one)')!s:.40} has written it"
         )
 
 

@@ -59,6 +59,11 @@ class Epoch(NamedTuple):
         """Whether every worker has read its part to the end."""
         return len(self.ended) == self.num_workers
 
+    @property
+    def end_if_over(self) -> int | None:
+        """Where the next epoch starts, if workers have read the last one to its end."""
+        return self.end if self.begun and self.is_over else None
+
 
 _boards: "weakref.WeakSet[Board]" = weakref.WeakSet()
 
@@ -82,6 +87,8 @@ class Board:
 
     def prepare(self) -> int:
         """Make the file, which only a process needs that is about to be copied."""
+        if self._fd is not None and self._pid != os.getpid() and find_worker() is None:
+            self._fd = None  # of the process that this one was forked from
         if self._fd is None:
             with TemporaryFile() as file:
                 fd = os.dup(file.fileno())
@@ -103,6 +110,13 @@ class Board:
         with self._locked() as fd:
             _write(fd, Epoch(self._num_resets, end=position))
 
+    def leave(self) -> None:
+        """Have workers that live on refuse to go on, as the loader itself moves now."""
+        if self._fd is not None and self._pid == os.getpid():
+            self._num_resets += 1
+            with self._locked() as fd:
+                _write(fd, Epoch(self._num_resets))
+
     def begin(self, worker: Worker, *, is_first: bool, has_jumped: bool) -> int | None:
         """Note that a worker begins an epoch; returns where, or None for where it stands.
 
@@ -119,13 +133,18 @@ class Board:
                 start = last.start
             elif last.seed is None:  # no worker has begun since the main process set a position
                 start = None if is_first else last.end
+                if not is_first and start is None:
+                    raise UsageError(
+                        "the loader itself was iterated over since its DataLoader's last epoch; "
+                        "say where to go on with loader.set_epoch(…), or make a new DataLoader"
+                    )
             elif last.is_over or has_jumped:
                 start = last.end
             else:
                 raise UsageError(
-                    "the last epoch of this DataLoader was left early, and its workers had read "
-                    "ahead, so that batches would be lost: iterate over the loader itself or with "
-                    "num_workers=0, or say where to begin with loader.set_epoch(…)"
+                    "the last epoch of this DataLoader was left early (or another DataLoader reads "
+                    "from the same loader now), and workers have read ahead, so batches would be "
+                    "lost: use num_workers=0, or say where to begin with loader.set_epoch(…)"
                 )
             if has_jumped:
                 start = None
@@ -180,10 +199,9 @@ def _read(fd: int | None) -> Epoch:
 
 
 def _write(fd: int | None, epoch: Epoch) -> None:
+    """Replace what was there by one call: a worker may be killed between two."""
     if fd is not None:
-        text = json.dumps(epoch).encode()
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, text, 0)
+        os.pwrite(fd, json.dumps(epoch).encode().ljust(os.fstat(fd).st_size), 0)
 
 
 class WorkerIteration:
@@ -220,21 +238,25 @@ class WorkerIteration:
         """How many steps are skipped before this worker's next, and where the epoch ends."""
         return {
             "skip": self._walk.skip,
-            "count": self._worker.num_workers,
+            "num_workers": self._worker.num_workers,
+            "step_size": self._plan.step_size,
             "end": None if self._plan.endless else self._end,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the worker that saved this; its loader has loaded its own state before."""
-        skip, count, end = state["skip"], state["count"], state["end"]
-        if count != self._worker.num_workers:
-            raise StateError(
-                f"the state is of one of {count} workers, and this one is of "
-                f"{self._worker.num_workers}; use num_workers={count}"
-            )
+        here = self.state_dict()
+        for name in ("num_workers", "step_size"):
+            if state[name] != here[name]:
+                raise StateError(
+                    f"a worker's state goes on with as many workers, and as many rows in a step of "
+                    f"all ranks; {name} was {state[name]} and is {here[name]} (with num_workers=0 "
+                    "both may change)"
+                )
+        end = state["end"]
         if end is not None:
             self._end = end
-        self._walk.take_every(count, skip=skip)
+        self._walk.take_every(self._worker.num_workers, skip=state["skip"])
         if not self._has_step():
             self._finish()
 

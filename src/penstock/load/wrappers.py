@@ -1,7 +1,8 @@
-"""Frameworks that would lose or repeat rows by the way they wrap a loader are refused.
+"""Who iterates over a loader: frameworks whose way of doing it would lose or repeat rows.
 
-They give no sign to what they wrap, so who calls is read from the stack, once for an iteration, and
-only where such a framework is imported. What each of them does is in the messages.
+They give no sign to what they wrap, so the caller is read from the stack, once for an iteration.
+Only frames between the loader and the first one that is neither torch's nor multiprocessing's
+count: a loader that the user's own code iterates over, in whatever hook, is the user's business.
 """
 
 import sys
@@ -10,16 +11,21 @@ from types import FrameType
 
 from penstock.errors import UsageError
 
-_FETCHER = "torch.utils.data._utils.fetch"
+_PASSED_THROUGH = ("penstock.", "torch.utils.data", "torchdata", "multiprocessing")
+_DATA_LOADER, _FETCHER = "torch.utils.data.dataloader", "torch.utils.data._utils.fetch"
+_STATEFUL = "torchdata."
 _ACCELERATE = "accelerate.data_loader"
-_LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
+_LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 
-def check_caller(*, endless: bool) -> None:
-    """Raise if a framework begins to iterate, or to copy a loader, that could not be right."""
-    if not {_FETCHER, _ACCELERATE, *_LIGHTNING} & sys.modules.keys():
-        return
-    loop = ""
+def check_caller(*, endless: bool) -> bool:
+    """Raise if the caller could not be right; returns whether it expects an epoch from its start.
+
+    That is so for Lightning's validation, which leaves epochs early, as for its sanity check.
+    """
+    if _FETCHER not in sys.modules and _ACCELERATE not in sys.modules:
+        return False  # without torch there is none of them
+    is_wrapped = is_stateful = False
     for frame in _frames():
         module = frame.f_globals.get("__name__", "")
         if module == _FETCHER and frame.f_locals.get("auto_collation"):
@@ -27,6 +33,8 @@ def check_caller(*, endless: bool) -> None:
                 "a DataLoader with a batch_size makes batches of whole batches; write "
                 "DataLoader(loader, batch_size=None), or iterate over the loader itself"
             )
+        is_wrapped |= module == _DATA_LOADER
+        is_stateful |= module.startswith(_STATEFUL)
         if module == _ACCELERATE:
             raise UsageError(
                 "Accelerate deals the batches of a DataLoader that it prepared among the processes "
@@ -35,16 +43,43 @@ def check_caller(*, endless: bool) -> None:
                 "the tensors of a batch with .to(accelerator.device)"
             )
         if module.startswith(_LIGHTNING):
-            loop = loop or module.rpartition(".")[2] * module.endswith("_loop")
-    if loop == "fit_loop" and endless:
+            return _check_lightning(frame, endless=endless, forgets=is_wrapped and not is_stateful)
+        if not module.startswith(_PASSED_THROUGH):
+            return False
+    return False
+
+
+def _check_lightning(frame: FrameType | None, *, endless: bool, forgets: bool) -> bool:
+    """Refuse what its training loop would get wrong; True in its other loops."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith(_LIGHTNING) and module.endswith("_loop"):
+            break
+        frame = frame.f_back
+    if frame is None:
+        return False
+    if not module.endswith(".fit_loop"):
+        return True
+    if endless:
         raise UsageError(
             "Lightning reads a batch ahead of a loader that has no length, and its checkpoints "
             "would skip that batch; pass endless=False (and max_epochs=-1 to the Trainer)"
         )
+    if forgets:
+        raise UsageError(
+            "Lightning saves the state of a loader, but not of one inside of a DataLoader, and a "
+            "resumed run would repeat rows; pass the loader itself to trainer.fit"
+        )
+    if getattr(getattr(frame.f_locals.get("self"), "trainer", None), "overfit_batches", 0):
+        raise UsageError(
+            "overfit_batches needs the same batches in every epoch, and a loader goes on with its "
+            "next ones; pass a list of batches, such as list(itertools.islice(loader, 2))"
+        )
+    return False
 
 
 def _frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         yield frame
         frame = frame.f_back

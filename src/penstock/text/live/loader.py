@@ -197,12 +197,14 @@ class TextLoader(Closable):
 
     def __iter__(self) -> Iterator[Batch]:
         """All batches from the current position on: of the epoch, or without end."""
-        check_caller(endless=self.endless)
+        begins_epoch = check_caller(endless=self.endless)
         if find_worker() is not None:
             raise UsageError(
                 "a TextLoader has threads of its own, and its state is in this process: iterate "
                 "over it directly, or with DataLoader(loader, batch_size=None, num_workers=0)"
             )
+        if begins_epoch and not self.endless and self._reached.position:
+            self._begin_next_epoch()
         if self._has_to_agree:
             self._compare_with_other_ranks()
         return BatchIterator(self)
@@ -244,8 +246,7 @@ class TextLoader(Closable):
             if self.endless or self._steps_from(self._reached.position):
                 return
             if self._reached.position:
-                self._stop_engine()
-                self._reached = Reached(self._reached.epoch + 1, 0, {}, counts=self._reached.counts)
+                self._begin_next_epoch()
             if self._steps_from(0):
                 return
         raise UsageError(f"epoch {self._reached.epoch} is less than one step{self._why_no_step()}")
@@ -265,6 +266,12 @@ class TextLoader(Closable):
             f" of {self.batch_size:,} rows on {self.ranks:,} ranks: it has {sum(rows.of_lanes):,} "
             f"rows in {count:,} lanes; use {smaller}tail='keep', or endless=True"
         )
+
+    def _begin_next_epoch(self) -> None:
+        self._notice_fork()
+        with self._lock:
+            self._stop_engine()
+            self._reached = Reached(self._reached.epoch + 1, 0, {}, counts=self._reached.counts)
 
     def _steps_from(self, position: int) -> int:
         """Steps from a position of the epoch to its end."""

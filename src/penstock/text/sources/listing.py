@@ -60,7 +60,7 @@ def _expand(source: str, kind: Kind | None) -> list[str]:
     if Path(path).is_dir():
         return list(_in_directory(path, kind))
     if os.path.lexists(path):
-        return [path] if Path(path).name != FINISHED else []
+        return [] if Path(path).name == FINISHED or path.endswith(CHECKSUMS) else [path]
     if not glob.has_magic(source):
         raise MissingDataError(
             f"{path}: no such file or directory (texts themselves: Source.from_documents)"
