@@ -153,7 +153,6 @@ def test_the_tokens_are_found_among_columns_that_say_something_about_them(types,
         ({"ids": INTS, "url": pa.string()}, {"fields": ("url",)}, "expected lists of numbers"),
         ({"ids": INTS, "b": pa.binary()}, {"metadata": ("b",)}, "expected what JSON can hold"),
         ({"ids": INTS, "url": pa.string()}, {"metadata": ("ulr",)}, "did you mean 'url'"),
-        ({"ids": INTS, "labels": INTS}, {"ignore": ("label",)}, "did you mean 'labels'"),
         ({"my_ids": INTS, "b": INTS}, {"tokens": "my_id"}, "did you mean 'my_ids'"),
         ({"ids": INTS, "b": INTS}, {"fields": ("b",), "ignore": ("b",)}, "'b' is named twice"),
         ({"ids": INTS, "labels": INTS}, {"fields": ("labels",)}, "'labels' are the tokens' names"),
@@ -465,3 +464,16 @@ def test_any_table_gives_the_tokens_and_labels_of_its_model(tmp_path_factory, ch
     if len(tokens) > 3:
         assert loaded_windows(data, 3) == model_of_windows(tokens, mask, 3)
         assert verify(data) == []
+
+
+def test_files_of_which_only_some_have_labels_open_without_them(tmp_path):
+    tokens = pa.array([[1, 2, 3], [4, 5]])
+    pq.write_table(pa.table({"input_ids": tokens, "labels": tokens}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"input_ids": tokens}), tmp_path / "b.parquet")
+    with pytest.raises(FormatError, match=rf"{tmp_path}/b.parquet: records are .*ignore="):
+        penstock.open(tmp_path)
+    data = penstock.open(tmp_path, ignore="labels")
+    assert data.num_records == 10
+    assert f"{tmp_path}/a.parquet" in repr(data)
+    with pytest.raises(UsageError, match="no file has a column 'label'; did you mean 'labels'"):
+        penstock.open(tmp_path, ignore="label")

@@ -32,7 +32,7 @@ def quick_path():
 def run_python(script, *arguments, **options):
     command = [sys.executable, "-c", script, *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, **options
+        command, capture_output=True, text=True, timeout=100, check=False, **options
     )
 
 

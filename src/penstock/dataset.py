@@ -42,7 +42,8 @@ class Dataset:
         if not self.shards:
             return f"without shards: {size}"
         first = self.shards[0]
-        place = (first.files[STREAM].path if STREAM in first.files else "") or first.directory
+        stored = first.files[STREAM].path if STREAM in first.files else ""
+        place = self.manifests[0].decoded_from or stored or first.directory
         more = f" and {len(self.manifests) - 1:,} more" if len(self.manifests) > 1 else ""
         return f"{place}{more}: {size}"
 

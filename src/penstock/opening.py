@@ -23,8 +23,10 @@ from penstock.formats.wanted import Wanted
 from penstock.paths import local_path
 from penstock.read.local import Access
 from penstock.read.scan import find_documents
+from penstock.suggestions import did_you_mean
 
 Source = str | os.PathLike[str]
+_WITH_COLUMNS = ("arrow", "parquet")
 
 
 def open(
@@ -94,9 +96,12 @@ def open(
     for manifest in manifests:
         if (manifest.fields, manifest.apart) != (manifests[0].fields, manifests[0].apart):
             name, first = _name(manifest), _name(manifests[0])
+            hint = ""
+            if manifest.format in _WITH_COLUMNS:
+                hint = " (ignore=… leaves out a column that only some files have)"
             raise FormatError(
                 f"{name}: records are {fields_to_json(manifest.fields)}, those of {first} are "
-                f"{fields_to_json(manifests[0].fields)}; only equal records make one stream"
+                f"{fields_to_json(manifests[0].fields)}; only equal records make one stream{hint}"
             )
         for shard in manifest.shards if check_sizes and manifest.format == FORMAT else ():
             shard.check_sizes()
@@ -107,8 +112,10 @@ def open(
 
 
 def _name(manifest: Manifest) -> str:
-    """Where the first shard of a dataset lies."""
-    return next((f"{each.directory}/{each.name}" for each in manifest.shards), "one without shards")
+    """Where a dataset lies."""
+    return manifest.decoded_from or next(
+        (f"{each.directory}/{each.name}" for each in manifest.shards), "one without shards"
+    )
 
 
 def _with_masks(manifests: tuple[Manifest, ...], masks: list[Path]) -> tuple[Manifest, ...]:
@@ -124,11 +131,17 @@ def _names(columns: str | Iterable[str]) -> tuple[str, ...]:
 
 def _refuse_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:
     for manifest in manifests:
-        if manifest.format not in ("arrow", "parquet"):
+        if manifest.format not in _WITH_COLUMNS:
             raise UsageError(
                 f"{_name(manifest)}: is {manifest.format}, which has no columns such as "
                 f"{', '.join(wanted.names)}; leave out fields, metadata and ignore"
             )
+    from penstock.formats.columns import MEANT
+
+    known = [column for manifest in manifests for column in manifest.unread]
+    for name in wanted.ignore:
+        if not any(f"{name} (" in column for column in known):
+            raise UsageError(f"ignore: no file has a column {name!r}{did_you_mean(name, MEANT)}")
 
 
 class _Found(NamedTuple):

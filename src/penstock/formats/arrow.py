@@ -70,7 +70,7 @@ def _decoded(head: Head, columns: Columns, kind: str) -> Manifest:
         record=columns.record,
         with_metadata=bool(columns.metadata),
     )
-    return replace(manifest, unread=_unread(columns))
+    return replace(manifest, unread=_unread(columns), decoded_from=str(head.path))
 
 
 def _identity(head: Head, columns: Columns) -> str:

@@ -31,8 +31,10 @@ MASKS = (LOSS_MASK, "completion_mask", "assistant_masks")
 """the last two are TRL's"""
 IGNORED = -100
 """in `labels`: not to be trained on"""
+MEANT = (LABELS, *MASKS, ATTENTION_MASK)
+"""the columns that decide what is trained on"""
 _BESIDE_TOKENS = (
-    *(LABELS, *MASKS, ATTENTION_MASK),
+    *MEANT,
     *("token_type_ids", "special_tokens_mask", "position_ids", "seq_lengths"),
 )
 
@@ -74,14 +76,14 @@ def columns_of(path: Path, schema: Any, tokens: str | None, wanted: Wanted) -> C
     """Decide what each column of an Arrow schema means; `tokens` may name that of the tokens."""
     types = {field.name: field.type for field in schema}
     for name in wanted.names:
-        if name not in types:
+        if name not in types and name not in wanted.ignore:  # which other files may have
             raise _refusal(path, schema, f"no column {name!r}{did_you_mean(name, types)}")
         if (tokens, *wanted.names).count(name) > 1:
             raise UsageError(f"column {name!r} is named twice; it can become one thing only")
     tokens = _tokens(path, schema, tokens, wanted)
     meant = [
         name
-        for name in (LABELS, *MASKS, ATTENTION_MASK)
+        for name in MEANT
         # One value for a document, such as the label of its class, is something else.
         if name not in (tokens, *wanted.names) and value_type(types.get(name)) is not None
     ]

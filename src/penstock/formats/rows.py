@@ -65,7 +65,8 @@ def read_lists(path: Path, batch: Any, names: Sequence[str], first_row: int) -> 
         if has_nulls(column):
             raise FormatError(
                 f"{path}: column {name!r} has nulls in rows {first_row:,} to "
-                f"{first_row + len(lengths) - 1:,}; write numbers there"
+                f"{first_row + len(lengths) - 1:,}; write numbers there, or leave the column out "
+                f"with ignore={name!r}"
             )
     return Rows(path, first_row, lengths, {name: values_of(lists[name]) for name in names})
 

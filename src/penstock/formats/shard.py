@@ -120,5 +120,7 @@ class Manifest:
     """the last of the fields, if it lies in files of its own"""
     unread: tuple[str, ...] = ()
     """what else the files hold, in words"""
+    decoded_from: str = ""
+    """the file that this is a decoded copy of, if it is one"""
     split: dict[str, str] = field(default_factory=dict)
     """which split of a corpus this is, and by which rule; empty for all of it"""
