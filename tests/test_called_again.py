@@ -138,8 +138,34 @@ def test_what_was_finished_and_is_harmed_is_not_called_done(tmp_path, lines):
             with pytest.raises(DatasetExistsError, match="is missing or has changed since it was"):
                 again()
         (out / ".finished.json").write_text("[]")
-        with pytest.raises(DatasetExistsError, match="nobody knows what is finished here"):
+        with pytest.raises(DatasetExistsError, match=f"remove {out} to write all of it again"):
             again()
+        (out / ".finished.json").unlink()
+        os.mkfifo(out / ".finished.json")
+        with pytest.raises(DatasetExistsError, match="cannot be read"):
+            again()
+
+
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [("penstock", "penstock.json"), ("megatron", "files.json")],
+)
+def test_a_finished_convert_without_its_manifest_is_not_called_done(tmp_path, lines, to, name):
+    penstock.tokenize(lines, "bytes", tmp_path / "in")
+    data, out = penstock.open(tmp_path / "in"), tmp_path / "out"
+    convert(data, out, to)
+    (out / name).unlink()
+    with pytest.raises(DatasetExistsError, match=f"{name}: is missing or has changed"):
+        convert(data, out, to)
+
+
+def test_a_plan_or_report_that_is_a_pipe_does_not_block(tmp_path, lines):
+    for name in ("plan.json", "report.json"):
+        out = tmp_path / name
+        out.mkdir()
+        os.mkfifo(out / name)
+        with pytest.raises(penstock.errors.PenstockError):
+            penstock.tokenize(lines, "bytes", out)
 
 
 def test_a_run_killed_before_its_marks_went_is_finished(tmp_path, lines):

@@ -24,6 +24,11 @@ def add_source(
         "--kind", choices=["parquet", "jsonl", "text"], help="of the files, if their names hide it"
     )
     group.add_argument(
+        "--split",
+        metavar="NAME",
+        help="which of several splits to read, such as train; or all",
+    )
+    group.add_argument(
         "--text", default="text", metavar="COLUMN", help="the column or key of the text (text)"
     )
     group.add_argument(
@@ -56,13 +61,14 @@ def add_source(
         group.add_argument("--spans", metavar="COL", help="the column or key of span annotations")
 
 
-def source_of(options: argparse.Namespace) -> "Source":
-    """The source that the options mean."""
+def source_of(options: argparse.Namespace, split: str | None = None) -> "Source":
+    """The source that the options mean; `split` is for when they choose none."""
     from penstock.text.sources import Columns, Source
 
     return Source(
         options.source,
         kind=options.kind,
+        split=options.split or split,
         columns=Columns(text=options.text, metadata=options.metadata, spans=options.spans),
         documents=options.documents,
         bad_rows=options.bad_rows,

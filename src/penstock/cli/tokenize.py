@@ -112,11 +112,13 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Tokenize, and report."""
     from penstock.cli.tokenize_progress import ProgressLine, print_report
-    from penstock.text.prepare.job import tokenize
+    from penstock.text.prepare.job import tokenize, with_held_out
 
     with ProgressLine() as line:
         report = tokenize(
-            source_options.source_of(arguments),
+            with_held_out(
+                lambda split: source_options.source_of(arguments, split), arguments.val_files
+            ),
             arguments.tokenizer,
             arguments.out,
             engine=arguments.engine,

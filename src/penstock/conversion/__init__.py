@@ -117,7 +117,7 @@ def convert(
         "batch_size": rows and rows.batch_size,
         "seed": seed,
     }
-    job = Job(directory, wanted, _differences)
+    job = Job(directory, wanted, _differences, command="convert")
     if rows is not None and seed is not None:
         return _shuffle_rows(data, directory, rows, seed, shard_bytes, job, lost, progress)
     with job.begin() as done:
@@ -142,7 +142,7 @@ def convert(
         }
         num_records = sum(shard.num_records for shard in new_shards)
         made = {"files": list(files), "num_records": num_records, "size_bytes": sum(files.values())}
-        job.finish([directory / name for name in files], made)
+        job.finish(made)
     return _report(directory, made, lost, num_resumed=len(new_shards) - len(todo))
 
 
@@ -286,5 +286,5 @@ def _shuffle_rows(
         "num_records": num_batches * rows.batch_size * rows.seq_len,
         "size_bytes": sum(file.stat().st_size for file in files),
     }
-    job.finish(files, made)
+    job.finish(made)
     return _report(directory, made, lost)

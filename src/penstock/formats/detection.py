@@ -238,8 +238,8 @@ def refuse_unfinished(directory: Path) -> None:
     """Refuse what is still being written."""
     if os.path.lexists(directory / UNFINISHED):
         raise MissingDataError(
-            f"{directory}: is not finished ({UNFINISHED} is there); run penstock convert again, "
-            "and it goes on"
+            f"{directory}: is not finished ({UNFINISHED} is there); run "
+            f"{_command_of(directory / UNFINISHED)} again, and it goes on"
         )
     planned = planned_in(directory)
     if planned is not None:
@@ -247,6 +247,15 @@ def refuse_unfinished(directory: Path) -> None:
             f"{directory}: is not finished ({planned / PLAN} is there); run the same penstock "
             f"tokenize again, and it goes on, or penstock finish {planned} if all tasks have run"
         )
+
+
+def _command_of(mark: Path) -> str:
+    """The command that writes there, as its mark says."""
+    try:
+        command = json.loads(read_whole(mark, _MAX_INDEX_BYTES)).get("command")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        command = None
+    return f"penstock {command}" if command in ("convert", "repack") else "the same command"
 
 
 def planned_in(directory: Path) -> Path | None:

@@ -68,11 +68,14 @@ def choose(
     where: object,
     splits: Mapping[str, Sequence[int]],
     wanted: str | None = None,
+    *,
+    of: str = "",
 ) -> list[int]:
     """The numbers of the paths to open: those of the split that is wanted, or all of them.
 
     Without `wanted`, paths that name different splits are refused, and so are paths that name none
-    beside a split that is held out: it may well have been taken from them.
+    beside a split that is held out: it may well have been taken from them. `of` says of what
+    `split` is an argument.
     """
     counts = {name: len(numbers) for name, numbers in splits.items()}
     if wanted is not None and set(splits) == {""}:
@@ -82,15 +85,15 @@ def choose(
     if wanted is not None:
         return sorted(splits[find(where, counts, wanted)])
     if len(splits) > 1 and set(splits) != {"", TRAIN}:
-        refuse(where, counts)
+        refuse(where, counts, of)
     return sorted(itertools.chain.from_iterable(splits.values()))
 
 
-def refuse(where: object, counts: Mapping[str, int]) -> NoReturn:
+def refuse(where: object, counts: Mapping[str, int], of: str = "") -> NoReturn:
     """Say which splits there are, with how many files each, and how to choose one."""
     names = tuple(name for name in counts if name)
     first = TRAIN if TRAIN in names else names[0]
-    one = f'split="{first}" (--split {first})'
+    one = f'split="{first}"{of} (--split {first})'
     if "" in counts and TRAIN not in counts:
         raise SplitsError(
             f"{where}: holds {_list(counts)}; all together would mix held-out data into training: "

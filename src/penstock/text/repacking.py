@@ -109,7 +109,7 @@ def repack(
     source.warn_of_missing_keys()
     directory = Path(out).absolute()
     wanted = {"to": to, "shard_chars": shard_chars, "shuffle": seed, "source": source.identity()}
-    job = Job(directory, wanted, _differences)
+    job = Job(directory, wanted, _differences, command="repack")
 
     def advance(num_bytes: int) -> None:
         job.check()
@@ -144,7 +144,7 @@ def repack(
         _remove_unshuffled(directory / _UNSHUFFLED)
         for path in counts:
             path.unlink()
-        job.finish(files, {"files": [path.name for path in files], **report})
+        job.finish({"files": [path.name for path in files], **report})
     return RepackReport(files=files, **report)
 
 

@@ -9,6 +9,7 @@ The first two go when the last is there.
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -49,7 +50,11 @@ class Job:
         directory: Path,
         wanted: Mapping[str, Any],
         differences: Callable[[Any, Any], Iterable[str]],
+        *,
+        command: str,
     ) -> None:
+        self._command = command
+        """of `penstock`, to go on with it"""
         self._directory, self._wanted = directory, json.loads(json.dumps(wanted))
         self._differences = differences
         """says in words how what is wanted here differs from what was wanted there"""
@@ -68,7 +73,7 @@ class Job:
             for path in self._directory.iterdir():
                 if _TEMPORARY.fullmatch(path.name):
                     path.unlink()  # of a run that was killed
-            publish(mark, json.dumps({"wanted": self._wanted}))
+            publish(mark, json.dumps({"command": self._command, "wanted": self._wanted}))
             try:
                 yield None
             except BaseException:
@@ -77,9 +82,13 @@ class Job:
                     mark.unlink()  # there is nothing to go on with
                 raise
 
-    def finish(self, files: Iterable[Path], report: Any) -> None:
+    def finish(self, report: Any) -> None:
         """Note what was made, so that the same job finds it done; then the marks go."""
-        sizes = {path.name: path.stat().st_size for path in files}
+        sizes = {
+            path.name: path.stat().st_size
+            for path in sorted(self._directory.iterdir())
+            if path.is_file() and not self._is_mark(path.name) and path.suffix != CHECKSUMS
+        }
         done = {"wanted": self._wanted, "files": sizes, "report": report}
         publish(self._directory / FINISHED, json.dumps(done))
         self._remove_marks()
@@ -89,18 +98,21 @@ class Job:
         for done in self._directory.glob(f"*{_DONE}"):
             done.unlink(missing_ok=True)
 
+    def _is_mark(self, name: str) -> bool:
+        return name in (UNFINISHED, lock_name(_LOCK)) or name.endswith(_DONE)
+
     def find_report(self) -> Any:
         """What was reported, if this job is done; refuses to replace what another one made."""
         path = self._directory / FINISHED
-        try:
-            done = json.loads(path.read_bytes())
-            wanted, sizes, report = done["wanted"], dict(done["files"]), done["report"]
-        except (FileNotFoundError, NotADirectoryError):
+        if not os.path.lexists(path):
             return None
+        try:
+            done = json.loads(read_whole(path))
+            wanted, sizes, report = done["wanted"], dict(done["files"]), done["report"]
         except (ValueError, TypeError, KeyError):
             raise DatasetExistsError(
-                f"{path}: cannot be read, so that nobody knows what is finished here; choose "
-                "another path"
+                f"{path}: cannot be read, and it says what was made here; remove "
+                f"{self._directory} to write all of it again, or choose another path"
             ) from None
         self._refuse_difference(
             wanted, f"{self._directory}: something else was made here", "remove this one"
@@ -112,9 +124,7 @@ class Job:
                     f"{file}: is missing or has changed since it was written; remove "
                     f"{self._directory} to write all of it again, or choose another path"
                 )
-        marks = (UNFINISHED, lock_name(_LOCK))
-        names = [each.name for each in self._directory.iterdir()]
-        if any(name in marks or name.endswith(_DONE) for name in names):
+        if any(self._is_mark(each.name) for each in self._directory.iterdir()):
             # Of a run that was killed when all was done, unless it is just about to remove them.
             with contextlib.suppress(OSError), hold_lock(self._directory, _LOCK):
                 self._remove_marks()

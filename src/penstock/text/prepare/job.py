@@ -3,7 +3,7 @@
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -11,8 +11,9 @@ from typing import get_args
 import numpy as np
 
 from penstock.arguments import integer, one_of
-from penstock.errors import MissingDataError, PenstockError, UsageError
+from penstock.errors import MissingDataError, PenstockError, SplitsError, UsageError
 from penstock.formats.checksums import publish_checked
+from penstock.formats.splits import choose, divide
 from penstock.text.prepare.annotations import SpanUnit
 from penstock.text.prepare.executors import (
     Executor,
@@ -29,6 +30,7 @@ from penstock.text.prepare.stage import Stage
 from penstock.text.prepare.statistics import Statistics, no_documents
 from penstock.text.prepare.task import TokenizeStage
 from penstock.text.sources import Paths, Source
+from penstock.text.sources.listing import ALL
 from penstock.text.tokenizers.adapting import adapt
 from penstock.text.tokenizers.loading import Engine, load_tokenizer
 from penstock.text.tokenizers.stored import files_of
@@ -95,7 +97,9 @@ def tokenize(
     workers = None if workers is None else integer("workers", workers, 1)
     one_of("executor", executor, get_args(Executor))
     index, count = _share(task)
-    source = source if isinstance(source, Source) else Source(source)
+    if not isinstance(source, Source):
+        paths = source
+        source = with_held_out(lambda split: Source(paths, split=split), val_files)
     if not source.files and (executor == "ray" or task is not None):
         raise UsageError("documents that come from Python are read by this process alone")
     source.check_columns()
@@ -135,6 +139,21 @@ def tokenize(
         if task is not None:
             return None
         return _finish(runner, plan, started, start_seconds, resumed, allow_empty=allow_empty)
+
+
+def with_held_out(make: Callable[[str | None], Source], val_files: str | Sequence[str]) -> Source:
+    """Make a source; one of several splits only if `val_files` hold out all but one of them."""
+    try:
+        return make(None)
+    except SplitsError:
+        if not val_files:
+            raise
+    source = make(ALL)
+    split = make_split(val_files, None, None, "text", ())
+    root = os.path.commonpath([os.path.dirname(file) for file in source.files])  # noqa: PTH120
+    kept = [os.path.relpath(file, root) for file in source.files if not split.matches(file)]
+    choose(f"{root} without val_files", divide(kept), of=" of Source")
+    return source
 
 
 def _cut(head: Plan, source: Source) -> Plan:

@@ -12,6 +12,7 @@ from penstock.atomic import TEMPORARY, hold_lock, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, MissingDataError
 from penstock.formats.checksums import CHECKSUMS, publish_checked
 from penstock.formats.detection import PLAN
+from penstock.formats.files import read_whole
 from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
 from penstock.new_directory import new_directory
 from penstock.text.prepare.plan import Plan
@@ -65,7 +66,7 @@ class Place:
     def read_plan(self) -> Plan | None:
         """The plan, if there is one."""
         try:
-            return Plan.from_json(self.plan.read_bytes())
+            return Plan.from_json(read_whole(self.plan))
         except FileNotFoundError:
             return None
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from penstock.formats.files import read_whole
 from penstock.text.prepare.plan import Plan
 from penstock.text.prepare.statistics import Statistics
 
@@ -89,7 +90,7 @@ class TokenizeReport:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read `report.json`."""
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_whole(path))
         for name in ("histogram", "places"):
             values[name] = tuple(values[name])
         values["splits"] = {side: tuple(counts) for side, counts in values["splits"].items()}

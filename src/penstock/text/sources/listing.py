@@ -1,6 +1,7 @@
 """From paths, directories and patterns to files of one kind."""
 
 import glob
+import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,8 @@ from typing import Literal, NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.formats.checksums import CHECKSUMS
-from penstock.formats.detection import FINISHED
+from penstock.formats.detection import FINISHED, UNFINISHED, refuse_unfinished
+from penstock.formats.splits import choose, divide
 from penstock.paths import local_path
 from penstock.suggestions import did_you_mean_path
 from penstock.text.sources.files import CODECS, TextFile
@@ -28,25 +30,36 @@ ENDINGS: dict[str, Kind] = {
 }
 
 
-def list_files(paths: Paths, kind: Kind | None) -> tuple[Kind, tuple[TextFile, ...]]:
+_NO_TABLES = "CSV and TSV are not read; convert it to Parquet or JSONL"
+ALL = "all"
+"""the name of all splits together"""
+
+
+def list_files(
+    paths: Paths, kind: Kind | None, split: str | None = None
+) -> tuple[Kind, tuple[TextFile, ...]]:
     """All files, sorted and each once, and what they are.
 
     Directories give the files whose names end as those of a kind do, from all levels, without
-    hidden ones. Patterns also leave out files that somebody is still writing (`*.tmp`).
+    hidden ones. Patterns also leave out files that somebody is still writing (`*.tmp`). Directories
+    and patterns with several splits are refused, unless `split` names one, or is "all".
     """
     wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not wanted:
         raise MissingDataError("nothing to read: the list of paths is empty")
     resolved, found = dict[str, str](), dict[str, str]()
     for each in wanted:
-        for path in sorted(_expand(local_path(os.fsdecode(each)), kind)):
+        source = local_path(os.fsdecode(each))
+        for path in _of_split(source, sorted(_without_marks(_expand(source, kind))), split):
             # One file may be reached over several names of its directory.
             directory, name = os.path.split(path)
             if directory not in resolved:
                 resolved[directory] = os.path.realpath(directory)
+                refuse_unfinished(Path(directory))
             found.setdefault(os.path.join(resolved[directory], name), path)  # noqa: PTH118
     files = tuple(_listed(path) for path in sorted(found.values()))
     if not files:
+        refuse_unfinished(Path(os.fsdecode(wanted[0])))
         raise MissingDataError(f"nothing to read: {wanted[0]} is not a file of text")
     known = kind or _only_kind(files)
     for file in files if known == "parquet" else ():
@@ -55,12 +68,49 @@ def list_files(paths: Paths, kind: Kind | None) -> tuple[Kind, tuple[TextFile, .
     return known, files
 
 
+def _without_marks(paths: Iterable[str]) -> Iterator[str]:
+    """Leave out what `repack` notes beside its shards, which are never `.json`."""
+    marked = dict[str, bool]()
+    for path in paths:
+        if path.endswith(CHECKSUMS):
+            continue
+        if path.endswith(".json"):
+            directory = os.path.dirname(path)  # noqa: PTH120
+            if directory not in marked:
+                marks = (Path(directory) / name for name in (UNFINISHED, FINISHED))
+                marked[directory] = any(map(os.path.lexists, marks))
+            if marked[directory]:
+                continue
+        yield path
+
+
+def _of_split(source: str, paths: list[str], split: str | None) -> list[str]:
+    """The files of a split; by default all, which must then not be of several."""
+    is_one = not Path(source).is_dir() and os.path.lexists(source)
+    if split == ALL or not paths or (is_one and split is None):
+        return paths
+    if is_one:
+        splits = {"": [0]}
+    else:
+        start = len(_root(source)) + 1
+        splits = divide(path[start:] for path in paths)
+    return [paths[number] for number in choose(source, splits, split, of=" of Source")]
+
+
+def _root(source: str) -> str:
+    """The directory, or the one above the first part of a pattern that is not a plain name."""
+    parts = Path(source).absolute().parts
+    if not os.path.lexists(source):
+        parts = tuple(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
+    return str(Path(*parts))
+
+
 def _expand(source: str, kind: Kind | None) -> list[str]:
     path = str(Path(source).absolute())
     if Path(path).is_dir():
         return list(_in_directory(path, kind))
     if os.path.lexists(path):
-        return [] if Path(path).name == FINISHED or path.endswith(CHECKSUMS) else [path]
+        return [path]
     if not glob.has_magic(source):
         raise MissingDataError(
             f"{path}: no such file or directory (texts themselves: Source.from_documents)"
@@ -70,7 +120,7 @@ def _expand(source: str, kind: Kind | None) -> list[str]:
     files = list[str]()
     for match in matches:
         if not Path(match).is_dir():
-            files += [match] if not match.endswith((".tmp", CHECKSUMS)) else []
+            files += [match] if not match.endswith(".tmp") else []
         elif kind_of(match):  # a table of that name; `**` also matches directories on the way
             files += _in_directory(match, kind)
     if not files:
@@ -79,7 +129,7 @@ def _expand(source: str, kind: Kind | None) -> list[str]:
 
 
 def _in_directory(directory: str, kind: Kind | None) -> Iterator[str]:
-    is_empty, seen = True, set[str]()
+    is_empty, table, seen = True, "", set[str]()
     for parent, directories, names in os.walk(directory, onerror=_refuse, followlinks=True):
         real = os.path.realpath(parent)
         if real in seen:  # by a link, perhaps to a directory above
@@ -92,7 +142,12 @@ def _in_directory(directory: str, kind: Kind | None) -> Iterator[str]:
             if of is not None and kind in (None, of):
                 is_empty = False
                 yield os.path.join(parent, name)  # noqa: PTH118
+            elif not table and _is_table(name):
+                table = os.path.join(parent, name)  # noqa: PTH118
+    if is_empty and table:
+        raise UsageError(f"{table}: {_NO_TABLES}")
     if is_empty:
+        refuse_unfinished(Path(directory))
         endings = [ending for ending, of in ENDINGS.items() if kind in (None, of)]
         also = "" if kind == "parquet" else f" (or with {' or '.join(CODECS)} after it)"
         raise MissingDataError(
@@ -107,18 +162,26 @@ def _refuse(error: OSError) -> NoReturn:
 
 def kind_of(path: str) -> Kind | None:
     """What a file's name says that it is."""
+    return ENDINGS.get(_ending(path))
+
+
+def _ending(path: str) -> str:
     name = path.lower()
     for codec in CODECS:
         name = name.removesuffix(codec)
-    return ENDINGS.get(os.path.splitext(name)[1])  # noqa: PTH122
+    return os.path.splitext(name)[1]  # noqa: PTH122
+
+
+def _is_table(path: str) -> bool:
+    return _ending(path) in (".csv", ".tsv")
 
 
 def _only_kind(files: Iterable[TextFile]) -> Kind:
     first = dict[Kind, str]()
     for file in files:
         kind = kind_of(file.path)
-        if kind is None and file.path.lower().endswith((".csv", ".tsv")):
-            raise UsageError(f"{file.path}: tables as text are not read; write Parquet or JSONL")
+        if kind is None and _is_table(file.path):
+            raise UsageError(f"{file.path}: {_NO_TABLES}")
         if kind is None:
             raise UsageError(
                 f"{file.path}: its name does not say what it is; say so with kind='parquet', "

@@ -14,6 +14,7 @@ from penstock.arguments import integer, one_of
 from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
 from penstock.reprs import one_line
+from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
 from penstock.text.sources import iterables, jsonl, keys, parquet, plain
 from penstock.text.sources.blocks import BLOCKS_VERSION, Blocks, list_blocks
@@ -34,6 +35,8 @@ class Source:
     Arguments:
         paths: a file, a directory, a pattern (`**` too), or a list of them.
         kind: "parquet", "jsonl" or "text"; by default as the files' names end.
+        split: which files to take of a directory or a pattern with several splits, by their names:
+            "train", "val", …, or "all". Without it, several are refused; a list of files is not.
         columns: what is taken of a row of Parquet or JSONL.
         documents: what is a document of plain text: a "line", a "file", or a "block" of lines
             between empty ones.
@@ -52,6 +55,7 @@ class Source:
         paths: Paths,
         *,
         kind: Kind | None = None,
+        split: str | None = None,
         columns: Columns | None = None,
         documents: Documents = "line",
         bad_rows: BadRows = "refuse",
@@ -60,7 +64,7 @@ class Source:
         if kind is not None:
             one_of("kind", kind, get_args(Kind))
         self._set_options(columns, documents, bad_rows, max_document_bytes)
-        self.kind, files = list_files(paths, kind)
+        self.kind, files = list_files(paths, kind, split)
         self._files = {file.path: file for file in files}
         self._iterable: Iterable[Any] | None = None
         self._is_spent = False
@@ -202,10 +206,11 @@ class Source:
             if any(self.columns.text in row for row in rows):
                 return
             if rows:
-                keys = ", ".join(dict.fromkeys(key for row in rows for key in row))
+                keys = list(dict.fromkeys(key for row in rows for key in row))
                 raise FormatError(
                     f"{file.path}: none of its first {len(rows):,} rows has {self.columns.text!r}; "
-                    f"they have {keys:.200} (choose with text=…, --text)"
+                    f"they have {', '.join(keys):.200} (choose with text=…, --text)"
+                    f"{did_you_mean(self.columns.text, keys)}"
                 )
 
     def blocks(self) -> Blocks:
