@@ -85,7 +85,7 @@ def test_sizes_that_are_advised_work(tmp_path):
     with pytest.raises(UsageError, match="choose a smaller seq_len"):
         convert(data, tmp_path / "out", "llmbatch", seq_len=9, batch_size=1)
     lost = convert(data, tmp_path / "flat", "flat").lost
-    assert "flat does not know documents; give eos_id=2 when you open it again" in lost
+    assert "flat does not know documents; give eos_id=2 (--eos-id 2) when you open it again" in lost
     assert penstock.open(tmp_path / "flat", eos_id=2).num_documents == 2
 
 

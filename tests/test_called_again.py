@@ -195,3 +195,32 @@ def test_bad_rows_may_be_skipped_by_the_call_that_goes_on(tmp_path):
     source = Source(tmp_path / "a.jsonl", bad_rows="skip")
     report = repack(source, tmp_path / "out", shard_chars=1000, workers=1)
     assert (report.num_documents, report.skipped) == (50, 1)
+
+
+def test_a_finished_tokenize_says_so_and_writes_nothing(tmp_path, lines, capsys):
+    out = tmp_path / "out"
+    command = ["tokenize", str(lines), "--tokenizer", "bytes", "--out", str(out)]
+    assert main(command) == 0
+    assert "done before" not in capsys.readouterr().out
+    before = state_of(out)
+    assert main(command) == 0
+    assert "all of it was done before; nothing was written" in capsys.readouterr().out
+    assert penstock.tokenize(lines, "bytes", out).was_finished
+    assert state_of(out) == before
+
+
+def test_a_finished_tokenize_says_what_differs(tmp_path, lines):
+    out = tmp_path / "out"
+    penstock.tokenize(lines, "bytes", out)
+    with pytest.raises(
+        DatasetExistsError, match=r"is here: add is eos there, none here; shuffle is None there, 3"
+    ):
+        penstock.tokenize(lines, "bytes", out, add="none", shuffle=3)
+    lines.write_text('{"text": "other"}')
+    with pytest.raises(DatasetExistsError, match="is here: other files, or changed ones; choose"):
+        penstock.tokenize(lines, "bytes", out)
+    report = json.loads((out / "report.json").read_text())
+    del report["options"]  # as older versions wrote it
+    (out / "report.json").write_text(json.dumps(report))
+    with pytest.raises(DatasetExistsError, match="is here, of other files or options; choose"):
+        penstock.tokenize(lines, "bytes", out)

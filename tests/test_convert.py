@@ -112,7 +112,10 @@ def test_loss_masks_and_fields_survive_where_there_is_room_and_are_named_where_n
             data.windows(4, loss_mask="loss_mask")[3]["labels"].tolist()
         )
     lost = convert(data, tmp_path / "flat", "flat").lost
-    how = "if a token starts or ends each, give bos_id or eos_id when you open it again"
+    how = (
+        "if a token starts or ends each, give bos_id or eos_id (--bos-id, --eos-id) when you open "
+        "it again"
+    )
     assert lost == (
         "flat has no place for the fields loss_mask",
         f"flat does not know documents; {how}",

@@ -167,7 +167,7 @@ def test_retry_after_is_waited_for(server, tmp_path):
         "attempt 4 of 6 in 0.0 s",
     ]
     url = server.add("b.bin", BODY, (503, {"Retry-After": "86400"}))
-    with pytest.raises(FetchError, match="the server wants to be left for 86,400 s"):
+    with pytest.raises(FetchError, match="the server asks to wait 86,400 s"):
         fetch(url, tmp_path)
 
 

@@ -199,3 +199,12 @@ def test_a_file_where_the_directory_should_be_is_said(tmp_path):
     (tmp_path / "out").write_bytes(b"")
     with pytest.raises(DatasetExistsError, match="a file is in the way"):
         fetch("http://127.0.0.1:9/a", tmp_path / "out")
+
+
+@pytest.mark.parametrize("status", ["404 \x1b[2Jgone", "599 \x9b2Jgone", "299 \x1b]0;title\x07"])
+def test_what_a_server_says_reaches_the_terminal_escaped(server, tmp_path, capsys, status):
+    url = server.add("a.bin", BODY, *[answer(status=status)] * 2)
+    assert main(["fetch", url, "--out", str(tmp_path), "--attempts", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "\\x" in error
+    assert all(c.isprintable() or c == "\n" for c in error)

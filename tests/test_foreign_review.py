@@ -218,7 +218,7 @@ def test_sentences_about_what_is_lost_help(tmp_path):
     lost = convert(data, tmp_path / "rows", "llmbatch", seq_len=2, batch_size=1).lost
     assert lost[0] == "llmbatch does not know documents"
     lost = convert(data, tmp_path / "flat", "flat").lost
-    assert lost[0].endswith("give bos_id or eos_id when you open it again")
+    assert lost[0].endswith("give bos_id or eos_id (--bos-id, --eos-id) when you open it again")
     again = penstock.open(tmp_path / "flat", eos_id=0)  # its type is in files.json
     assert documents_of(again) == documents_of(data)
 

@@ -755,7 +755,7 @@ def test_an_error_in_a_task_ends_the_job_with_its_message_and_keeps_what_is_done
     message = (tmp_path / "message").read_text()
     assert message.startswith("FormatError: ")
     assert "c2.jsonl" in message
-    assert "'text' is a int" in message
+    assert "'text' is of type int" in message
     assert len(list(tmp_path.glob("out/*.part.json"))) >= 2
     assert not list(tmp_path.glob("out/**/*.tmp"))
 
@@ -841,7 +841,7 @@ def test_bad_rows_that_ended_a_run_can_be_skipped_when_it_goes_on(tmp_path, corp
         file.write('{"text": 5}\n')
     lenient = Source(tmp_path / "corpus", bad_rows="skip")
     tokenize(tmp_path, "at once", source=lenient, **OPTIONS)
-    with pytest.raises(FormatError, match=r"c2.jsonl: .*'text' is a int"):
+    with pytest.raises(FormatError, match=r"c2.jsonl: .*'text' is of type int"):
         tokenize(tmp_path, **OPTIONS)
     report = tokenize(tmp_path, source=lenient, **OPTIONS)
     assert report.resumed > 0

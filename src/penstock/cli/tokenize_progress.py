@@ -102,7 +102,8 @@ def _lines(report: "TokenizeReport", out: str) -> list[str]:
     working_s = report.wall_seconds - report.start_seconds
     counts = f"{report.documents:,} documents, {report.tokens:,} tokens"
     text = f"{report.text_bytes:,} bytes of text, {report.bytes_per_token:.3f} bytes a token"
-    lines = [f"{out}: {counts}, {text}"]
+    done = [f"{out}: all of it was done before; nothing was written"] if report.was_finished else []
+    lines = [*done, f"{out}: {counts}, {text}"]
     lines += [
         f"  {side}: {documents:,} documents, {tokens:,} tokens" if documents else _NO_DOCUMENT[side]
         for side, (documents, tokens) in report.splits.items()

@@ -78,8 +78,12 @@ def _how_to_find_documents(data: Dataset) -> str:
     facts = common_facts(data)
     for name in ("eos_id", "bos_id"):
         if facts[name] is not None:
-            return f"; give {name}={facts[name]} when you open it again"
-    return "; if a token starts or ends each, give bos_id or eos_id when you open it again"
+            option = f"--{name.replace('_', '-')} {facts[name]}"
+            return f"; give {name}={facts[name]} ({option}) when you open it again"
+    return (
+        "; if a token starts or ends each, give bos_id or eos_id (--bos-id, --eos-id) when "
+        "you open it again"
+    )
 
 
 def common_facts(data: Dataset) -> dict[str, Any]:

@@ -145,7 +145,9 @@ class Download:
             later = ", a later call goes on" if size_bytes else ""
             raise RefusedError(f"{found}; gave up after {attempts}{later}")
         if failure.wait_s > _LONGEST_WAIT_S:
-            raise RefusedError(f"{found}; the server wants to be left for {failure.wait_s:,.0f} s")
+            raise RefusedError(
+                f"{found}; the server asks to wait {failure.wait_s:,.0f} s; call it again then"
+            )
         wait_s = min(_LONGEST_BACKOFF_S, self._job.backoff_s * 2 ** (failed - 1))
         wait_s = max(failure.wait_s, wait_s * random.uniform(0.5, 1))
         self._note(f"{found}; attempt {failed + 1} of {self._job.attempts} in {wait_s:.1f} s")

@@ -14,9 +14,17 @@ _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 class RefusedError(Exception):
     """Asking again would not help."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(printable(reason))
+
 
 class RangeError(Exception):
     """The server has no such range, or sends another."""
+
+
+def printable(text: str) -> str:
+    """Escape what a server must not send to a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def only_value(headers: Message, name: str) -> str | None:

@@ -29,6 +29,7 @@ from penstock.fetching.headers import (
     body_length,
     body_range,
     only_value,
+    printable,
 )
 
 _LINKED = "X-Linked-ETag"
@@ -40,9 +41,9 @@ class InterruptedFetchError(Exception):
     """Asking again may help."""
 
     def __init__(self, reason: str, wait_s: float = 0) -> None:
-        super().__init__(reason)
+        super().__init__(printable(reason))
         self.wait_s = wait_s
-        """how long the server wants to be left alone"""
+        """how long the server asks to wait"""
 
 
 class Client:
@@ -160,8 +161,8 @@ class Answer:
             )
         if not (self._shows_its_end or sha256):
             raise RefusedError(
-                "the server does not say how long it is, so that nobody can tell whether all of "
-                "it came; give its sha256"
+                "the server does not say how long it is, so it could be cut off unnoticed; "
+                "give its sha256"
             )
 
     def __enter__(self) -> Self:

@@ -11,7 +11,13 @@ from typing import get_args
 import numpy as np
 
 from penstock.arguments import integer, one_of
-from penstock.errors import MissingDataError, PenstockError, SplitsError, UsageError
+from penstock.errors import (
+    DatasetExistsError,
+    MissingDataError,
+    PenstockError,
+    SplitsError,
+    UsageError,
+)
 from penstock.formats.checksums import publish_checked
 from penstock.formats.splits import choose, divide
 from penstock.text.prepare.annotations import SpanUnit
@@ -125,6 +131,8 @@ def tokenize(
     finished = None if place.plan.exists() else TokenizeReport.find(place.report)
     if finished and finished.plan == head.identity and not head.source.get("iterable"):
         return None if task is not None else finished
+    if finished:
+        raise _something_else(place, head, finished)
     runner = _Runner(place, executor, workers, progress)
 
     with place.work(head, lambda: _cut(head, source), lambda: files_of(loaded)) as plan:
@@ -154,6 +162,19 @@ def with_held_out(make: Callable[[str | None], Source], val_files: str | Sequenc
     kept = [os.path.relpath(file, root) for file in source.files if not split.matches(file)]
     choose(f"{root} without val_files", divide(kept), of=" of Source")
     return source
+
+
+def _something_else(place: Place, head: Plan, finished: TokenizeReport) -> DatasetExistsError:
+    """Say how a finished dataset differs from what is wanted."""
+    try:
+        differences = head.differences_from(finished.options)
+    except (ValueError, TypeError, KeyError, AttributeError):  # an older version wrote the report
+        differences = []
+    more = "; …" if len(differences) > 5 else ""
+    what = f": {'; '.join(differences[:5])}{more}" if differences else ", of other files or options"
+    return DatasetExistsError(
+        f"{place.out}: a finished dataset is here{what}; choose another path, or remove this one"
+    )
 
 
 def _cut(head: Plan, source: Source) -> Plan:

@@ -70,6 +70,21 @@ class Plan:
         values = asdict(replace(self, tasks=(), threshold=None))
         return xxhash.xxh3_128_hexdigest(json.dumps(values, sort_keys=True).encode())
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What decides the result, for JSON, with a hash in place of the list of files."""
+        files = json.dumps(self.source.get("files", []), sort_keys=True).encode()
+        source = {name: value for name, value in self.source.items() if name != "files"}
+        head = replace(self, tasks=(), threshold=None, source=source)
+        return {"head": json.loads(head.to_json()), "files": xxhash.xxh3_128_hexdigest(files)}
+
+    def differences_from(self, options: dict[str, Any]) -> list[str]:
+        """How another plan, of which only its options are known, is not this one, in words."""
+        here = self.options
+        mine, theirs = (Plan.from_json(json.dumps(each["head"])) for each in (here, options))
+        files = [] if here["files"] == options["files"] else ["other files, or changed ones"]
+        return [*mine.differences(theirs), *files]
+
     def to_json(self) -> str:
         """For the file."""
         head = {"format": PLAN_FORMAT, "version": _VERSION, **asdict(self)}

@@ -1,9 +1,9 @@
 """`TokenizeReport`: what became of the text."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from penstock.formats.files import read_whole
 from penstock.text.prepare.plan import Plan
@@ -43,6 +43,10 @@ class TokenizeReport:
     """what was made, as a hash of the source and the options"""
     start_seconds: float = 0.0
     """of `wall_seconds`, those before the first task: the tokenizer is loaded, the plan is made"""
+    options: dict[str, Any] = field(default_factory=dict)
+    """what `plan` is a hash of, with a hash of the list of files"""
+    was_finished: bool = field(default=False, compare=False)
+    """whether an earlier call had done all of it"""
 
     @classmethod
     def of(
@@ -73,6 +77,7 @@ class TokenizeReport:
             tasks=len(plan.tasks),
             resumed=resumed,
             plan=plan.identity,
+            options=plan.options,
         )
 
     def to_json(self) -> str:
@@ -83,7 +88,7 @@ class TokenizeReport:
     def find(cls, path: Path) -> Self | None:
         """Read `report.json`, if there is one and it is ours."""
         try:
-            return cls.load(path)
+            return replace(cls.load(path), was_finished=True)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 

@@ -161,7 +161,7 @@ def as_utf8(value: Any, name: str, encoding: str = "utf-8") -> bytes:
         raise BadValueError(reason) from None
     except UnicodeDecodeError as error:
         raise BadValueError(invalid_utf8(error)) from None
-    found = "null" if value is None else f"a {type(value).__name__}"
+    found = "null" if value is None else f"of type {type(value).__name__}"
     raise BadValueError(f"{name!r} is {found}, not a text")
 
 
@@ -181,7 +181,7 @@ def as_spans(value: Any) -> list[Span]:
     if value is None:
         return []
     if not isinstance(value, list | tuple):
-        raise BadValueError(f"spans are a {type(value).__name__}, not a list")
+        raise BadValueError(f"spans are of type {type(value).__name__}, not a list")
     return [_as_span(each) for each in value]
 
 
