@@ -78,7 +78,7 @@ def test_what_decode_takes_are_ids() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("tokenize a.csv --tokenizer bytes --out out", "not read; write Parquet or JSONL"),
+        ("tokenize a.csv --tokenizer bytes --out out", "not read; convert it to Parquet or JSONL"),
         ("tokenize a.txt --tokenizer bytes --out out --text body", "leave out columns=… (--text,"),
         ("tokenize a.txt --tokenizer gpt2 --out out", "penstock fetch gets a tokenizer.json"),
         ("tokenize a.txt --tokenizer bytes --out out --split-by url", "none is (--metadata)"),
