@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
 from penstock.formats.files import Head
-from penstock.formats.recognition import recognise
+from penstock.formats.recognition import _is_big_endian, recognise, token_type
 
 pa = pytest.importorskip("pyarrow")
 TOKENS = np.random.default_rng(0).integers(16, 50_000, 3000)
@@ -223,6 +223,116 @@ def test_tokens_of_two_bytes_are_believed(tmp_path):
         assert penstock.open(tmp_path / "a.bin").num_records == ids.size
 
 
+SMALL = np.random.default_rng(1).integers(0, 10, 3000)
+
+
+@pytest.mark.parametrize(
+    ("ids", "dtype", "said"),
+    [
+        (SMALL, "<u4", "uint32"),
+        (SMALL, "<i8", "int64"),
+        (SMALL % 4, "<u4", "uint32"),
+        (SMALL % 4, "<i8", "int64"),
+        (SMALL % 2, "<u4", "uint32"),
+        (np.append(TOKENS[:50], 2000 * [0]), "<u4", "uint32"),
+        (np.where(SMALL > 5, -100, TOKENS), "<i4", "int32"),
+        (np.where(SMALL > 5, -100, TOKENS), "<i8", "int64"),
+        (np.where(SMALL > 5, -100, SMALL), "<i4", "int32"),
+        (TOKENS * 40, "<u4", "uint32"),
+        (TOKENS[:10], "<u4", "uint32"),
+        (TOKENS[:10], "<i8", "int64"),
+    ],
+)
+def test_wider_tokens_of_every_vocabulary_are_told(tmp_path, ids, dtype, said):
+    ids.astype(dtype).tofile(tmp_path / "a.bin")
+    with pytest.raises(FormatError, match=f'looks like {said}.*format="flat:{said}"'):
+        penstock.open(tmp_path / "a.bin")
+
+
+@pytest.mark.parametrize("dtype", [">u4", ">i8"])
+def test_big_endian_tokens_are_refused_until_told(tmp_path, dtype):
+    for ids in (TOKENS, SMALL):
+        ids.astype(dtype).tofile(tmp_path / "a.bin")
+        with pytest.raises(FormatError, match=r"big-endian, it seems.*swap the bytes"):
+            penstock.open(tmp_path / "a.bin")
+        assert penstock.open(tmp_path / "a.bin", format="flat:uint16").num_records > ids.size
+
+
+@pytest.mark.parametrize("vocab_size", [2, 4, 10, 16, 65, 256])
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.sampled_from([0.0, 0.5, 0.99]))
+def test_few_ids_of_two_bytes_are_believed(tmp_path_factory, vocab_size, seed, count, padding):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, vocab_size, 2 * count) * (rng.random(2 * count) >= padding)
+    path = tmp_path_factory.getbasetemp() / "few.bin"
+    ids.astype("<u2").tofile(path)
+    content = path.read_bytes()
+    head = Head(path, content[:4096], len(content), (0, 0))
+    assert token_type(head) is None
+    assert not _is_big_endian(head.start)
+
+
+def test_tokens_in_a_few_bytes_that_look_like_text_can_be_said_to_be_tokens(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"Hi there")
+    with pytest.raises(FormatError, match=r'text, not tokens.*say format="flat:uint16"'):
+        penstock.open(tmp_path / "a.bin")
+    assert penstock.open(tmp_path / "a.bin", format="flat:uint16").num_records == 4
+
+
+def test_names_in_capitals_are_the_same(tmp_path):
+    TOKENS.astype("<u2").tofile(tmp_path / "A.BIN")
+    assert penstock.open(tmp_path).num_records == penstock.open(tmp_path / "A.BIN").num_records
+
+
+def test_files_that_belong_to_others_point_to_them(tmp_path):
+    with penstock.Writer(tmp_path / "own", vocab_size=99) as writer:
+        writer.append(np.arange(9, dtype="<u2"))
+    for name in ("00000.stream", "00000.documents", "00000.checksums"):
+        with pytest.raises(FormatError, match=rf"{name}: belongs to other files; open .*/own$"):
+            penstock.open(tmp_path / "own" / name)
+    (tmp_path / "a.ds.index").write_bytes(bytes(8))
+    with pytest.raises(FormatError, match=r"a\.ds is not there; copy it here"):
+        penstock.open(tmp_path / "a.ds.index")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "a.idx").write_bytes(b"MMIDIDX\0\0" + bytes(64))
+    with pytest.raises(MissingDataError, match=r"copy the \.bin of that name beside it"):
+        penstock.open(tmp_path / "m")
+
+
+def test_json_that_is_no_list_of_files_is_never_to_be_removed(tmp_path):
+    (tmp_path / "a.json").write_bytes(JSONL)
+    for source in (tmp_path / "a.json", tmp_path):
+        with pytest.raises((FormatError, MissingDataError), match="penstock tokenize") as found:
+            penstock.open(source)
+        assert "remove" not in str(found.value)
+    (tmp_path / "b.json").write_text('[{"text": "a"}, {"text": "b"}]')
+    with pytest.raises(FormatError, match="an array of records, not of files; write one record"):
+        penstock.open(tmp_path / "b.json")
+
+
+def test_misspelt_types_are_noticed_where_no_file_is_of_the_format(tmp_path):
+    with pytest.raises(UsageError, match="uint16"):
+        penstock.open(tmp_path, format="flat:unit16")
+
+
+def test_directories_with_data_below_are_named(tmp_path):
+    for name in ("wiki/train", "wiki/val", "books/train", "empty", ".cache"):
+        (tmp_path / name).mkdir(parents=True)
+        if "/" in name:
+            TOKENS.astype("<u2").tofile(tmp_path / name / "0.bin")
+    for name in ("README.md", "LICENSE", ".gitattributes"):
+        (tmp_path / name).write_text("All rights are yours. " * 9)
+    with pytest.raises(MissingDataError, match=r"there are some in books, wiki; open '.*/books'"):
+        penstock.open(tmp_path)
+
+
+def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch):
+    TOKENS.astype("<u2").tofile(tmp_path / "a.bin")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="the path is empty"):
+        penstock.open("")
+    assert penstock.open(".").num_records == TOKENS.size
+
+
 def test_flat_is_offered_for_what_may_be_tokens_with_the_right_width(tmp_path):
     for dtype, said in (("<u2", "uint16"), ("<u4", "uint32"), ("<i8", "int64")):
         TOKENS.astype(dtype).tofile(tmp_path / "a.tokens")
@@ -230,18 +340,21 @@ def test_flat_is_offered_for_what_may_be_tokens_with_the_right_width(tmp_path):
             penstock.open(tmp_path / "a.tokens")
 
 
-def test_flat_is_not_offered_for_what_cannot_be_tokens(tmp_path):
+def test_flat_is_offered_only_for_what_can_be_tokens_of_that_width(tmp_path):
     noise = np.random.default_rng(0).bytes(10_000)
     for content, message in (
-        (noise, "cannot be tokens"),
-        (noise[:777], "cannot be tokens"),
+        (noise, 'read as bytes, say format="flat:uint8"'),
+        (noise[:777], 'read as bytes, say format="flat:uint8"'),
         (b"", "is empty"),
         (b"hi", "text, not tokens"),
+        (("Zwölf Boxkämpfer. " * 9).encode("utf-16"), "text in UTF-16.*convert it to UTF-8"),
+        (("\ufeff" + "Zwölf Boxkämpfer. " * 9).encode("utf-16-be"), "text in UTF-16"),
+        ("Zwölf Boxkämpfer. ".encode("latin1") * 9, "text in Latin-1.*convert it to UTF-8"),
     ):
         (tmp_path / "a.dat").write_bytes(content)
         with pytest.raises(FormatError, match=message) as found:
             penstock.open(tmp_path / "a.dat")
-        assert "flat:" not in str(found.value)
+        assert "flat:uint16" not in str(found.value)
 
 
 # Text

@@ -52,7 +52,19 @@ def tokens_in(path, *tokens):
         ("data/test/0.npy", "test"),
         ("test/train.bin", "train"),  # the part nearest to the data decides
         ("train_test_split/val.bin", "val"),
-        ("train_test_split/0.bin", ""),
+        ("train_test_split/0.bin", "train+test"),
+        ("train_val.bin", "train+val"),
+        ("trainset.bin", "train"),
+        ("valset_0.bin", "val"),
+        ("valdata.bin", "val"),
+        ("validate.bin", "val"),
+        ("minival.bin", "val"),
+        ("crossval.bin", "val"),
+        ("tests/0.bin", "test"),
+        ("trn.bin", "train"),
+        ("tst.bin", "test"),
+        ("BPETrain.bin", "train"),
+        ("BPEVal.bin", "val"),
         ("latest.bin", ""),
         ("trainer.bin", ""),
         ("constrained.bin", ""),
@@ -85,9 +97,12 @@ def test_any_word_of_a_path_may_name_the_split(named, before, after, separator):
     assert split_of(separator.join([*before, word, *after])) == name
 
 
-@given(others, others)
-def test_words_that_only_contain_a_split_name_none(before, after):
-    assert split_of(f"{before}.{after}/{after}_{before}.bin") == ""
+lower = st.text(string.ascii_lowercase, min_size=1, max_size=8)
+
+
+@given(lower, lower, st.sampled_from(["train", "validation", "test", "dev", "holdout"]))
+def test_words_that_only_contain_a_split_name_none(before, after, word):
+    assert split_of(f"{before}{word}{after}/{after}{word}{before}.bin") == ""
 
 
 names = ["a0.bin", "a12.bin", "train0.bin", "train7.bin", "val.bin", "x/y"]
@@ -102,15 +117,29 @@ def test_every_path_is_in_one_split_and_in_order(paths):
         assert all(split_of(paths[number]) == name for number in numbers)
 
 
-@given(st.lists(st.sampled_from(["", *SPELLINGS]), min_size=1, max_size=9))
-def test_what_opens_without_a_choice_is_never_held_out_beside_others(names):
+@pytest.mark.parametrize(
+    ("names", "opens"),
+    [
+        ([""], True),
+        (["train"], True),
+        (["val", "val"], True),
+        (["", "train"], True),
+        (["train", "val"], False),
+        (["", "train", "val"], False),
+        (["", "val"], False),
+        (["", "holdout"], False),
+        (["test", "val"], False),
+        (["train", "train+val"], False),
+        (["", "gsm8k"], False),
+    ],
+)
+def test_what_opens_without_a_choice_is_never_held_out_beside_others(names, opens):
     splits = {name: [k for k, each in enumerate(names) if each == name] for name in names}
-    if len(splits) == 1 or set(names) == {"", "train"}:
+    if opens:
         assert choose("here", splits) == list(range(len(names)))
     else:
-        with pytest.raises(SplitsError) as caught:
+        with pytest.raises(SplitsError):
             choose("here", splits)
-        assert set(caught.value.names) == (set() if "" in names else set(names))
     for name in set(names) - {""}:
         assert choose("here", splits, name) == splits[name]
 
@@ -305,13 +334,104 @@ def test_sources_are_judged_one_by_one(tmp_path):
     assert penstock.open([both[0] / "train.bin", both[1] / "val.bin"]).num_records == 4
 
 
-def test_directories_of_one_word_are_told_apart_by_their_whole_names(tmp_path):
-    for name in ("train_small", "val_small", "val_xsmall"):
-        tokens_in(tmp_path / name / "0.npy", 1)
-    assert penstock.open(tmp_path, split="train").num_records == 1
-    assert penstock.open(tmp_path, split="val_small").num_records == 1
-    with pytest.raises(UsageError, match="no split 'val'; it holds"):
+def test_a_word_means_all_directories_with_it_and_a_whole_name_one(tmp_path):
+    for number, name in enumerate(("Train-de", "train-en", "val_small", "val_xsmall")):
+        tokens_in(tmp_path / "directories" / name / "0.npy", number)
+        tokens_in(tmp_path / "files" / f"{name}.npy", number)
+    for kind in ("directories", "files"):
+        root = tmp_path / kind
+        assert penstock.open(root, split="train").records(0, 2).tolist() == [0, 1]
+        assert penstock.open(root, split="val").records(0, 2).tolist() == [2, 3]
+    assert penstock.open(tmp_path / "directories", split="val_small").num_records == 1
+
+
+def test_the_advice_is_to_open_the_training_split(tmp_path):
+    for names in (("training", "test"), ("TEST", "TRAIN"), ("dev", "train_v1")):
+        root = tmp_path / names[0]
+        for name in names:
+            tokens_in(root / name / "0.bin", 1)
+        with pytest.raises(SplitsError, match=r'choose one with split="(training|TRAIN|train_v1)"'):
+            penstock.open(root)
+
+
+def test_hidden_files_are_no_data(tmp_path):
+    for name in ("a.bin", "._a.bin", ".old_val.bin"):
+        tokens_in(tmp_path / name, 1)
+    assert penstock.open(tmp_path).num_records == 1
+    tokens_in(tmp_path / "val" / "._0.bin", 1)
+    assert penstock.open(tmp_path).num_records == 1
+
+
+@pytest.mark.parametrize("names", [("train/a", "val/a"), ("train/a",), ("val/a",)])
+@pytest.mark.parametrize("options", [{}, {"file_list": "list.json"}])
+def test_files_beside_directories_that_are_splits_are_refused(
+    tmp_path, names, options, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("0", *names):
+        tokens_in(tmp_path / "k" / f"{name}.bin", 1)
+    with pytest.raises(SplitsError, match=r"1 file without a split in the name|beside directories"):
+        penstock.open("k", **options)
+    assert penstock.open("k", split=names[0].partition("/")[0]).num_records == 1
+
+
+def test_splits_as_files_and_as_directories_are_refused(tmp_path):
+    tokens_in(tmp_path / "train.bin", 1)
+    tokens_in(tmp_path / "val" / "0.bin", 1)
+    with pytest.raises(SplitsError, match="several splits"):
+        penstock.open(tmp_path)
+    with pytest.raises(SplitsError, match=r"files \(train.bin\) beside directories .* \(val\)"):
         penstock.open(tmp_path, split="val")
+
+
+def test_a_dataset_dict_has_splits_of_any_name_in_lists_and_patterns_too(tmp_path, monkeypatch):
+    of_datasets(tmp_path / "d")
+    (tmp_path / "d" / "validation").rename(tmp_path / "d" / "gsm8k")
+    monkeypatch.chdir(tmp_path)
+    one = penstock.open("d/gsm8k").num_records
+    for source, options in (
+        ("d", {}),
+        ("d", {"file_list": "list.json"}),
+        ("list.json", {}),
+        ("d/*/*.arrow", {}),
+        ("d/[tg]*", {}),
+    ):
+        with pytest.raises(SplitsError, match="gsm8k"):
+            penstock.open(source, **options)
+        assert penstock.open(source, split="gsm8k", **options).num_records == one
+    assert penstock.open("d/gsm8k", file_list="own.json").num_records == one
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("stackexchange_dev", "stackexchange_math"),
+        ("web-development", "web"),
+        ("dev.to", "medium"),
+        ("valid_json", "code"),
+        ("unit_test_code", "src"),
+        ("eval-harness-docs", "x"),
+    ],
+)
+def test_corpora_with_such_words_in_their_names_open_together(tmp_path, names):
+    for name in names:
+        tokens_in(tmp_path / f"{name}.bin", 1)
+    assert penstock.open(tmp_path).num_records == 2
+    assert penstock.open(tmp_path / "*.bin").num_records == 2
+    assert penstock.open(tmp_path, split=split_of(names[0])).num_records == 1
+    tokens_in(tmp_path / "train.bin", 1)
+    with pytest.raises(SplitsError, match="several splits"):
+        penstock.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["x_val", "val_x", "test_x_0", "x_valid_text_document", "dev", "x-eval"]
+)
+def test_clear_names_of_held_out_data_are_refused_beside_others(tmp_path, name):
+    for each in (name, "x"):
+        tokens_in(tmp_path / f"{each}.bin", 1)
+    with pytest.raises(SplitsError, match=r"by the words in their names.*or list the files"):
+        penstock.open(tmp_path)
 
 
 def test_loss_masks_follow_the_split(tmp_path):

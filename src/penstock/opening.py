@@ -12,12 +12,12 @@ from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import FINISHED, data_files, describe, describe_listed
-from penstock.formats.directories import data_of
+from penstock.formats.directories import data_of, divide_files
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.files import read_head
 from penstock.formats.masks import with_mask
 from penstock.formats.shard import STREAM, Manifest
-from penstock.formats.splits import choose, divide
+from penstock.formats.splits import choose
 from penstock.formats.stream import FORMAT, fields_to_json
 from penstock.formats.wanted import Wanted
 from penstock.paths import local_path
@@ -211,9 +211,9 @@ def _find_listed(
     if not files:
         raise FormatError(f"{listed}: lists no file with tokens")
     chosen = list[int]()
-    for root, names in _below(files, sources, listed).items():
-        numbers = list(names)
-        splits = divide(names.values())
+    for root, paths in _below(files, sources, listed).items():
+        numbers = list(paths)
+        splits = divide_files(list(paths.values()), len(root), split)
         chosen += [numbers[k] for k in choose(root, splits, split)]
     return [files[number] for number in sorted(chosen)]
 
@@ -221,20 +221,20 @@ def _find_listed(
 def _below(
     files: list[ListedFile], sources: list[Source], listed: Path
 ) -> dict[str, dict[int, str]]:
-    """Which of the files, by their numbers, lie below which source, and their names there."""
+    """Which of the files, by their numbers, lie below which source, and their paths."""
     roots = {os.path.normpath(_root(local_path(each))): dict[int, str]() for each in sources}
     for number, file in enumerate(files):
         path = os.path.normpath(file.path)
-        for root, names in roots.items():
+        for root, paths in roots.items():
             if path == root or path.startswith(os.path.join(root, "")):  # noqa: PTH118
-                names[number] = path[len(root) :]
+                paths[number] = path
                 break
         else:
             raise UsageError(
                 f"{listed}: lists {file.path}, which is not of "
                 f"{', '.join(map(str, sources)):.200}; give this dataset a list of its own"
             )
-    return {root: names for root, names in roots.items() if names}
+    return {root: paths for root, paths in roots.items() if paths}
 
 
 def _find(source: Source | Iterable[Source], split: str | None) -> list[_Found]:
@@ -246,17 +246,27 @@ def _find(source: Source | Iterable[Source], split: str | None) -> list[_Found]:
     return found if len(found) == 1 else _without_companions(found)
 
 
+def expand(sources: list[str]) -> list[str]:
+    """The directories and files that are meant, where one of several is a directory; else none."""
+    found = [_Found(path, None) for each in sources for path in _match(local_path(each))]
+    paths = [each.path for each in _without_companions(found)]
+    is_several = len(paths) > 1 and any(path.is_dir() for path in paths)
+    return [str(path) for path in paths] if is_several else []
+
+
 def _choose(source: Source, split: str | None) -> list[_Found]:
     """What a path or a pattern stands for, of one split."""
     text = local_path(source)
+    if not text:
+        raise UsageError("nothing to open: the path is empty; write '.' for this directory")
     if not _is_pattern(text):
         return [_Found(Path(text).absolute(), split)]  # reading goes on in another directory
     found = [_Found(path, split) for path in _match(text)]
     below = len(str(_root(text)))
-    splits = divide(str(each.path)[below:] for each in found)
+    splits = divide_files([str(each.path) for each in found], below, split)
     if len(splits) > 1:  # what only belongs to others must not count
         found = _without_companions(found)
-        splits = divide(str(each.path)[below:] for each in found)
+        splits = divide_files([str(each.path) for each in found], below, split)
     if set(splits) == {""}:
         return found
     return [_Found(found[number].path, None) for number in choose(source, splits, split)]

@@ -6,17 +6,25 @@ by content, or is told wrongly, can be forced: `format="flat:uint32"`.
 """
 
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.arguments import one_of
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
+from penstock.errors import (
+    FormatError,
+    MissingDataError,
+    PenstockError,
+    ReadError,
+    SplitsError,
+    UsageError,
+)
 from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
-from penstock.formats.directories import INDEX_NAME, data_of, nothing_in, scan
+from penstock.formats.directories import INDEX_NAME, data_of, divide_files, nothing_in, scan
 from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
 from penstock.formats.files import Head, plain_name, read_head, read_whole, refuse_repeats
 from penstock.formats.recognition import refuse_others, unknown
@@ -98,6 +106,8 @@ def _parse_format(format: str | None) -> tuple[str, str | None]:  # noqa: A002
         one_of("format", name, FORMATS)
     if option and name not in _WITH_OPTION:
         raise UsageError(f"format={format!r:.60}: nothing can be said about {name}; leave it out")
+    if name in _WITH_TYPE:
+        _token_type(option or None)  # a mistake is one even where no file is of the format
     return name, option or None
 
 
@@ -131,7 +141,8 @@ _FILES: dict[str, Describe] = {
 }
 FORMATS = ("penstock", *_FILES, "litdata", "mds")
 """the names that `format=` takes"""
-_WITH_OPTION = ("datatrove", "dolma", "flat", "parquet", "arrow", "mds")
+_WITH_TYPE = ("datatrove", "dolma", "flat", "mds")
+_WITH_OPTION = (*_WITH_TYPE, "parquet", "arrow")
 
 _STREAM_START = b"\xff\xff\xff\xff"  # of an Arrow stream, which has no magic, and of some tokens
 _BARE = (".bin", ".npy", ".ds")
@@ -161,23 +172,28 @@ def _describe_file(path: Path, said: _Said) -> Manifest:
 
 def _detect(head: Head) -> str:
     """The format of a file."""
-    path = head.path
+    path, suffix = head.path, head.path.suffix.lower()
     for magic, kind in _MAGIC.items():
-        if head.start.startswith(magic) and (magic != _STREAM_START or path.suffix not in _BARE):
+        if head.start.startswith(magic) and (magic != _STREAM_START or suffix not in _BARE):
             return kind
     if path.suffix == ".bin" and os.path.lexists(path.with_suffix(".idx")):
         return "megatron"
     if flat.is_llmc(head):
         return "llmc"
-    if path.suffix == ".ds" or os.path.lexists(f"{path}{datatrove.INDEX_SUFFIX}"):
+    if suffix == ".ds" or os.path.lexists(f"{path}{datatrove.INDEX_SUFFIX}"):
         return "datatrove"
     data = data_of(path) or (path.parent if path.suffix == ".mds" else None)
     if data is not None:
-        raise FormatError(f"{path}: belongs to other files; open {data}")
+        raise FormatError(f"{path}: belongs to other files; {_open_or_copy(data)}")
     by_name = {".npy": "dolma", ".bin": "flat"}
-    if path.suffix in by_name:
-        return by_name[path.suffix]
+    if suffix in by_name:
+        return by_name[suffix]
     raise unknown(head, ", ".join(FORMATS))
+
+
+def _open_or_copy(data: Path) -> str:
+    is_there = os.path.lexists(data)
+    return f"open {data}" if is_there else f"{data.name} is not there; copy it here, and open that"
 
 
 def _refuse_header(head: Head) -> None:
@@ -194,7 +210,7 @@ def _describe_list(
     if not files:
         raise FormatError(f"{path}: lists no file with tokens")
     root = os.path.commonpath([path.parent, *{file.path.parent for file in files}])
-    splits = divide(str(file.path)[len(root) :] for file in files)
+    splits = divide_files([str(file.path) for file in files], len(root), split)
     chosen = [files[number] for number in choose(path, splits, split)]
     return _describe_listed(chosen, said)
 
@@ -280,12 +296,21 @@ def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
         return _saved_by_datasets(path)
     listing, name = scan(path), _parse_format(format)[0]
     files = [path / file for file in listing.files_of(name)]
-    files = files or [
-        file for each in listing.split_counts() for file in data_files(path / each, format)
-    ]
+    counts = listing.split_counts()
+    if files and counts:
+        _refuse_both(path, listing.files, counts)
+    files = files or [file for each in counts for file in data_files(path / each, format)]
     if not files:
         raise UsageError(f"{path}: holds no files that can be listed; open it without file_list")
     return files
+
+
+def _refuse_both(path: Path, files: Sequence[str], splits: Iterable[str]) -> NoReturn:
+    shown = ", ".join(files[:3]) + ", …" * (len(files) > 3)
+    raise SplitsError(
+        f"{path}: holds files ({shown}) beside directories that are splits "
+        f"({', '.join(splits)}); open a pattern or a directory of them"
+    )
 
 
 def _describe_directory(
@@ -302,14 +327,18 @@ def _describe_directory(
         return manifests
     listing = scan(path)
     files = listing.files_of(name) if name in ("", *_FILES) else []
-    splits = divide(files)
-    is_unnamed = set(splits) <= {""}
-    counts = listing.split_counts() if not files or (split is not None and is_unnamed) else {}
+    splits = divide(files, split)
+    counts = listing.split_counts()
     if counts and split is None:
-        refuse(path, counts)
-    if counts and split is not None:
-        directory = path / find(path, counts, split)
-        return _describe_directory(directory, said, None, allow_outside)
+        refuse(path, counts | {name: len(numbers) for name, numbers in splits.items()})
+    if counts and split is not None and set(splits) <= {""}:
+        found = find(path, counts, split)
+        directories = [
+            _describe_directory(path / each, said, None, allow_outside) for each in found
+        ]
+        return list(itertools.chain.from_iterable(directories))
+    if counts:
+        _refuse_both(path, files, counts)
     if not files:
         raise nothing_in(listing, name)
     chosen = choose(path, splits, split)

@@ -1,6 +1,8 @@
 """What lies in a directory: files of tokens, companions that belong to them, and splits."""
 
+import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,9 +10,9 @@ from penstock.errors import FormatError, MissingDataError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.file_list import FILE_LIST
 from penstock.formats.files import read_head
-from penstock.formats.recognition import recognise_in
-from penstock.formats.shard import STREAM
-from penstock.formats.splits import split_of
+from penstock.formats.recognition import is_json_lines, recognise_in
+from penstock.formats.shard import DOCUMENTS, STREAM
+from penstock.formats.splits import divide
 from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
 
 INDEX_NAME = "index.json"
@@ -37,8 +39,8 @@ _COMPANIONS = {
 }
 _HF_SPLITS = "dataset_dict.json"
 _MANIFESTS = (MANIFEST_NAME, FILE_LIST, INDEX_NAME)
-_NOT_DATA = (".md", ".json", ".yaml", ".yml", ".py", ".sh", ".toml", ".lock")
-_MOST_TRIED = 100
+_NOT_DATA = (".md", ".yaml", ".yml", ".py", ".sh", ".toml", ".lock")
+_MOST_TRIED, _MOST_NAMED = 100, 5
 _OF_TOKENIZER = "token_bytes.npy"  # what penstock train-tokenizer writes beside tokenizer.json
 
 
@@ -77,22 +79,52 @@ def scan(path: Path) -> Listing:
     with os.scandir(path) as entries:
         for entry in entries:
             name = entry.name
-            if name == _OF_TOKENIZER:
+            if name == _OF_TOKENIZER or name.startswith("."):  # macOS leaves ._train.bin on disks
                 continue
             if _suffix(name) in SUFFIXES and not _is_directory(entry):
                 files.append(name)  # a link to nowhere stays: reading it says what is missing
             elif name == _HF_SPLITS:
                 all_are_splits = True
-            elif not name.startswith(".") and _is_directory(entry):
+            elif _is_directory(entry):
                 directories.append(name)
-    splits = [name for name in directories if all_are_splits or split_of(name)]
+    unnamed = () if all_are_splits else divide(directories).get("", ())
+    splits = [name for number, name in enumerate(directories) if number not in unnamed]
     return Listing(path, sorted(files), sorted(splits))
+
+
+def divide_files(
+    paths: Sequence[str], below: int, wanted: str | None = None
+) -> dict[str, list[int]]:
+    """`divide` by the names from character `below` on; of a DatasetDict, by its directories.
+
+    They are splits whatever they are called.
+    """
+    splits = divide((path[below:] for path in paths), wanted)
+    named = dict[str, str]()  # directories, by their paths
+    for path in paths:
+        directory = os.path.dirname(path) if path.endswith(".arrow") else path  # noqa: PTH120
+        above, _, name = directory.rpartition("/")
+        if directory in named or "." in name:
+            continue
+        is_split = len(above) >= below and os.path.lexists(f"{above}/{_HF_SPLITS}")
+        named[directory] = name if is_split else ""
+    if not any(named.values()):
+        return splits
+    found = dict[str, list[int]]()
+    for split, numbers in splits.items():
+        for number in numbers:
+            path = paths[number]
+            name = named.get(path) or named.get(os.path.dirname(path)) or split  # noqa: PTH120
+            found.setdefault(name, []).append(number)
+    return found
 
 
 def data_of(path: Path) -> Path | None:
     """The file with the tokens that `path`, an index or a mask, belongs to."""
     if path.suffix == CHECKSUMS:
         return path.parent  # to any of its files
+    if path.suffix in (STREAM, DOCUMENTS) and os.path.lexists(path.parent / MANIFEST_NAME):
+        return path.parent
     for ending, data in _COMPANIONS.items():
         if path.name.endswith(ending):
             return path.with_name(path.name.removesuffix(ending) + data)
@@ -115,9 +147,20 @@ def nothing_in(listing: Listing, name: str) -> MissingDataError:
         )
     if (path / "tokenizer.json").exists():
         return MissingDataError(f"{path}: is a tokenizer, not a dataset; give it as --tokenizer")
+    inside = _directories_with_data(path)
+    if inside:
+        shown = ", ".join(inside[:_MOST_NAMED]) + ", …" * (len(inside) > _MOST_NAMED)
+        return MissingDataError(
+            f"{path}: holds no dataset itself, but there are some in {shown}; "
+            f"open {str(path / inside[0])!r}, or several of them as a list"
+        )
     files = sorted(each for each in path.iterdir() if each.is_file()) if not name else []
-    for file in [each for each in files if each.suffix not in _NOT_DATA][:_MOST_TRIED]:
-        what = recognise_in(path, read_head(file))
+    files = [each for each in files if each.suffix not in _NOT_DATA and each.name[0] != "."]
+    for file in files[:_MOST_TRIED]:
+        head = read_head(file)
+        if file.suffix == ".json" and not is_json_lines(head.start):
+            continue  # settings
+        what = recognise_in(path, head)
         if what is not None:
             return MissingDataError(f"{path}: holds no tokens; {file.name} is {what}")
     wanted = f"no files of the format {name}" if name else "no dataset"
@@ -128,11 +171,22 @@ def nothing_in(listing: Listing, name: str) -> MissingDataError:
 
 
 def _count_data(path: Path) -> int:
-    """How many files there are beside manifests; 0 where nothing could be opened."""
+    """How many files of tokens there are; 0 where nothing could be opened."""
     with os.scandir(path) as entries:
-        names = [entry.name for entry in entries if not _is_directory(entry)]
+        names = [e.name for e in entries if e.name[0] != "." and not _is_directory(e)]
     has_data = any(name in _MANIFESTS or _suffix(name) in SUFFIXES for name in names)
-    return sum(_suffix(name) != ".json" for name in names) if has_data else 0
+    is_shard = (*SUFFIXES, STREAM, ".mds")
+    return max(1, sum(_suffix(name) in is_shard for name in names)) if has_data else 0
+
+
+def _directories_with_data(path: Path) -> list[str]:
+    """The directories that could be opened, and those that have such directories in them."""
+    inside = []
+    for each in sorted(each for each in path.iterdir() if each.is_dir())[:_MOST_TRIED]:
+        below = itertools.islice((deeper for deeper in each.iterdir() if deeper.is_dir()), 10)
+        if each.name[0] != "." and any(map(_count_data, (each, *below))):
+            inside.append(each.name)
+    return inside
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
@@ -143,4 +197,4 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _suffix(name: str) -> str:
-    return os.path.splitext(name)[1]  # noqa: PTH122 (a Path for each of 10,000 names is slow)
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122 (a Path for each of 10,000 names is slow)

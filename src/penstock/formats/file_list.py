@@ -24,6 +24,7 @@ from typing import Any
 from penstock import atomic
 from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
 from penstock.formats.checksums import publish_checked
+from penstock.formats.recognition import is_json_lines, text_advice
 
 FILE_LIST = "files.json"
 """the name under which a directory's list is found"""
@@ -222,6 +223,9 @@ def _parse(list_path: Path, root: Path, text: bytes) -> list[ListedFile]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
+        if is_json_lines(text[:4096]):
+            advice = text_advice(list_path, "jsonl")
+            raise FormatError(f"{list_path}: is JSON lines, not tokens; {advice}") from None
         raise FormatError(
             f"{list_path}: not valid JSON ({error}); if it is a list of files, remove it, and it "
             "is made again"
@@ -230,6 +234,11 @@ def _parse(list_path: Path, root: Path, text: bytes) -> list[ListedFile]:
         if not isinstance(document, list):
             raise FormatError(  # noqa: TRY301
                 f"{document!r:.60} is not a list of files; open the files by a pattern"
+            )
+        if document and isinstance(document[0], dict) and not document[0].keys() & {"path", "size"}:
+            raise FormatError(  # noqa: TRY301
+                "an array of records, not of files; write one record a line (jq -c '.[]'), and "
+                "tokenize that (penstock tokenize)"
             )
         return [_parse_entry(entry, f"[{k}]", root) for k, entry in enumerate(document)]
     except FormatError as mistake:

@@ -6,6 +6,7 @@ a structure that fits it.
 """
 
 import contextlib
+import json
 import struct
 import zlib
 from collections.abc import Callable
@@ -13,14 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import FormatError
 from penstock.formats.files import Head, read_part
 
 _MIN_TEXT_BYTES = 64
-_NUM_SAMPLES, _MIN_SAMPLES = 1024, 8
+_NUM_SAMPLES, _MIN_SAMPLES, _MIN_TOKENS, _MIN_NONZERO = 1024, 8, 10, 20
 _CONTROL = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b") | {127}
+_NOT_LATIN1 = bytes({*_CONTROL, *range(128, 160)} - {0x85, *range(0x91, 0x98)})  # "…" of Windows
 _LEAST_RANDOM_BITS = 7.94  # entropy of a byte, in 4,096 random ones 7.95; tokens have 7.8 at most
+_OTHER_TEXT = "text in {encoding}, not tokens; convert it to UTF-8 (iconv), and tokenize that"
 _WRITE = "read it with {with_what}, and write the tokens with penstock.Writer"
 
 
@@ -37,7 +41,12 @@ def refuse_others(head: Head, *, is_told: bool) -> None:
     """Refuse a file of another kind where bare tokens are expected, or were said to be."""
     what = recognise(head)
     if what is None and not is_told and is_text(head, least_bytes=8):
-        what = _text(head)
+        what = f'{_text(head)}; if it holds tokens, say format="flat:uint16"'
+    if what is None and not is_told and _is_big_endian(head.start):
+        what = (
+            "big-endian, it seems: read as uint16, every other token would be 0; swap the bytes "
+            '(numpy.ndarray.byteswap), or say format="flat:uint16", if that is what it is'
+        )
     if what is not None:
         raise FormatError(f"{head.path}: is {what}")
 
@@ -57,6 +66,10 @@ def recognise(head: Head) -> str | None:
         return f"a TFRecord file; {_WRITE.format(with_what='tf.data.TFRecordDataset')}"
     if is_text(head):
         return _text(head)
+    if _is_utf16(head):
+        return _OTHER_TEXT.format(encoding="UTF-16")
+    if _is_latin1(head.start):
+        return _OTHER_TEXT.format(encoding="Latin-1 or the like")
     return None
 
 
@@ -80,7 +93,10 @@ def unknown(head: Head, formats: str) -> FormatError:
         return FormatError(f"{head.path}: is {_text(head)}")
     found = f"{head.path}: starts with {head.start[:8]!r}, which is not a known format"
     if head.size_bytes % 2 or _is_random(head.start):
-        return FormatError(f"{found}, and it cannot be tokens; formats are {formats}")
+        return FormatError(
+            f"{found}, nor does it look like tokens of two bytes or more; if it is to be read as "
+            f'bytes, say format="flat:uint8" (formats are {formats})'
+        )
     token = token_type(head) or "uint16"
     formats = f"(formats are {formats})"
     return FormatError(
@@ -109,19 +125,42 @@ def text_advice(path: Path, kind: str, column: str = "text") -> str:
 
 
 def token_type(head: Head) -> str | None:
-    """The type of tokens that look like uint16 with zeros in between; None for others."""
+    """The type of tokens that are wider than uint16, by their upper halves; None for others."""
+    start = np.frombuffer(head.start, "<u2", len(head.start) // 8 * 4)
+    if not start.size or head.size_bytes % 4 or _share_of_small(start[1::4]) < 0.97:
+        return None  # nor would it be after the rest was read, by the shares below
     count = min(head.size_bytes // 8, _NUM_SAMPLES)
-    if count < _MIN_SAMPLES or head.size_bytes % 4:
-        return None
     middle = (head.size_bytes // 8 - count) // 2 * 8
-    fours = np.frombuffer(read_part(head.path, middle, 8 * count), "<u2").reshape(-1, 4)
-
-    def share_of_small(column: int) -> float:
-        return np.count_nonzero(fours[:, column] < 16) / count
-
-    if share_of_small(1) <= 0.99 or share_of_small(3) <= 0.99 or share_of_small(0) >= 0.9:
+    sample = np.frombuffer(read_part(head.path, middle, 8 * count), "<u2")
+    if middle:
+        sample = np.concatenate((start, sample))  # the middle may be padding
+    fours = sample.reshape(-1, 4)
+    is_sign = (fours == 0) | (fours == 0xFFFF)  # as the upper half of a small number is
+    has_large = len(fours) >= _MIN_SAMPLES and _share_of_small(fours[:, 0]) < 0.9
+    is_upper = is_sign.all(axis=0)
+    if has_large:  # a few may be damaged
+        is_upper = np.array([_share_of_small(fours[:, column]) > 0.99 for column in range(4)])
+    is_int64 = bool(is_upper[2]) and head.size_bytes % 8 == 0
+    lower = ~is_sign[:, 0] if is_int64 else ~is_sign[:, ::2]
+    # Small ids of two bytes look like this by chance once in a million files.
+    all_are_ids = lower.size >= _MIN_TOKENS and lower.all()
+    is_told = has_large or all_are_ids or np.count_nonzero(lower) >= _MIN_NONZERO
+    if not (is_upper[1] and is_upper[3] and is_told):
         return None
-    return "int64" if share_of_small(2) > 0.99 and head.size_bytes % 8 == 0 else "uint32"
+    if is_int64:
+        return "int64"
+    return "int32" if (fours[:, 1::2] == 0xFFFF).any() else "uint32"
+
+
+def _is_big_endian(start: bytes) -> bool:
+    """Whether these are numbers of four or eight bytes, and the upper halves come first."""
+    halves = np.frombuffer(start, "<u2", len(start) // 4 * 2)
+    return bool(not halves[::2].any() and np.count_nonzero(halves[1::2]) >= _MIN_NONZERO)
+
+
+def _share_of_small(halves: NDArray[np.uint16]) -> float:
+    """The share of numbers that are the upper halves of ids up to 4 million, or of -100."""
+    return np.count_nonzero(halves + np.uint16(1) <= 64) / halves.size
 
 
 def is_text(head: Head, least_bytes: int = _MIN_TEXT_BYTES) -> bool:
@@ -137,6 +176,31 @@ def is_text(head: Head, least_bytes: int = _MIN_TEXT_BYTES) -> bool:
         else:
             return False
     return not _CONTROL & set(start) and len(set(text)) > 1
+
+
+def _is_utf16(head: Head) -> bool:
+    start = head.start[: len(head.start) // 2 * 2]
+    if len(start) < 16 or not start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return False
+    text = start.decode("utf-16", errors="replace").rstrip("\ufffd")  # one may be cut at the end
+    return all(each.isprintable() or each.isspace() for each in text)
+
+
+def _is_latin1(start: bytes) -> bool:
+    """Whether bytes are ASCII for the most part, without one that no text has."""
+    if len(start) < _MIN_TEXT_BYTES or len(start[:64].translate(None, _NOT_LATIN1)) < 64:
+        return False
+    num_ascii = sum(byte < 128 for byte in start)
+    return len(start.translate(None, _NOT_LATIN1)) == len(start) and num_ascii > 0.8 * len(start)
+
+
+def is_json_lines(start: bytes) -> bool:
+    """Whether a file begins with a line that is an object of JSON, and does not end with it."""
+    line, _, rest = start.lstrip(b"\xef\xbb\xbf").partition(b"\n")
+    try:
+        return isinstance(json.loads(line), dict) and bool(rest.strip())
+    except (ValueError, RecursionError):
+        return False
 
 
 def _text(head: Head) -> str:
@@ -268,7 +332,9 @@ _KINDS = (
     Kind("a NumPy array", b"\x93NUMPY", _LEAVE_OUT),
     Kind("an LLMBATCH file", b"LLMBATCH", _LEAVE_OUT),
     Kind("an LLMCHNK file", b"LLMCHNK\0", _LEAVE_OUT),
-    Kind("a Megatron-LM index", b"MMIDIDX\0\0", "open the .bin beside it"),
+    Kind(
+        "a Megatron-LM index", b"MMIDIDX\0\0", "copy the .bin of that name beside it, and open that"
+    ),
     Kind("a Parquet file", b"PAR1", _LEAVE_OUT, _ends_with_parquet),
     Kind("an Arrow file", b"ARROW1\0\0", _LEAVE_OUT),
     # Archives and compressed files.

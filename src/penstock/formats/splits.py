@@ -2,11 +2,16 @@
 
 A path names a split if one of its words does: `fineweb_val_000000.bin`, `train/000.npy`,
 `validation-00000-of-00002.parquet`, but not `latest.bin`, `trainer.bin` or `trainval.bin`. The last
-part of the path that names exactly one split decides; `train_test_split/` names none. Callers pass
-paths below what the user opened, so the user's own directories are never read as splits.
+part of the path that names exactly one split decides; `train_val.bin` is a split of its own.
+Callers pass paths below what the user opened, so the user's own directories are never read as
+splits.
 
 Spellings of one word are the same split: val, valid and validation. `dev`, `eval` and `holdout` are
 splits of their own, because a corpus may have them beside `val` and `test`.
+
+Corpora have such words in their names too: `web-development`, `valid_json`. Beside files that name
+no split, and where nothing names train, only a clear name counts: val, test and holdout as the
+first or last word of a name, valid and eval as the last, dev alone.
 """
 
 import itertools
@@ -19,15 +24,27 @@ from penstock.suggestions import did_you_mean
 
 TRAIN = "train"
 _SPELLINGS = {
-    TRAIN: ("train", "training"),
-    "val": ("val", "valid", "validation"),
-    "test": ("test", "testing"),
+    TRAIN: ("train", "training", "trn"),
+    "val": ("val", "valid", "validation", "validate", "minival", "crossval", "xval"),
+    "test": ("test", "tests", "testing", "tst"),
     "dev": ("dev", "devel", "development"),
     "eval": ("eval", "evaluation"),
     "holdout": ("holdout", "heldout"),
 }
-_SPLITS = {word: name for name, words in _SPELLINGS.items() for word in words}
-_CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_ENDINGS = ("set", "data", "split")  # valset, val_set, valdata
+_SPLITS = {
+    word + ending: name
+    for name, words in _SPELLINGS.items()
+    for word in words
+    for ending in ("", *_ENDINGS)
+}
+_ONLY_LAST = ("valid", "validate", *_SPELLINGS["eval"])
+_PASSED_OVER = {
+    *(*_ENDINGS, "of", "text", "document"),  # Megatron-LM's val_text_document.bin
+    *("bin", "npy", "ds", "parquet", "arrow", "arrows", "batch", "chnk"),
+    *("json", "jsonl", "ndjson", "txt", "md", "gz", "zst", "xz", "bz", "lz"),
+}
+_CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"h[eo]ld[-_. ]out(?![^\W\d_])|[^\W\d_]+")
 # Numbered files differ in digits only, so most names need to be read once.
 _ONE_DIGIT = str.maketrans("123456789", "000000000")
@@ -39,29 +56,50 @@ def split_of(path: str) -> str:
     >>> split_of("fineweb_val_000000.bin"), split_of("Validation/0.npy"), split_of("latest.bin")
     ('val', 'val', '')
     """
+    several = ""
     for part in reversed(path.split("/")):
-        words = _WORD.findall(_CAMEL_CASE.sub("_", part).lower())
-        named = {_SPLITS.get(re.sub(r"[-_. ]", "", word), "") for word in words} - {""}
+        named = dict.fromkeys(_SPLITS[word] for word in _words(part) if word in _SPLITS)
         if len(named) == 1:
-            return named.pop()
-    return ""
+            return next(iter(named))
+        several = several or "+".join(named)
+    return several
 
 
-def divide(paths: Iterable[str]) -> dict[str, list[int]]:
+def _words(part: str) -> list[str]:
+    words = _WORD.findall(_CAMEL_CASE.sub("_", part).lower())
+    return [re.sub(r"[-_. ]", "", word) for word in words]
+
+
+def _is_clear(path: str) -> bool:
+    """Whether a path that names a split does so in a place where other words seldom stand."""
+    for part in path.split("/"):
+        words = [word for word in _words(part) if word not in _PASSED_OVER] or [""]
+        first, last = words[0], words[-1]
+        names = {last} if len(words) == 1 or _SPLITS.get(last) != "dev" else set()
+        names |= {first} if _SPLITS.get(first) != "dev" and first not in _ONLY_LAST else set()
+        if names & _SPLITS.keys():
+            return True
+    return False
+
+
+def divide(paths: Iterable[str], wanted: str | None = None) -> dict[str, list[int]]:
     """Which paths, by their numbers, name which split; those that name none are under "".
+
+    If a split is wanted, every word counts; otherwise see above.
 
     >>> divide(["train.bin", "val.bin", "train_2.bin"])
     {'train': [0, 2], 'val': [1]}
     """
-    found = dict[str, list[int]]()
-    known = dict[str, list[int]]()  # the same lists, by the shape of the path
+    shapes = dict[str, list[int]]()
     for number, path in enumerate(paths):
-        shape = path.translate(_ONE_DIGIT)
-        numbers = known.get(shape)
-        if numbers is None:
-            numbers = known[shape] = found.setdefault(split_of(shape), [])
-        numbers.append(number)
-    return found
+        shapes.setdefault(path.translate(_ONE_DIGIT), []).append(number)
+    names = {shape: split_of(shape) for shape in shapes}
+    if wanted is None and "" in names.values() and TRAIN not in names.values():
+        names = {shape: name if _is_clear(shape) else "" for shape, name in names.items()}
+    found = dict[str, list[int]]()
+    for shape, numbers in shapes.items():
+        found.setdefault(names[shape], []).extend(numbers)
+    return {name: sorted(numbers) for name, numbers in found.items()}
 
 
 def choose(
@@ -83,7 +121,8 @@ def choose(
             f"{where}: has no splits to choose from; leave out split={wanted!r} (--split)"
         )
     if wanted is not None:
-        return sorted(splits[find(where, counts, wanted)])
+        found = find(where, counts, wanted)
+        return sorted(itertools.chain.from_iterable(splits[name] for name in found))
     if len(splits) > 1 and set(splits) != {"", TRAIN}:
         refuse(where, counts, of)
     return sorted(itertools.chain.from_iterable(splits.values()))
@@ -92,13 +131,17 @@ def choose(
 def refuse(where: object, counts: Mapping[str, int], of: str = "") -> NoReturn:
     """Say which splits there are, with how many files each, and how to choose one."""
     names = tuple(name for name in counts if name)
-    first = TRAIN if TRAIN in names else names[0]
+    train = [name for name in names if split_of(name) == TRAIN]
+    first = next(iter(train or names))
     one = f'split="{first}"{of} (--split {first})'
-    if "" in counts and TRAIN not in counts:
+    if "" in counts and not train:
         raise SplitsError(
-            f"{where}: holds {_list(counts)}; all together would mix held-out data into training: "
-            f"list the files to open, or choose {one}"
+            f"{where}: holds {_list(counts)}, by the words in their names; all together might mix "
+            f"held-out data into training: choose {one}, or list the files to open, if {first} is "
+            "not a split here"
         )
+    if len(counts) == 1:
+        raise SplitsError(f"{where}: holds only the split {_list(counts)}; choose {one}", names)
     found = f"{'several splits' if len(names) > 1 else 'a split'}: {_list(counts)}"
     raise SplitsError(
         f"{where}: holds {found}; choose one with {one}, or list the files to open",
@@ -106,20 +149,17 @@ def refuse(where: object, counts: Mapping[str, int], of: str = "") -> NoReturn:
     )
 
 
-def find(where: object, counts: Mapping[str, int], wanted: str) -> str:
-    """The split that is meant: by name, by another spelling, or the only one with that word."""
+def find(where: object, counts: Mapping[str, int], wanted: str) -> list[str]:
+    """The splits that are meant: the one of that name, or all whose names have that word."""
     if not isinstance(wanted, str):
         raise UsageError(f"split is {wanted!r:.60}; it must be a name such as 'train'")
+    if wanted and wanted in counts:
+        return [wanted]
     name, names = wanted.lower(), [name for name in counts if name]
     meant = _SPLITS.get(name)
-    for found in (
-        [each for each in names if each == wanted],
-        [each for each in names if each.lower() == name],
-        [each for each in names if meant and _SPLITS.get(each.lower()) == meant],
-        [each for each in names if meant and split_of(each) == meant],
-    ):
-        if len(found) == 1:
-            return found[0]
+    found = [each for each in names if each.lower() == name or (meant and split_of(each) == meant)]
+    if found:
+        return found
     hint = did_you_mean(name, [*names, *(word for word in _SPLITS if _SPLITS[word] in names)])
     raise UsageError(f"{where}: no split {wanted!r}; it holds {_list(counts)}{hint}")
 

@@ -93,7 +93,7 @@ def _of_split(source: str, paths: list[str], split: str | None) -> list[str]:
         splits = {"": [0]}
     else:
         start = len(_root(source)) + 1
-        splits = divide(path[start:] for path in paths)
+        splits = divide((path[start:] for path in paths), split)
     return [paths[number] for number in choose(source, splits, split, of=" of Source")]
 
 
