@@ -434,6 +434,17 @@ def test_clear_names_of_held_out_data_are_refused_beside_others(tmp_path, name):
         penstock.open(tmp_path)
 
 
+def test_verify_does_each_of_several_datasets_on_its_own(tmp_path, capsys):
+    by_name(tmp_path / "data" / "web")
+    tokens_in(tmp_path / "data" / "code" / "0.bin", 1)
+    for sources in ([f"{tmp_path}/data/*"], [f"{tmp_path}/data/web", f"{tmp_path}/data/code"]):
+        assert main(["verify", *sources]) == 0
+        printed = capsys.readouterr().out
+        assert printed.count("1 shard, ") == 3
+        assert "data/code\n" in printed
+        assert "split val" in printed
+
+
 def test_loss_masks_follow_the_split(tmp_path):
     by_name(tmp_path / "tokens")
     (tmp_path / "masks").mkdir()

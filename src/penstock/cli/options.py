@@ -93,19 +93,30 @@ def format_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def for_each_split(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
-    """Run a command that only looks at data; on a corpus with splits, on one after the other."""
+    """Run a command that only looks at data; on a corpus with splits, on one after the other.
+
+    Of several sources some may have splits and some not, so each is done on its own.
+    """
+    from penstock.opening import expand
+
     try:
         return run(options)
     except SplitsError as several:
-        if not several.names:
-            raise
         splits = several.names
+        sources = expand(options.data)
+        if not splits and not sources:
+            raise
     status = 0
-    for number, name in enumerate(splits):
-        print("\n" * (number > 0) + f"split {name}")
-        options.split = name
+    for number, name in enumerate(sources or splits):
+        own = argparse.Namespace(**vars(options))
+        print("\n" * (number > 0) + (name if sources else f"split {name}"))
         try:
-            status = max(status, run(options))
+            if sources:
+                own.data = [name]
+                status = max(status, for_each_split(own, run))
+            else:
+                own.split = name
+                status = max(status, run(own))
         except PenstockError as error:
             print(error)
             status = 1

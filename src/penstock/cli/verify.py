@@ -45,10 +45,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         checks = f"sizes and documents{some if any(with_checksum) else ''}"
     elif any(manifest.format != FORMAT for manifest in data.manifests) and is_decoded:
         checks += " of the copy that was decoded"
-    print(
-        f"{len(data.shards):,} shards, {data.num_records:,} records, {data.size_bytes:,} bytes: "
-        f"{checks} are right"
-    )
+    shards = f"{len(data.shards):,} shard{'' if len(data.shards) == 1 else 's'}"
+    print(f"{shards}, {data.num_records:,} records, {data.size_bytes:,} bytes: {checks} are right")
     return 0
 
 
