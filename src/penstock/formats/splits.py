@@ -39,11 +39,11 @@ _SPLITS = {
     for ending in ("", *_ENDINGS)
 }
 _ONLY_LAST = ("valid", "validate", *_SPELLINGS["eval"])
-_PASSED_OVER = {
-    *(*_ENDINGS, "of", "text", "document"),  # Megatron-LM's val_text_document.bin
-    *("bin", "npy", "ds", "parquet", "arrow", "arrows", "batch", "chnk"),
-    *("json", "jsonl", "ndjson", "txt", "md", "gz", "zst", "xz", "bz", "lz"),
-}
+_PASSED_OVER = (*_ENDINGS, "of", "text", "document")  # Megatron-LM's val_text_document.bin
+_SUFFIXES = re.compile(
+    r"(\.(bin|npy|ds|parquet|arrows?|batch|chnk|jsonl?|ndjson|txt|text|md|gz|zst|xz|bz2|lz4))+$",
+    re.IGNORECASE,
+)
 _CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"h[eo]ld[-_. ]out(?![^\W\d_])|[^\W\d_]+")
 # Numbered files differ in digits only, so most names need to be read once.
@@ -73,7 +73,8 @@ def _words(part: str) -> list[str]:
 def _is_clear(path: str) -> bool:
     """Whether a path that names a split does so in a place where other words seldom stand."""
     for part in path.split("/"):
-        words = [word for word in _words(part) if word not in _PASSED_OVER] or [""]
+        stem = _SUFFIXES.sub("", part)
+        words = [word for word in _words(stem) if word not in _PASSED_OVER] or [""]
         first, last = words[0], words[-1]
         names = {last} if len(words) == 1 or _SPLITS.get(last) != "dev" else set()
         names |= {first} if _SPLITS.get(first) != "dev" and first not in _ONLY_LAST else set()
