@@ -172,7 +172,11 @@ def fit(loader, steps, *, checkpoint=None, save_at=None, root=None, hook=None, v
             callbacks=[saver] if save_at else [],
             **options,
         )
-        trainer.fit(Module(), loader, val, ckpt_path=checkpoint, weights_only=False)
+        try:
+            trainer.fit(Module(), loader, val, ckpt_path=checkpoint, weights_only=False)
+        finally:
+            for each in (loader, val):
+                getattr(each, "close", lambda: None)()  # a trainer is garbage for long
     return seen if val is None else validated
 
 
@@ -222,8 +226,8 @@ def test_what_lightning_would_not_resume_or_not_repeat_is_refused(view):
 
 
 def test_a_loader_that_lightning_does_not_read_is_not_its_business(view):
-    side = make(view, endless=True)
-    assert len(fit(make(view), 10, hook=lambda: next(iter(side)))) == 10
+    with make(view, endless=True) as side:
+        assert len(fit(make(view), 10, hook=lambda: next(iter(side)))) == 10
 
 
 # Accelerate
