@@ -44,5 +44,5 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentError:
             choices = list(map(str, action.choices or ()))
             hint = did_you_mean(str(value), choices)
-            message = f"{value!r} is none of {', '.join(choices)}{hint}"
+            message = f"{value!r} is not one of {', '.join(choices)}{hint}"
             raise argparse.ArgumentError(action, message) from None

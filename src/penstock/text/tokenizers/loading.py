@@ -129,7 +129,7 @@ def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
     if pattern is None:
         if path.stem not in _PUBLISHED:
             raise UsageError(
-                f"{path}: ranks do not say how texts are split, and {path.stem!r} is none of "
+                f"{path}: ranks do not say how texts are split, and {path.stem!r} is not one of "
                 f"{', '.join(_PUBLISHED)}; put {CONFIG} beside it with "
                 f'{{"pattern": "…", "specials": {{"<|endoftext|>": 50256}}}}, where the pattern is '
                 f"a regular expression or one of {', '.join(PATTERNS)}"
