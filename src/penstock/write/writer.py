@@ -294,12 +294,18 @@ class Writer:
                 if self._open_shard is not None:
                     self._open_shard.discard()
                     self._open_shard = None
-                # An interrupt may have come after the manifest was renamed: then all is finished.
-                if not self._listed_in.exists():
-                    for path in self._own_files():
-                        path.unlink()
+                self._remove_own_files()
+            except BaseException:
+                self._remove_own_files()  # what an interrupt left would be in the next one's way
+                raise
             finally:
                 self._close()
+
+    def _remove_own_files(self) -> None:
+        # An interrupt may have come after the manifest was renamed: then all is finished.
+        if not self._listed_in.exists():
+            for path in self._own_files():
+                path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
