@@ -18,17 +18,6 @@ OTHER = random.Random(1).randbytes(3_000_000)
 HALF = len(BODY) // 2
 
 
-@pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def server():
-    with serving() as server:
-        yield server
-
-
 def sha256(body):
     return hashlib.sha256(body).hexdigest()
 

@@ -9,19 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.cli import main
 from penstock.errors import DatasetExistsError, FetchError, UsageError
-from tests.bad_server import serving
 from tests.test_fetch import BODY, OTHER, fetch, parts
-
-
-@pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def server():
-    with serving() as server:
-        yield server
 
 
 def answer(*headers, status="200 OK", body=b"hello"):
@@ -197,7 +185,7 @@ def test_a_limit_that_is_not_a_size_is_explained(tmp_path, capsys, size):
 
 def test_a_file_where_the_directory_should_be_is_said(tmp_path):
     (tmp_path / "out").write_bytes(b"")
-    with pytest.raises(DatasetExistsError, match="a file is in the way"):
+    with pytest.raises(DatasetExistsError, match="is a file, not a directory"):
         fetch("http://127.0.0.1:9/a", tmp_path / "out")
 
 

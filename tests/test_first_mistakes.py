@@ -84,7 +84,7 @@ def test_what_decode_takes_are_ids() -> None:
         ("tokenize a.txt --tokenizer bytes --out out --split-by url", "none is (--metadata)"),
         (
             "tokenize a.txt --tokenizer bytes --out a.csv",
-            "a file is in the way; choose another path",
+            "is a file, not a directory; choose another path",
         ),
         ("convert data out --to llmbatch", "(--seq-len, --batch-size)"),
         ("finish dat", "no such directory; did you mean 'data'?"),

@@ -236,7 +236,7 @@ def test_progress_tells_how_many_records_came(quick_path):
         ([1, 2, 3], r"record 3 is of shape \(3,\); it must be \(2,\)"),
         ([[1, 2]], r"record 3 is of shape \(1, 2\)"),
         (7, r"record 3 is of shape \(\)"),
-        ([[1], [1, 2]], "record 3 is no array"),
+        ([[1], [1, 2]], "record 3 is not an array"),
         ([1.0, 2.0], "record 3 is of float64; tokens must be integers"),
         ([True, False], "record 3 is of bool"),
         ([1, -1], "record 3: token 1 is -1; it must be from 0 to 4,294,967,295"),
@@ -301,7 +301,7 @@ def test_nothing_that_is_there_is_replaced(quick_path):
     for name in ("file", "full", "empty"):
         with pytest.raises(DatasetExistsError, match="is there already"):
             write_batch_file(quick_path / name, records, 1, 1, 0)
-    with pytest.raises(DatasetExistsError, match="a file is in the way"):
+    with pytest.raises(DatasetExistsError, match="is a file, not a directory"):
         write_batch_file(quick_path / "file" / "a", records, 1, 1, 0)
     for name in ("file", "full"):
         with pytest.raises(DatasetExistsError, match="is there already"):

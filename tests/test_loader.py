@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, StateError, UsageError
-from tests.conftest import no_reading_threads, wait_for_reading_threads, write
+from tests.conftest import has_reading_threads, no_reading_threads, write
 
 SEQ_LEN = 5
 
@@ -464,7 +464,7 @@ def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path,
 def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
     loader = penstock.Loader(data.windows(SEQ_LEN), 4)
     next(iter(loader))
-    wait_for_reading_threads(1)
+    assert has_reading_threads(1)
     loader.close()
     loader.close()
     assert no_reading_threads()
@@ -490,7 +490,7 @@ def test_threads_leave_the_consumer_a_processor(
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local_ranks)
     with penstock.Loader(data.windows(SEQ_LEN), 4) as loader:
         next(iter(loader))
-        wait_for_reading_threads(expected)
+        assert has_reading_threads(expected)
 
 
 @pytest.mark.usefixtures("no_thread_is_left")

@@ -288,10 +288,10 @@ BAD_LINES = {
     b'{"text": "x", "id": NaN}': "metadata or spans are no JSON: Out of range float values",
     b'{"text": "x", "id": "\\udfff"}': "metadata or spans are no JSON: 'utf-8' codec can't encode",
     b'{"text": "x", "spans": 3}': "spans are of type int, not a list",
-    b'{"text": "x", "spans": [[1, 2]]}': "span [1, 2] is no [start, end, payload]",
-    b'{"text": "x", "spans": [[2, 1, 0]]}': "span from 2 to 1 is no range of integers",
-    b'{"text": "x", "spans": [[0, 1.0, 0]]}': "span from 0 to 1.0 is no range of integers",
-    b'{"text": "x", "spans": [[true, 1, 0]]}': "span from True to 1 is no range",
+    b'{"text": "x", "spans": [[1, 2]]}': "span [1, 2] is neither [start, end, payload]",
+    b'{"text": "x", "spans": [[2, 1, 0]]}': "span from 2 to 1 is not a range of integers",
+    b'{"text": "x", "spans": [[0, 1.0, 0]]}': "span from 0 to 1.0 is not a range of integers",
+    b'{"text": "x", "spans": [[true, 1, 0]]}': "span from True to 1 is not a range",
     b'{"text":"x","spans":[[0,' + b"9" * 25 + b",0]]}": "span from 0 to 999999999",
 }
 

@@ -882,7 +882,7 @@ def test_what_is_there_is_not_touched(tmp_path, corpus):
     with pytest.raises(DatasetExistsError, match=r"is not empty \(notes.txt is there\)"):
         tokenize(tmp_path, "mine")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(DatasetExistsError, match="file: a file is in the way"):
+    with pytest.raises(DatasetExistsError, match="file: is a file, not a directory"):
         tokenize(tmp_path, "file")
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["notes.txt"]
 

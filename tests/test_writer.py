@@ -29,6 +29,15 @@ def quick_path():
         yield Path(path)
 
 
+ONE_SHARD = [
+    "00000.checksums",
+    "00000.documents",
+    "00000.stream",
+    "penstock.checksums",
+    "penstock.json",
+]
+
+
 def run_python(script, *arguments, **options):
     command = [sys.executable, "-c", script, *map(str, arguments)]
     return subprocess.run(
@@ -204,13 +213,7 @@ def test_metadata_of_every_record_can_be_found_again(tmp_path):
 
 def test_nothing_but_the_dataset_is_left_in_the_directory(tmp_path):
     write(tmp_path, [1], [2])
-    assert names_in(tmp_path) == [
-        "00000.checksums",
-        "00000.documents",
-        "00000.stream",
-        "penstock.checksums",
-        "penstock.json",
-    ]
+    assert names_in(tmp_path) == ONE_SHARD
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint16, np.uint64])
@@ -280,7 +283,7 @@ def test_finish_waits_for_no_living_writer_but_refuses(tmp_path):
 def test_finish_of_nothing_says_so(tmp_path):
     with pytest.raises(MissingDataError, match="no such directory"):
         penstock.finish(tmp_path / "absent")
-    with pytest.raises(MissingDataError, match="no part of a dataset here"):
+    with pytest.raises(MissingDataError, match="holds no finished parts to join"):
         penstock.finish(tmp_path)
 
 
@@ -344,13 +347,7 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_nothing_that_stays(tmp_pa
     write(tmp_path, [1, 2], [3])
     assert tokens_of(tmp_path) == [1, 2, 3]
     assert verify(penstock.open(tmp_path)) == []
-    assert names_in(tmp_path) == [
-        "00000.checksums",
-        "00000.documents",
-        "00000.stream",
-        "penstock.checksums",
-        "penstock.json",
-    ]
+    assert names_in(tmp_path) == ONE_SHARD
 
 
 def test_finished_parts_survive_the_death_of_another(tmp_path):

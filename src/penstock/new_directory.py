@@ -17,7 +17,9 @@ def new_directory(path: Path) -> Iterator[None]:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise DatasetExistsError(f"{path}: a file is in the way; choose another path") from None
+            raise DatasetExistsError(
+                f"{path}: is a file, not a directory; choose another path"
+            ) from None
         yield
     finally:
         with contextlib.suppress(OSError):  # of the first that is not empty

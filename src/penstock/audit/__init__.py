@@ -138,7 +138,7 @@ def audit_tokens(view: View) -> TokenReport:
     if isinstance(view, Windows):
         return TokenReport(num_records=num_records, num_inputs=len(view) * view.seq_len)
     if not isinstance(view, Packed | Documents):
-        raise UsageError(f"there is no audit of {type(view).__name__}")
+        raise UsageError(f"{type(view).__name__} cannot be audited")
     view.rows.check()
     pieces, row_first = view.rows.pieces, view.rows.row_first
     num_inputs, is_whole = tiling(pieces, row_first, view.seq_len, num_records)

@@ -108,7 +108,7 @@ def _read_npy_header(head: Head, text: bytes) -> tuple[tuple[int, ...], bool, np
     if not isinstance(kind, str) or not _NPY_TOKEN.fullmatch(kind):
         raise FormatError(f"{head.path}: holds {kind!r:.60}; tokens are little-endian integers")
     if not isinstance(shape, tuple) or not all(type(length) is int for length in shape):
-        raise FormatError(f"{head.path}: {shape!r:.60} is no shape of an array")
+        raise FormatError(f"{head.path}: {shape!r:.60} is not the shape of an array")
     return shape, bool(is_fortran), np.dtype(kind)
 
 

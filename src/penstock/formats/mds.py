@@ -109,7 +109,7 @@ def _check_entry(directory: Path, entry: Any) -> dict[str, Any]:
     """One shard of `index.json`, as far as it is used."""
     where = f"{directory}: index.json"
     if not isinstance(entry, dict) or entry.get("format") != "mds":
-        raise FormatError(f"{where}: {entry!r:.60} is no shard of MDS")
+        raise FormatError(f"{where}: {entry!r:.60} does not describe a shard")
     names, encodings, sizes = (
         entry.get(f"column_{key}") for key in ("names", "encodings", "sizes")
     )
@@ -121,7 +121,7 @@ def _check_entry(directory: Path, entry: Any) -> dict[str, Any]:
     if not all(size is None or (type(size) is int and 0 < size < _MAX_BYTES) for size in sizes):  # type: ignore[union-attr]
         raise FormatError(f"{where}: {sizes!r:.60} are no sizes of columns")
     if type(entry.get("samples")) is not int or not 0 < entry["samples"] < _MAX_BYTES:
-        raise FormatError(f"{where}: {entry.get('samples')!r:.60} is no number of samples")
+        raise FormatError(f"{where}: {entry.get('samples')!r:.60} is not a number of samples")
     compression = entry.get("compression")
     stored = entry.get("raw_data" if compression is None else "zip_data")
     for file in (stored, entry.get("raw_data")):

@@ -136,7 +136,10 @@ def token_type(head: Head) -> str | None:
         sample = np.concatenate((start, sample))  # the middle may be padding
     fours = sample.reshape(-1, 4)
     is_sign = (fours == 0) | (fours == 0xFFFF)  # as the upper half of a small number is
-    has_large = len(fours) >= _MIN_SAMPLES and _share_of_small(fours[:, 0]) < 0.9
+    # Ids of characters or bytes stay below 256: every other one may well be small by chance.
+    has_large = (
+        len(fours) >= _MIN_SAMPLES and np.count_nonzero(fours[:, 0] >= 256) > len(fours) / 10
+    )
     is_upper = is_sign.all(axis=0)
     if has_large:  # a few may be damaged
         is_upper = np.array([_share_of_small(fours[:, column]) > 0.99 for column in range(4)])

@@ -1,4 +1,4 @@
-"""What every format answers with: shards, and where their records, documents and metadata lie.
+"""What a format says of its files: shards, and where their records, documents and metadata lie.
 
 The kinds of files are named after the suffixes that they have in our own format. A foreign file
 takes the place of one of them, and says what is different about it: a header, padding between

@@ -102,7 +102,7 @@ def fields_from_json(value: Any) -> np.dtype[Any]:
     try:
         fields = np.dtype(members)
     except (TypeError, ValueError, SyntaxError) as error:
-        raise FormatError(f"fields: {value!r} is no NumPy record ({error})") from None
+        raise FormatError(f"fields: {value!r} is not a NumPy record type ({error})") from None
     problem = fields_problem(fields)
     if problem:
         raise FormatError(f"fields: {problem}")

@@ -24,7 +24,7 @@ def check_caller(*, endless: bool) -> bool:
     That is so for Lightning's validation, which leaves epochs early, as for its sanity check.
     """
     if _FETCHER not in sys.modules and _ACCELERATE not in sys.modules:
-        return False  # without torch there is none of them
+        return False  # all of these frameworks import torch
     is_wrapped = is_stateful = False
     for frame in _frames():
         module = frame.f_globals.get("__name__", "")

@@ -34,7 +34,7 @@ def _cut(shard: Shard, manifest: Manifest, bos_id: int | None, eos_id: int | Non
     assert mark is not None
     dtype = manifest.fields[TOKEN]
     if not np.iinfo(dtype).min <= mark <= np.iinfo(dtype).max:
-        raise UsageError(f"{mark:,} is no {dtype}, which the tokens are")
+        raise UsageError(f"{mark:,} is outside of {dtype}, the type of the tokens")
     file = shard.files[STREAM]
     identity = read_head(shard.path(STREAM), 1).identity
     source = _Marks(file.path, identity, file.first_byte, shard.num_records, dtype, mark, is_start)

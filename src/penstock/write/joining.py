@@ -43,7 +43,7 @@ def join_parts(directory: Path, parts: int | None) -> None:
             for part in range(len(found) if parts is None else parts)
         ]
         if not found:
-            raise MissingDataError(f"{directory}: there is no part of a dataset here to finish")
+            raise MissingDataError(f"{directory}: holds no finished parts to join")
         if found != expected:
             missing = [path.name for path in expected if path not in found]
             surplus = [path.name for path in found if path not in expected]

@@ -175,7 +175,7 @@ def _as_tokens(record: ArrayLike, seq_len: int, number: int) -> NDArray[Any]:
     try:
         array = np.asarray(record)
     except ValueError as error:  # lists of unequal length
-        raise UsageError(f"record {number:,} is no array ({error})") from None
+        raise UsageError(f"record {number:,} is not an array ({error})") from None
     if array.shape != (seq_len,):
         raise UsageError(f"record {number:,} is of shape {array.shape}; it must be ({seq_len},)")
     if array.dtype != _TOKEN:

@@ -24,7 +24,7 @@ def record_type(
     try:
         record: np.dtype[Any] = np.dtype(fields)
     except (TypeError, ValueError, SyntaxError) as error:
-        raise UsageError(f"fields: {fields!r} is no NumPy record ({error})") from None
+        raise UsageError(f"fields: {fields!r} is not a NumPy record type ({error})") from None
     if not record.names:
         record = np.dtype([(TOKEN, record)])
     if with_metadata and METADATA_ID not in (record.names or ()):

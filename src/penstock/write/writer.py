@@ -365,8 +365,8 @@ class Writer:
         leftovers = self._own_files()
         if leftovers and not somebody_died:
             raise DatasetExistsError(
-                f"{leftovers[0]}: is in the way and belongs to no dataset; remove it, or choose "
-                "another path"
+                f"{leftovers[0]}: is there already and belongs to no dataset; remove it, or "
+                "choose another path"
             )
         for path in leftovers:
             path.unlink()

@@ -96,7 +96,7 @@ def _resume(loader: FileLoader, state: dict[str, Any]) -> None:
         raise StateError(f"state is {state!r:.60}, and has to be a dict, which is kept up to date")
     for name in _COUNTS:
         if type(state.setdefault(name, 0)) is not int or state[name] < 0:
-            raise StateError(f"{name} in the state is {state[name]!r:.60}, which is no count")
+            raise StateError(f"{name} in the state is {state[name]!r:.60}, not a count")
     if STATE_KEY in state:
         loader.load_state_dict(state[STATE_KEY])
     elif any(state[name] for name in _COUNTS):

@@ -36,7 +36,7 @@ def resume(loader: RowGroupLoader, state: State | None) -> None:
 def _start_near(loader: RowGroupLoader, pq_idx: Any, rg_idx: Any, epoch: Any) -> None:
     for name, value, least in (("pq_idx", pq_idx, 0), ("rg_idx", rg_idx, 0), ("epoch", epoch, 1)):
         if type(value) is not int or value < least:
-            raise StateError(f"{name} in resume_state_dict is {value!r:.60}, which is no count")
+            raise StateError(f"{name} in resume_state_dict is {value!r:.60}, not a count")
     num_files = len(loader.source.files)
     if pq_idx >= num_files:
         raise StateError(

@@ -271,7 +271,7 @@ def _count(place: Place, plan: Plan) -> Statistics:
 
 
 def _refuse_empty(place: Place, plan: Plan) -> None:
-    """Refuse to make a dataset without tokens, and leave nothing that would be in the way."""
+    """Refuse to make a dataset without tokens, and remove what was begun."""
     sums = _count(place, plan)
     if sums.tokens == 0:
         place.remove_parts(plan)

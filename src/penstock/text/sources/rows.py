@@ -194,10 +194,10 @@ def _as_span(value: Any) -> Span:
         start, end, payload = value
     else:
         raise BadValueError(
-            f"span {value!s:.60} is no [start, end, payload], nor an object of them"
+            f"span {value!s:.60} is neither [start, end, payload] nor an object with these keys"
         )
     if type(start) is not int or type(end) is not int or not 0 <= start <= end < 1 << 63:
-        raise BadValueError(f"span from {start!s:.30} to {end!s:.30} is no range of integers")
+        raise BadValueError(f"span from {start!s:.30} to {end!s:.30} is not a range of integers")
     return start, end, payload
 
 

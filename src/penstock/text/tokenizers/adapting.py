@@ -124,7 +124,9 @@ class AskedTokenizer:
         try:
             ids = np.fromiter(chain.from_iterable(documents), np.uint32, ends[-1])
         except (OverflowError, ValueError, TypeError) as error:
-            raise FormatError(f"{self.name}.encode gave what is no token id: {error}") from None
+            raise FormatError(
+                f"{self.name}.encode returned something other than token ids: {error}"
+            ) from None
         return ids, ends
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:

@@ -136,7 +136,7 @@ def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
             )
         pattern, specials = _PUBLISHED[path.stem]
     if not isinstance(pattern, str):
-        raise FormatError(f"{path.with_name(CONFIG)}: the pattern {pattern!r:.60} is no string")
+        raise FormatError(f"{path.with_name(CONFIG)}: the pattern {pattern!r:.60} is not a string")
     _check_specials(specials, tokens, path)
     known = find_pattern(pattern)
     vocabulary = Vocabulary(
@@ -209,7 +209,7 @@ def _marks(specials: dict[str, int], config: dict[str, Any]) -> tuple[int | None
         named = config.get(key)
         named = named.get("content") if isinstance(named, dict) else named
         if named is not None and (not isinstance(named, str) or named not in specials):
-            raise FormatError(f"{CONFIG}: {key} is {named!r}, which is no special token")
+            raise FormatError(f"{CONFIG}: {key} is {named!r}, which is not a special token")
         names = (named,) if named is not None else usual if key not in config else ()
         marks.append(next((specials[name] for name in names if name in specials), None))
     return marks[0], marks[1]

@@ -96,7 +96,7 @@ def _specials(found: Mapping[str, Any], name: str) -> dict[str, int]:
     by_id: dict[int, str] = {}
     for token in added if isinstance(added, list) else [added]:
         if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-            raise FormatError(f"{name}: {excerpt(token)} is no added token")
+            raise FormatError(f"{name}: {excerpt(token)} is not an added token")
         content = token["content"]
         if token.get("special") is not True:
             _refuse(name, f"the added token {excerpt(content)} is looked for in texts")

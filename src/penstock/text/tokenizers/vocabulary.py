@@ -77,7 +77,7 @@ def _enter_line(by_id: dict[int, bytes], line: bytes) -> None:
             "tiktoken ranks?"
         ) from None
     if not rank.isdigit() or len(rank) > 10:  # a number of any length takes any time to read
-        raise FormatError(f"{excerpt(rank)} is no id")
+        raise FormatError(f"{excerpt(rank)} is not an id")
     enter(by_id, int(rank), token)
 
 
