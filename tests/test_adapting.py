@@ -228,7 +228,7 @@ def test_wrong_answers_are_errors_that_say_so():
     many = SimpleNamespace(encode=lambda texts: [answers.get(text, []) for text in texts])
     tokenizer = adapt(many)
     for text in ("big", "low"):
-        with pytest.raises(FormatError, match="no token id"):
+        with pytest.raises(FormatError, match="other than token ids"):
             ids_of(tokenizer, [text])
     short = adapt(SimpleNamespace(encode=lambda texts: [[1]] * min(len(texts), 5)))
     with pytest.raises(FormatError, match="gave 5 lists of ids for 6 texts"):

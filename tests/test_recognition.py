@@ -175,6 +175,7 @@ def test_any_file_may_be_read_as_bytes(tmp_path):
 
 
 @given(st.binary(max_size=600), st.sampled_from(sorted(KINDS)))
+@example(b"MMIDIDX\0\0", "ArrayRecord")
 def test_no_start_of_a_file_breaks_recognition(tmp_path_factory, noise, kind):
     path, content = tmp_path_factory.getbasetemp() / "any.bin", KINDS[kind][0]
     for some in (noise, content[: len(noise)], content[:30] + noise):

@@ -365,7 +365,7 @@ def test_mistakes_are_answered(tmp_path, gpt2):
         load_tokenizer(tmp_path / "mine.tiktoken")
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<|none|>"}')
     (tmp_path / "tokenizer.json").write_text(gpt2.read_text())
-    with pytest.raises(FormatError, match="no special token"):
+    with pytest.raises(FormatError, match="not a special token"):
         load_tokenizer(tmp_path)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import FormatError
+from penstock.errors import FormatError, MissingDataError
 from penstock.formats.files import (
     MOST,
     Head,
@@ -53,7 +53,7 @@ _CHUNK = 1 << 20
 
 def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
     """Check the index of `X.bin` (or `X.idx`) against its own size and that of the tokens."""
-    head, tokens = read_head(path.with_suffix(".idx")), read_head(path.with_suffix(".bin"))
+    head, tokens = _read_pair(path)
     if head.start.startswith(_OLDER):
         raise FormatError(
             f"{head.path}: is an older index of fairseq; binarize again with --dataset-impl mmap"
@@ -109,6 +109,14 @@ def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
     if not by_sequence and num_sequences != num_starts - 1:
         unread = (*unread, "sequences within documents")
     return Manifest(fields, None, {}, None, None, (shard,), kind, unread=unread)
+
+
+def _read_pair(path: Path) -> tuple[Head, Head]:
+    """Read the starts of `X.idx` and `X.bin`; an error about a missing one names the other."""
+    try:
+        return read_head(path.with_suffix(".idx")), read_head(path.with_suffix(".bin"))
+    except MissingDataError as error:
+        raise MissingDataError(f"{error}; Megatron-LM needs it beside {path}") from None
 
 
 def _is_fairseq(head: Head) -> bool:
