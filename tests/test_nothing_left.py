@@ -110,6 +110,31 @@ def test_a_plan_with_a_finished_task_is_not_replaced(tmp_path, out):
         tokenize(lines, out, add="none", task_bytes=100)
 
 
+class KilledInWorkers:
+    """A tokenizer of bytes that ends a worker process at the text "kill", as a lack of memory does."""
+
+    eos_id = 256
+
+    def __init__(self):
+        self._pid = os.getpid()
+
+    def encode(self, text):
+        if os.getpid() != self._pid and text == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return list(text.encode())
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": 1}, {"shuffle": 1, "val_fraction": 0.5}])
+def test_killed_workers_leave_nothing_that_stands_in_the_way(tmp_path, out, options):
+    corpus = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path in corpus:
+        path.write_text("a line\n" * 30_000 + "kill\n")
+    options |= {"task_bytes": 300_000, "workers": 2}
+    with pytest.raises(PenstockError, match="ended by SIGKILL.*; 0 of 2 tasks are done"):
+        penstock.tokenize(corpus, KilledInWorkers(), out, **options)
+    assert tokenize(corpus, out, **options).documents == 60_002
+
+
 EMPTY = {
     "no bytes": ("a.txt", ""),
     "no rows": ("a.jsonl", "\n\n"),

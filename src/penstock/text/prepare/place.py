@@ -174,6 +174,8 @@ class Place:
                     path.unlink()
             with contextlib.suppress(OSError):  # `out` itself, or what is not ours is in it
                 parts.rmdir()
+        with contextlib.suppress(OSError):
+            self.unshuffled.rmdir()
 
     def _store_tokenizer(self, files: Mapping[str, str]) -> None:
         directory = self.tasks / _TOKENIZER
