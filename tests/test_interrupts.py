@@ -1,6 +1,8 @@
 """Real SIGINTs at random moments, caught as a notebook does, and the run goes on."""
 
+import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.formats import files
 
 NUM_ROWS = 500
 
@@ -253,3 +256,32 @@ loader.close()
 """
     command = [sys.executable, "-c", child, str(tmp_path / "data")]
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file")  # Python closes one that is not in use yet
+def test_an_interrupt_while_a_file_is_opened_leaves_no_descriptor(numbered):
+    def is_opened(last):
+        """Open, and interrupt at the n-th instruction of the module that opens files."""
+        instructions, tracing = itertools.count(), sys.gettrace()
+
+        def trace(frame, event, arg):
+            frame.f_trace_opcodes = frame.f_code.co_filename == files.__file__
+            if event == "opcode" and next(instructions) == last:
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            penstock.open(numbered)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            sys.settrace(tracing)
+        return True
+
+    before = set(os.listdir("/proc/self/fd"))
+    for last in itertools.count():
+        if is_opened(last):
+            break
+        assert set(os.listdir("/proc/self/fd")) <= before
+    assert last > 50

@@ -37,22 +37,18 @@ class Head:
 def open_regular(path: str | Path) -> Iterator[io.FileIO]:
     """Open a file that is there and regular; whatever fails while it is open is told of it."""
     try:
-        with io.FileIO(path, opener=_open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise FormatError(f"{path}: is not a regular file")
+        # Asked before it is opened, where a pipe would wait for a writer. An opener with O_NONBLOCK
+        # would lose the descriptor if it is interrupted.
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 (it may be a string)
+            raise FormatError(f"{path}: is not a regular file")
+        with io.FileIO(path) as file:
             yield file
     except PenstockError:
         raise
     except FileNotFoundError:
         raise MissingDataError(f"{path}: missing") from None
-    except IsADirectoryError:
-        raise FormatError(f"{path}: is not a regular file") from None
     except OSError as error:
         raise ReadError(error.errno, f"{path}: {error.strerror or error}") from None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # what is a pipe must not wait for a writer
 
 
 def read_head(path: Path, num_bytes: int = 4096) -> Head:

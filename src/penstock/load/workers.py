@@ -65,7 +65,7 @@ class Epoch(NamedTuple):
         return self.end if self.begun and self.is_over else None
 
 
-_boards: "weakref.WeakSet[Board]" = weakref.WeakSet()
+_boards = list["weakref.ref[Board]"]()  # not a WeakSet, whose callbacks would swallow a Ctrl-C
 
 
 class Board:
@@ -79,7 +79,7 @@ class Board:
         self._num_resets = num_resets
         if fd is not None:
             self._keep(fd)
-        _boards.add(self)
+        _remember(self)
 
     def _keep(self, fd: int) -> None:
         self._fd, self._pid = fd, os.getpid()
@@ -181,9 +181,18 @@ class Board:
         return _reopen, (reduction.DupFd(self.prepare()), self._num_resets)
 
 
+def _remember(board: Board) -> None:
+    for gone in [each for each in _boards if each() is None]:
+        with contextlib.suppress(ValueError):  # another thread was faster
+            _boards.remove(gone)
+    _boards.append(weakref.ref(board))
+
+
 def _prepare_all() -> None:
-    for board in list(_boards):
-        board.prepare()
+    for each in list(_boards):
+        board = each()
+        if board is not None:
+            board.prepare()
 
 
 os.register_at_fork(before=_prepare_all)
