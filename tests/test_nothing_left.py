@@ -111,7 +111,7 @@ def test_a_plan_with_a_finished_task_is_not_replaced(tmp_path, out):
 
 
 class KilledInWorkers:
-    """A tokenizer of bytes that ends a worker process at the text "kill", as a lack of memory does."""
+    """A tokenizer of bytes that kills a worker process at the text "kill"."""
 
     eos_id = 256
 
@@ -129,8 +129,8 @@ def test_killed_workers_leave_nothing_that_stands_in_the_way(tmp_path, out, opti
     corpus = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for path in corpus:
         path.write_text("a line\n" * 30_000 + "kill\n")
-    options |= {"task_bytes": 300_000, "workers": 2}
-    with pytest.raises(PenstockError, match="ended by SIGKILL.*; 0 of 2 tasks are done"):
+    options = options | {"task_bytes": 300_000, "workers": 2}
+    with pytest.raises(PenstockError, match=r"ended by SIGKILL.*; 0 of 2 tasks are done"):
         penstock.tokenize(corpus, KilledInWorkers(), out, **options)
     assert tokenize(corpus, out, **options).documents == 60_002
 
