@@ -1,5 +1,6 @@
 """Real processes: forked, spawned, interrupted, killed, run by torchrun and by DataLoader."""
 
+import copy
 import json
 import multiprocessing
 import os
@@ -13,10 +14,12 @@ from itertools import islice
 
 import pytest
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import penstock
 from penstock.errors import StateError, UsageError
 from tests.conftest import write
+from tests.test_live_threads import wait_until
 
 
 def inputs(batches):
@@ -209,6 +212,88 @@ def test_epochs_of_workers_differ_even_if_torch_is_seeded_for_each(data):
         assert inputs(wrapped) == inputs(epochs)
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("make", [DataLoader, StatefulDataLoader])
+def test_an_epoch_that_is_left_before_its_last_batch_is_noticed(data, make):
+    loader = make_loader(data)
+    wrapped = make(loader, batch_size=None, num_workers=1)
+    batches = iter(wrapped)
+    assert len(inputs(islice(batches, len(loader) - 1))) == len(loader) - 1
+    wait_until(lambda: loader._board.read().is_over)  # the worker reads ahead
+    del batches
+    with pytest.raises(UsageError, match="was left early"):
+        next(iter(wrapped))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_epoch_that_is_left_after_its_last_batch_was_whole(data, method):
+    expected, loader = make_loader(data), make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context=method)
+    for _ in range(2):
+        batches = iter(wrapped)
+        assert inputs(islice(batches, len(loader))) == inputs(expected)
+        wait_until(lambda: loader._board.read().is_over)
+
+
+def test_another_data_loader_within_the_last_steps_does_no_harm(data):
+    expected = make_loader(data)
+    wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2)
+    for _ in range(2):
+        batches = iter(wrapped)
+        got = inputs(islice(batches, len(expected) - 2))
+        assert len(list(DataLoader(range(3), num_workers=1))) == 3
+        assert got + inputs(batches) == inputs(expected)
+
+
+def test_a_copied_loader_goes_its_own_way(data):
+    first = make_loader(data)
+    second = copy.copy(first)
+    epoch = inputs(make_loader(data))
+    for loader in (second, first):
+        assert inputs(DataLoader(loader, batch_size=None, num_workers=1)) == epoch
+    assert "read by workers" in repr(first)
+
+
+def test_a_forked_child_knows_its_position_while_workers_move_the_parents_loader(data):
+    loader = make_loader(data)
+    inputs(islice(loader, 3))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reader, 1)
+        os._exit(loader.position)
+    loader.set_epoch(1)
+    inputs(DataLoader(loader, batch_size=None, num_workers=1))
+    os.write(writer, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 12
+    os.close(reader)
+    os.close(writer)
+
+
+def test_set_epoch_after_the_last_batch_of_it_was_saved_leaves_nothing_of_it(data):
+    loader = make_loader(data)
+    epochs = [inputs(loader), inputs(loader)]
+    loader.set_epoch(0)
+    batches = iter(loader)
+    inputs(islice(batches, len(loader)))
+    state = loader.state_dict()
+    restored = make_loader(data)
+    restored.load_state_dict(state)
+    for expected in ([], epochs[1]):
+        restored.set_epoch(0 if not expected else 1)
+        assert inputs(restored) == expected
+    restored.load_state_dict(state)
+    restored.set_epoch(0)
+    with pytest.raises(UsageError, match=r"saved at the end of its epoch.*set_epoch\(1\)"):
+        next(iter(DataLoader(restored, batch_size=None, num_workers=1)))
+
+
+def test_set_epoch_needs_epochs_of_a_step(data):
+    loader = penstock.Loader(data.windows(5), len(data.windows(5)) + 1, tail="wrap")
+    with pytest.raises(UsageError, match="leave out set_epoch"):
+        loader.set_epoch(1)
+
+
 def test_batches_of_batches_are_refused(data):
     for workers in (0, 1):
         with pytest.raises(UsageError, match=r"DataLoader\(loader, batch_size=None\)"):
@@ -262,12 +347,15 @@ def test_numpy_batches_pass_through_torch_data_loader(data):
     assert inputs(DataLoader(loader, batch_size=None)) == inputs(make_loader(data))
 
 
-def test_persistent_workers_go_on_with_the_next_epoch(data):
+def test_persistent_workers_go_on_with_the_epoch_that_they_are_told(data):
     loader = penstock.Loader(data.windows(5), 7, tail="wrap")
     own = [inputs(loader), inputs(loader), inputs(loader)]
-    loader.set_epoch(0)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
-    assert [inputs(wrapped), inputs(wrapped), inputs(wrapped)] == own
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        assert inputs(wrapped) == own[epoch]
+    with pytest.raises(UsageError, match=r"call loader.set_epoch\(…\) before every epoch"):
+        next(iter(wrapped))
     loader.close()
 
 

@@ -131,8 +131,13 @@ def test_the_state_of_workers_refuses_another_size_of_steps(view):
 # Lightning
 
 
-def fit(loader, steps, *, checkpoint=None, save_at=None, root=None, hook=None, val=None, **options):
-    """Rows that a module has seen, by epoch and number of the batch."""
+def fit(
+    loader, steps=-1, *, checkpoint=None, save_at=None, root=None, hook=None, val=None, **options
+):
+    """Rows that a module has seen, by epoch and number of the batch.
+
+    A checkpoint is saved to `root`: at the end of the last epoch, or every `save_at` steps.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import lightning
@@ -162,14 +167,13 @@ def fit(loader, steps, *, checkpoint=None, save_at=None, root=None, hook=None, v
         saver = ModelCheckpoint(dirpath=root, filename="saved", every_n_train_steps=save_at)
         trainer = lightning.Trainer(
             max_steps=steps,
-            max_epochs=-1,
             accelerator="cpu",
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            enable_checkpointing=save_at is not None,
-            callbacks=[saver] if save_at else [],
-            **options,
+            enable_checkpointing=root is not None,
+            callbacks=[saver] if root else [],
+            **{"max_epochs": -1} | options,
         )
         try:
             trainer.fit(Module(), loader, val, ckpt_path=checkpoint, weights_only=False)
@@ -193,6 +197,36 @@ def test_lightning_takes_the_steps_of_an_epoch_and_resumes_in_its_middle(
         checkpoint = tmp_path / "saved.ckpt"
         assert fit(make_loader(), 100, checkpoint=checkpoint) == expected[stop:]
         checkpoint.unlink()
+
+
+@pytest.mark.parametrize("kind", ["tokens", "text"])
+def test_lightning_goes_on_after_a_checkpoint_of_the_end_of_an_epoch(view, text, tmp_path, kind):
+    def make_loader():
+        return make(view) if kind == "tokens" else make_text(text)
+
+    expected = fit(make_loader(), max_epochs=3)
+    for num_epochs in (1, 2):
+        fit(make_loader(), root=tmp_path, max_epochs=num_epochs)
+        checkpoint = tmp_path / "saved.ckpt"
+        found = fit(make_loader(), checkpoint=checkpoint, max_epochs=3)
+        assert found == expected[num_epochs * STEPS :]
+        # The state of the checkpoint is for the first epoch after it.
+        found = fit(
+            make_loader(),
+            checkpoint=checkpoint,
+            max_epochs=num_epochs + 1,
+            reload_dataloaders_every_n_epochs=1,
+        )
+        assert found == expected[num_epochs * STEPS :][:STEPS]
+        checkpoint.unlink()
+
+
+@pytest.mark.parametrize("kind", ["tokens", "text"])
+def test_lightning_goes_on_where_it_left_an_epoch(view, text, kind):
+    loader = make(view) if kind == "tokens" else make_text(text)
+    expected = inputs(loader)[:30]
+    loader = make(view) if kind == "tokens" else make_text(text)
+    assert [rows for _, _, rows in fit(loader, max_epochs=3, limit_train_batches=10)] == expected
 
 
 def refusal(*arguments, **options):

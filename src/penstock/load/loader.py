@@ -168,6 +168,8 @@ class Loader(Closable):
         self._has_to_agree = self._checks_ranks = check_ranks
         self._board = Board()
         self._num_iterations, self._has_jumped = 0, False  # as a worker
+        self._is_restored = False  # a state was loaded, and nothing has been read since
+        self._rest_is_empty = False  # of the epoch that `set_epoch` then asked for
         self._walk = self._new_walk()
 
     def _new_walk(self) -> Walk:
@@ -183,25 +185,33 @@ class Loader(Closable):
     @one_line
     def __repr__(self) -> str:
         plan = self.plan
+        is_moved = find_worker() is None and self._board.read().begun
+        place = "read by workers" if is_moved else f"at position {self._walk.position:,}"
         return (
             f"of {plan.batch_size:,} rows on rank {plan.rank} of {plan.ranks}, seed "
-            f"{self.order.seed}, at position {self.position:,}; {self.view!r}"
+            f"{self.order.seed}, {place}; {self.view!r}"
         )
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch from the current position; with `endless`, all of them."""
-        begins_epoch = check_caller(endless=self.plan.endless)
+        expected = check_caller(self, endless=self.plan.endless)
         worker = find_worker()
         if worker is not None:
             return self._iterate_as_worker(worker)
         self._refuse_if_workers_moved()
         self._board.leave()
-        if begins_epoch and not self.plan.endless and self.remaining < len(self):
+        if expected.state is not None:
+            self.load_state_dict(expected.state)
+        if expected.begins_epoch and not self.plan.endless and self.remaining < len(self):
             self._walk.jump_to(self.plan.end_of_epoch(self._walk.position))
         if self._has_to_agree:
             self._compare_with_other_ranks()
         self._walk.take_every(1, skip=0)
-        return Iteration(self._walk)
+        iteration = Iteration(self._walk)
+        if self._rest_is_empty:
+            iteration.load_state_dict({"end": self._walk.position})
+        self._is_restored = self._rest_is_empty = False
+        return iteration
 
     def _compare_with_other_ranks(self) -> None:
         plan = self.plan
@@ -217,6 +227,10 @@ class Loader(Closable):
 
     def _iterate_as_worker(self, worker: Worker) -> Iterator[Batch]:
         is_first, has_jumped = not self._num_iterations, self._has_jumped
+        if self._rest_is_empty:
+            epoch = self._walk.position // self.plan.num_samples
+            what = f"the state was saved at the end of its epoch; call loader.set_epoch({epoch})"
+            return FailedIteration(UsageError(what))
         try:
             start = self._board.begin(worker, is_first=is_first, has_jumped=has_jumped)
         except UsageError as error:
@@ -279,11 +293,13 @@ class Loader(Closable):
         if type(position) is not int or not 0 <= position < _MAX_POSITION:
             raise StateError(f"position is {position!r}, not a count of samples")
         self._jump_to(self.plan.settle(position))
+        self._is_restored = True
 
     def _jump_to(self, position: int) -> None:
         self._walk.jump_to(position)
         self._has_to_agree = self._checks_ranks
         self._has_jumped = find_worker() is not None
+        self._is_restored = self._rest_is_empty = False
         if not self._has_jumped:
             self._board.reset(position)
 
@@ -295,13 +311,21 @@ class Loader(Closable):
         """Begin this epoch, unless the loader stands in it already.
 
         Iterating goes from epoch to epoch by itself. To call this before every one, as torch's
-        samplers need it, does no harm: after `load_state_dict` in mid-epoch the rest still comes.
+        samplers need it, does no harm: after `load_state_dict` the rest of the epoch still comes,
+        which is empty if the state was saved after its last batch.
         """
         start = self.plan.start_of_epoch(integer("epoch", epoch, 0, 1 << 40))
+        if self.plan.num_samples < self.plan.step_size and self.plan.tail == "wrap":
+            raise UsageError(
+                f"an epoch of {self.plan.num_samples:,} samples is less than one step of "
+                f"{self.plan.step_size:,} rows, and with tail='wrap' a step has several; use "
+                "tail='keep', smaller batches, or leave out set_epoch"
+            )
         here = self._board.read().end_if_over  # of workers, while this loader did not move
         if here is None:
             here = self._walk.position
-        if self.plan.settle(here) // self.plan.num_samples == epoch:
+        self._rest_is_empty = self._is_restored and here == self.plan.start_of_epoch(epoch + 1)
+        if self._rest_is_empty or self.plan.settle(here) // self.plan.num_samples == epoch:
             start = here
         if start != self._walk.position or self._board.read().begun:
             self._jump_to(start)
@@ -364,11 +388,12 @@ class Loader(Closable):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
-        check_caller(endless=self.plan.endless)
+        check_caller(self, endless=self.plan.endless)
         if get_spawning_popen() is None:
             self._refuse_if_workers_moved()
         settings = {key: value for key, value in self.__dict__.items() if key != "_walk"}
-        return settings | {"position": self._walk.position}
+        board = Board() if get_spawning_popen() is None else self._board
+        return settings | {"position": self._walk.position, "_board": board}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         position = state.pop("position")

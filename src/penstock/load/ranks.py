@@ -24,7 +24,8 @@ def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
     except ValueError:
         raise UsageError(
             f"RANK is {values[0]!r} and WORLD_SIZE is {values[1]!r} in the environment; both must "
-            "be numbers, or pass rank= and ranks="
+            "be numbers, or pass rank= and ranks= (under Lightning, make the loader in "
+            "train_dataloader(), where the ranks are known)"
         ) from None
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from tempfile import TemporaryFile
+from types import FrameType
 from typing import Any, NamedTuple, Self
 
 from penstock.errors import StateError, UsageError
@@ -53,6 +54,10 @@ class Epoch(NamedTuple):
     begun: tuple[int, ...] = ()
     """numbers of workers"""
     ended: tuple[int, ...] = ()
+    num_steps: int = 0
+    """read by the workers that have ended"""
+    has_arrived: bool = False
+    """whether the DataLoader had handed out all of these when the next workers were started"""
 
     @property
     def is_over(self) -> bool:
@@ -76,7 +81,7 @@ class Board:
 
     def __init__(self, fd: int | None = None, num_resets: int = 0) -> None:
         self._fd: int | None = None
-        self._num_resets = num_resets
+        self._num_resets, self._at_fork = num_resets, Epoch()
         if fd is not None:
             self._keep(fd)
         _remember(self)
@@ -87,25 +92,38 @@ class Board:
 
     def prepare(self) -> int:
         """Make the file, which only a process needs that is about to be copied."""
-        if self._fd is not None and self._pid != os.getpid() and find_worker() is None:
-            self._fd = None  # of the process that this one was forked from
+        if self._is_forked():
+            self._fd = None
         if self._fd is None:
             with TemporaryFile() as file:
                 fd = os.dup(file.fileno())
             _write(fd, Epoch(self._num_resets))
             self._keep(fd)
         assert self._fd is not None
+        self._at_fork = self.read()
         return self._fd
 
+    def note_arrival(self) -> None:
+        """Note whether all that workers have read has arrived, while the next ones are started."""
+        with self._locked() as fd:
+            epoch = _read(fd)
+            _write(fd, epoch._replace(has_arrived=_has_handed_out(epoch)))
+
+    def _is_forked(self) -> bool:
+        """Whether the file is that of the process which the user forked this one from."""
+        return self._fd is not None and self._pid != os.getpid() and find_worker() is None
+
     def read(self) -> Epoch:
-        """What is written here."""
+        """What is written here, or was when the user forked this process."""
+        if self._is_forked():
+            return self._at_fork
         with self._locked() as fd:
             return _read(fd)
 
     def reset(self, position: int) -> None:
         """Have workers that live on start from a position next."""
-        if self._fd is not None and self._pid != os.getpid():
-            self._fd = None  # a process that the user forked: its copy goes its own way
+        if self._is_forked():
+            self._fd = None  # its copy goes its own way
         self._num_resets += 1
         with self._locked() as fd:
             _write(fd, Epoch(self._num_resets, end=position))
@@ -128,7 +146,8 @@ class Board:
             last = _read(fd)
             if is_first and last.num_resets > self._num_resets:
                 raise UsageError("the loader that this worker is a copy of has moved on")
-            joins = last.seed == worker.seed and worker.number not in last.begun
+            is_same = (last.seed, last.num_workers) == (worker.seed, worker.num_workers)
+            joins = is_same and worker.number not in last.begun
             if joins:
                 start = last.start
             elif last.seed is None:  # no worker has begun since the main process set a position
@@ -138,8 +157,13 @@ class Board:
                         "the loader itself was iterated over since its DataLoader's last epoch; "
                         "say where to go on with loader.set_epoch(…), or make a new DataLoader"
                     )
-            elif last.is_over or has_jumped:
+            elif has_jumped or (is_first and last.is_over and last.has_arrived):
                 start = last.end
+            elif last.is_over and not is_first:
+                raise UsageError(
+                    "persistent workers cannot know whether all batches of their last epoch have "
+                    "arrived: call loader.set_epoch(…) before every epoch"
+                )
             else:
                 raise UsageError(
                     "the last epoch of this DataLoader was left early (or another DataLoader reads "
@@ -156,13 +180,13 @@ class Board:
             _write(fd, epoch)
         return start
 
-    def end(self, worker: Worker, position: int) -> None:
-        """Note that a worker has read its part of the epoch, which ends at a position."""
+    def end(self, worker: Worker, position: int, num_steps: int) -> None:
+        """Note that a worker has read its steps of the epoch, which ends at a position."""
         with self._locked() as fd:
             epoch = _read(fd)
             if epoch.seed == worker.seed and worker.number not in epoch.ended:
-                ended = (*epoch.ended, worker.number)
-                _write(fd, epoch._replace(ended=ended, end=position))
+                ended, num_steps = (*epoch.ended, worker.number), epoch.num_steps + num_steps
+                _write(fd, epoch._replace(ended=ended, end=position, num_steps=num_steps))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int | None]:
@@ -178,6 +202,7 @@ class Board:
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             return Board, ()
+        _note_iterator()
         return _reopen, (reduction.DupFd(self.prepare()), self._num_resets)
 
 
@@ -189,6 +214,7 @@ def _remember(board: Board) -> None:
 
 
 def _prepare_all() -> None:
+    _note_iterator()
     for each in list(_boards):
         board = each()
         if board is not None:
@@ -196,6 +222,43 @@ def _prepare_all() -> None:
 
 
 os.register_at_fork(before=_prepare_all)
+
+
+_iterators = dict[int, dict[str, Any]]()
+"""attributes of the last iterators of DataLoaders that have started workers, by their seeds"""
+
+
+def _note_iterator() -> None:
+    """Note the DataLoader's iterator that starts workers just now, if one does.
+
+    Only its attributes, which tell later how far it went: a reference would keep its workers alive.
+    """
+    starting = _find_iterator()
+    if starting is None or _iterators.get(starting["_base_seed"]) is starting:
+        return
+    boards = [board for each in _boards if (board := each()) is not None]
+    for board in boards:
+        board.note_arrival()
+    for seed in set(_iterators) - {board.read().seed for board in boards}:
+        del _iterators[seed]
+    _iterators[starting["_base_seed"]] = starting
+
+
+def _find_iterator() -> dict[str, Any] | None:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(("torch.utils.data", "torchdata")):
+            attributes = getattr(frame.f_locals.get("self"), "__dict__", {})
+            if "_base_seed" in attributes:
+                return attributes
+        frame = frame.f_back
+    return None
+
+
+def _has_handed_out(epoch: Epoch) -> bool:
+    """Whether a DataLoader has handed out all steps of its workers, which it numbers."""
+    tasks = _iterators.get(epoch.seed or 0, {}).get("_task_info")
+    return tasks is not None and all(number >= epoch.num_steps for number in tasks)
 
 
 def _reopen(duplicate: Any, num_resets: int) -> Board:
@@ -219,7 +282,7 @@ class WorkerIteration:
     def __init__(self, worker: Worker, board: Board, walk: Walk, plan: Plan) -> None:
         self._worker, self._board, self._walk, self._plan = worker, board, walk, plan
         self._end = plan.end_of_epoch(walk.position)
-        self._is_over = False
+        self._is_over, self._num_steps = False, 0
         walk.take_every(worker.num_workers, skip=worker.number)
 
     def __iter__(self) -> Self:
@@ -229,6 +292,7 @@ class WorkerIteration:
         if self._is_over or not self._has_step():
             self._finish()
             raise StopIteration
+        self._num_steps += 1
         return self._walk.take()
 
     def _has_step(self) -> bool:
@@ -239,7 +303,7 @@ class WorkerIteration:
 
     def _finish(self) -> None:
         if not self._is_over:
-            self._board.end(self._worker, self._end)
+            self._board.end(self._worker, self._end, self._num_steps)
             self._walk.jump_to(self._end)
             self._is_over = True
 
@@ -259,8 +323,8 @@ class WorkerIteration:
             if state[name] != here[name]:
                 raise StateError(
                     f"a worker's state goes on with as many workers, and as many rows in a step of "
-                    f"all ranks; {name} was {state[name]} and is {here[name]} (with num_workers=0 "
-                    "both may change)"
+                    f"all ranks; {name} was {state[name]} and is {here[name]} (states that were "
+                    "saved with num_workers=0 go on with any step)"
                 )
         end = state["end"]
         if end is not None:

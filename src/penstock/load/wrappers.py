@@ -8,8 +8,10 @@ count: a loader that the user's own code iterates over, in whatever hook, is the
 import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
+from penstock.load.state import State
 
 _PASSED_THROUGH = ("penstock.", "torch.utils.data", "torchdata", "multiprocessing")
 _DATA_LOADER, _FETCHER = "torch.utils.data.dataloader", "torch.utils.data._utils.fetch"
@@ -18,13 +20,19 @@ _ACCELERATE = "accelerate.data_loader"
 _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 
-def check_caller(*, endless: bool) -> bool:
-    """Raise if the caller could not be right; returns whether it expects an epoch from its start.
+class Expected(NamedTuple):
+    """What a framework expects of the loader that it iterates over."""
 
-    That is so for Lightning's validation, which leaves epochs early, as for its sanity check.
-    """
+    begins_epoch: bool = False
+    """an epoch from its start, as Lightning's validation does, which leaves epochs early"""
+    state: State | None = None
+    """to go on from a checkpoint that Lightning has read, but does not hand to its loaders"""
+
+
+def check_caller(loader: object, *, endless: bool) -> Expected:
+    """Raise if the caller could not be right; returns what it expects."""
     if _FETCHER not in sys.modules and _ACCELERATE not in sys.modules:
-        return False  # all of these frameworks import torch
+        return Expected()  # all of these frameworks import torch
     is_wrapped = is_stateful = False
     for frame in _frames():
         module = frame.f_globals.get("__name__", "")
@@ -43,23 +51,26 @@ def check_caller(*, endless: bool) -> bool:
                 "the tensors of a batch with .to(accelerator.device)"
             )
         if module.startswith(_LIGHTNING):
-            return _check_lightning(frame, endless=endless, forgets=is_wrapped and not is_stateful)
+            forgets = is_wrapped and not is_stateful
+            return _check_lightning(frame, loader, endless=endless, forgets=forgets)
         if not module.startswith(_PASSED_THROUGH):
-            return False
-    return False
+            return Expected()
+    return Expected()
 
 
-def _check_lightning(frame: FrameType | None, *, endless: bool, forgets: bool) -> bool:
-    """Refuse what its training loop would get wrong; True in its other loops."""
+def _check_lightning(
+    frame: FrameType | None, loader: object, *, endless: bool, forgets: bool
+) -> Expected:
+    """Refuse what its training loop would get wrong."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(_LIGHTNING) and module.endswith("_loop"):
             break
         frame = frame.f_back
     if frame is None:
-        return False
-    if not module.endswith(".fit_loop"):
-        return True
+        return Expected()
+    if module.endswith((".evaluation_loop", ".prediction_loop")):
+        return Expected(begins_epoch=True)
     if endless:
         raise UsageError(
             "Lightning reads a batch ahead of a loader that has no length, and its checkpoints "
@@ -70,12 +81,30 @@ def _check_lightning(frame: FrameType | None, *, endless: bool, forgets: bool) -
             "Lightning saves the state of a loader, but not of one inside of a DataLoader, and a "
             "resumed run would repeat rows; pass the loader itself to trainer.fit"
         )
-    if getattr(getattr(frame.f_locals.get("self"), "trainer", None), "overfit_batches", 0):
+    loop = frame.f_locals.get("self")
+    if getattr(getattr(loop, "trainer", None), "overfit_batches", 0):
         raise UsageError(
             "overfit_batches needs the same batches in every epoch, and a loader goes on with its "
             "next ones; pass a list of batches, such as list(itertools.islice(loader, 2))"
         )
-    return False
+    return Expected(state=_take_state(loop, loader))
+
+
+def _take_state(loop: Any, loader: object) -> State | None:
+    """Take the loader's state from Lightning, where that would keep it to itself.
+
+    It loads the states of a checkpoint only if that was saved within an epoch or the run has
+    max_steps. After one from the end of an epoch the loader would begin at its first epoch again.
+    """
+    states = getattr(loop, "_combined_loader_states_to_load", None)
+    flattened = getattr(getattr(loop, "_combined_loader", None), "flattened", ())
+    stateful = [each for each in flattened if hasattr(each, "load_state_dict")]
+    for number, each in enumerate(stateful):
+        if each is loader and states and len(states) == len(stateful):
+            state: State | None = states[number]
+            states[number] = None  # only now: later the loader has gone on, or is another
+            return state
+    return None
 
 
 def _frames() -> Iterator[FrameType]:

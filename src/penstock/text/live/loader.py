@@ -197,13 +197,15 @@ class TextLoader(Closable):
 
     def __iter__(self) -> Iterator[Batch]:
         """All batches from the current position on: of the epoch, or without end."""
-        begins_epoch = check_caller(endless=self.endless)
+        expected = check_caller(self, endless=self.endless)
         if find_worker() is not None:
             raise UsageError(
                 "a TextLoader has threads of its own, and its state is in this process: iterate "
                 "over it directly, or with DataLoader(loader, batch_size=None, num_workers=0)"
             )
-        if begins_epoch and not self.endless and self._reached.position:
+        if expected.state is not None:
+            self.load_state_dict(expected.state)
+        if expected.begins_epoch and not self.endless and self._reached.position:
             self._begin_next_epoch()
         if self._has_to_agree:
             self._compare_with_other_ranks()
