@@ -105,6 +105,8 @@ class Board:
 
     def note_arrival(self) -> None:
         """Note whether all that workers have read has arrived, while the next ones are started."""
+        if self._is_forked():
+            return
         with self._locked() as fd:
             epoch = _read(fd)
             _write(fd, epoch._replace(has_arrived=_has_handed_out(epoch)))
