@@ -1,5 +1,6 @@
 """Checksums by blocks of every file that we write: any flipped bit is found, and named."""
 
+import gzip
 import json
 import shutil
 
@@ -14,7 +15,9 @@ from penstock.formats.checksums import read_companion
 from penstock.machine.checksums import BLOCK_BYTES, block_checksums
 from penstock.text.prepare.job import tokenize
 from penstock.text.repacking import repack
+from penstock.text.sources import Source
 from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.training import train_tokenizer
 from penstock.verify import verify, verify_files
 
 RANDOM = np.random.default_rng(5)
@@ -361,7 +364,7 @@ def test_a_batch_file_has_a_companion_and_can_do_without(tmp_path):
     assert "remove train.batch.checksums" in problem
 
 
-@pytest.mark.parametrize("to", ["parquet", "jsonl"])
+@pytest.mark.parametrize("to", ["parquet", "jsonl", "text"])
 def test_what_repack_writes_has_checksums_and_is_read_again_by_a_pattern(tmp_path, to):
     (tmp_path / "text.txt").write_text("some words\n" * 3000)
     repack(tmp_path / "text.txt", tmp_path / "out", to=to, shard_chars=5000)
@@ -369,14 +372,144 @@ def test_what_repack_writes_has_checksums_and_is_read_again_by_a_pattern(tmp_pat
     assert_all_listed(tmp_path / "out")
     again = repack(str(tmp_path / "out" / "*"), tmp_path / "again", to=to)
     assert again.num_documents == 3000
-    assert verify_files(tmp_path / "out") == []
+    shards = sorted((tmp_path / "out").glob("shard_*[!s]"))
+    assert verify_files(tmp_path / "out", shards) == ([], [])
     assert main(["verify", str(tmp_path / "out")]) == 0
     file = max(files_in(tmp_path / "out"))
     content = file.read_bytes()
     file.write_bytes(flip(content, np.random.default_rng(8))[0])
-    (problem,) = verify_files(tmp_path / "out")
+    (problem,) = verify_files(tmp_path / "out", shards).problems
     assert problem.startswith(f"{file}: damaged in bytes 0 to {len(content) - 1:,}")
     assert main(["verify", str(tmp_path / "out")]) == 1
+
+
+@pytest.mark.parametrize("to", ["parquet", "jsonl", "text"])
+def test_text_shards_without_checksums_are_named_and_get_them_on_request(tmp_path, to, capsys):
+    (tmp_path / "text.txt").write_text("some words\n" * 3000)
+    out = tmp_path / "out"
+    repack(tmp_path / "text.txt", out, to=to, shard_chars=10_000)
+    before = {file.name: file.read_bytes() for file in files_in(out)}
+    (out / "shard_00001.checksums").unlink()
+    assert main(["verify", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "checksums of 2 are right; not checked, since there are none: shard_00001." in said
+    for companion in out.glob("*.checksums"):
+        companion.unlink()
+    assert main(["verify", str(out)]) == 0
+    assert "checksums of 0 are right; not checked" in capsys.readouterr().out
+    assert main(["verify", "--add-checksums", str(out)]) == 0
+    assert "3 text shards: the checksums of all are right" in capsys.readouterr().out
+    assert {file.name: file.read_bytes() for file in files_in(out)} == before
+    for shard in out.glob("shard_*[!s]"):
+        shard.unlink()
+    assert main(["verify", str(out)]) == 1
+    assert "missing; copy it again" in capsys.readouterr().out
+
+
+def test_damaged_checksums_of_several_text_shards_are_made_again(tmp_path):
+    with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
+        file.write("some words\n" * 3000)
+    out = tmp_path / "out"
+    repack(tmp_path / "text.txt.gz", out, shard_chars=10_000)
+    assert len(list(out.glob("*.checksums"))) == 1  # of a file that cannot be cut
+    (out / "shard_00000.checksums").write_text("damaged")
+    assert main(["verify", str(out)]) == 1
+    assert main(["verify", "--add-checksums", str(out)]) == 0
+    assert_all_listed(out)
+
+
+@pytest.mark.parametrize("how", ["longer", "missing"])
+def test_text_shards_without_checksums_have_the_size_that_repack_noted(tmp_path, how, capsys):
+    (tmp_path / "text.txt").write_text("some words\n" * 3000)
+    out = tmp_path / "out"
+    repack(tmp_path / "text.txt", out, to="jsonl", shard_chars=10_000)
+    (out / "shard_00001.checksums").unlink()
+    shard = out / "shard_00001.jsonl.zst"
+    size_bytes = shard.stat().st_size
+    if how == "longer":
+        shard.write_bytes(shard.read_bytes() + b"x")
+    else:
+        shard.unlink()
+    assert main(["verify", "--add-checksums", str(out)]) == 1
+    said = capsys.readouterr().out
+    is_there = f"{size_bytes + 1} bytes" if how == "longer" else "missing"
+    assert f"{shard}: {is_there}, expected {size_bytes} bytes; copy or write it again" in said
+    assert not (out / "shard_00001.checksums").exists()
+    (out / ".finished.json").write_text('{"files": {"shard_00001.jsonl.zst": []}}')
+    assert main(["verify", str(out)]) == 1
+    assert "expected [] bytes" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def sound_others(tmp_path_factory):
+    """A dataset with a report and a tokenizer, and one with a list of files."""
+    path = tmp_path_factory.mktemp("others")
+    (path / "text.txt").write_text("some words\n" * 300)
+    train_tokenizer(Source(path / "text.txt"), 260, specials=["<|bos|>"], out=path / "tok")
+    tokenize(path / "text.txt", path / "tok", path / "out", val_fraction=0.1, workers=1)
+    penstock.convert(penstock.open(path / "out" / "train"), path / "flat", "flat")
+    return path
+
+
+@pytest.fixture
+def with_others(sound_others, tmp_path):
+    """A copy, for a test to damage."""
+    return shutil.copytree(sound_others, tmp_path / "copy")
+
+
+OTHERS = {
+    "out/report.json": "out/train",
+    "out/train/tokenizer.json": "out/train",
+    "out/train/tokenizer_config.json": "out/train",
+    "flat/files.json": "flat",
+}
+
+
+@pytest.mark.parametrize("how", ["damaged", "removed"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_checksums_of_any_file_are_made_again_as_is_said(with_others, name, how):
+    companion = (with_others / name).with_suffix(".checksums")
+    content, data = companion.read_bytes(), with_others / OTHERS[name]
+    companion.write_bytes(content[:-1])
+    (problem,) = problems_of(data)
+    assert problem.startswith(f"{companion}: ")
+    assert problem.endswith("remove it, and run penstock verify --add-checksums to make it again")
+    if how == "removed":
+        companion.unlink()
+    assert verify(penstock.open(data), add_checksums=True) == []
+    assert companion.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["out/report.json", "out/train/tokenizer.json"])
+def test_a_missing_file_is_not_to_be_made_again_of_its_checksums(with_others, name):
+    file = with_others / name
+    file.unlink()
+    (problem,) = problems_of(with_others / "out" / "train")
+    checksums = f"{file.stem}.checksums"
+    assert problem.startswith(f"{file}: ")
+    assert problem.endswith(f"copy it again, or, if you have removed it, remove {checksums}")
+    companion = file.with_suffix(".checksums")
+    companion.write_bytes(companion.read_bytes()[:-1])
+    (problem,) = verify(penstock.open(with_others / "out" / "train"), add_checksums=True)
+    assert problem.endswith("its files are not here either: copy them again, or remove it")
+
+
+def test_a_report_of_somebody_else_gets_no_checksums(path):
+    (path / "report.json").write_text("{}")
+    assert verify(penstock.open(path), add_checksums=True) == []
+    assert not (path / "report.checksums").exists()
+
+
+def test_verify_says_that_it_compared_the_checksums_that_it_added(tmp_path, capsys):
+    np.arange(3000, dtype="<u2").tofile(tmp_path / "train.bin")
+    arguments = ["verify", str(tmp_path / "train.bin"), "--format", "flat:uint16"]
+    assert main(arguments) == 0
+    assert "bytes: sizes and documents are right" in capsys.readouterr().out
+    assert main([*arguments, "--add-checksums"]) == 0
+    assert "bytes: sizes, checksums and documents are right" in capsys.readouterr().out
+    (tmp_path / "train.bin").write_bytes(bytes(6000))
+    assert main(arguments) == 1
+    assert "1 problem;" in capsys.readouterr().out
 
 
 def test_a_companion_by_itself_is_no_dataset(path):

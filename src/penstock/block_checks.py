@@ -102,18 +102,31 @@ class BlockChecks:
         if companion in self._seen:
             return
         try:
-            for name, listed in read_companion(companion).items():
-                hashes = _hash_file(companion.with_name(name))
-                if not _is_equal(hashes.checksums(), listed):
-                    yield changed(hashes.path, companion, hashes.checksums(), listed)
+            listed = read_companion(companion)
         except PenstockError as error:
-            yield f"{error}; {_MAKE_AGAIN}"
+            files = [path for path in _named_after(companion) if path.is_file()]
+            for path in files:
+                yield from self.compare(_hash_file(path), None)
+            if files:
+                yield from self.end_shard(companion)
+            else:
+                yield f"{error}; its files are not here either: copy them again, or remove it"
+            return
+        for name, expected in listed.items():
+            try:
+                hashes = _hash_file(companion.with_name(name))
+            except PenstockError as error:
+                yield f"{error}; copy it again, or, if you have removed it, remove {companion.name}"
+                continue
+            if not _is_equal(hashes.checksums(), expected):
+                yield changed(hashes.path, companion, hashes.checksums(), expected)
 
     def add_missing(self, path: Path) -> Iterator[str]:
         """Make the companion of a file that is no shard's, if that is wanted."""
-        if self._add and not path.with_suffix(CHECKSUMS).exists():
+        companion = path.with_name(f"{path.name.partition('.')[0]}{CHECKSUMS}")
+        if self._add and path.is_file() and not companion.exists():
             yield from self.compare(_hash_file(path), None)
-            yield from self.end_shard(path.with_suffix(CHECKSUMS))
+            yield from self.end_shard(companion)
 
     def _listed(self, path: Path) -> tuple[Path, FileChecksums | None]:
         """The companion that lists a file, and what it says of it."""
@@ -162,6 +175,15 @@ def _damaged_ranges(is_damaged: NDArray[np.bool_], size_bytes: int) -> list[tupl
 
 def _is_equal(found: FileChecksums, listed: FileChecksums) -> bool:
     return found.written == listed.written and np.array_equal(found.blocks, listed.blocks)
+
+
+def _named_after(companion: Path) -> list[Path]:
+    """The files whose checksums a companion has by its name, if only one of them is in it."""
+    return [
+        path
+        for path in sorted(companion.parent.iterdir())
+        if path.name.partition(".")[0] == companion.stem and path.suffix not in (CHECKSUMS, ".tmp")
+    ]
 
 
 def _hash_file(path: Path) -> FileHashes:

@@ -5,10 +5,11 @@ rows, and what else has a companion beside the dataset, are checked too.
 """
 
 import contextlib
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -18,9 +19,10 @@ from penstock.block_checks import BlockChecks, FileHashes
 from penstock.cache import cache_directory
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
-from penstock.formats.checksums import CHECKSUMS
+from penstock.formats.checksums import CHECKSUMS, read_companion
+from penstock.formats.detection import FINISHED
 from penstock.formats.file_list import FILE_LIST
-from penstock.formats.files import open_regular
+from penstock.formats.files import open_regular, read_whole
 from penstock.formats.llmbatch import TOKEN_BYTES
 from penstock.formats.shard import (
     DOCUMENTS,
@@ -41,6 +43,15 @@ from penstock.pack.rows import SUFFIX, verify_rows
 from penstock.read.documents import document_chunks, document_table
 
 _CHUNK_BYTES = 1 << 24
+_OF_TOKENIZER = ("tokenizer.json", "tokenizer.tiktoken", "tokenizer_config.json")
+
+
+class Checked(NamedTuple):
+    """What came of a comparison with checksums."""
+
+    problems: list[str]
+    unlisted: list[Path]
+    """files without checksums, of which at most the size is known"""
 
 
 def verify(
@@ -71,16 +82,46 @@ def verify(
     ours = {shard.directory for m in data.manifests if m.format == FORMAT for shard in m.shards}
     for companion in _other_companions(data, ours):
         problems += blocks.verify_rest(companion)
-    for directory in sorted(ours):
-        problems += blocks.add_missing(directory / MANIFEST_NAME)
+    for path in _other_files(data) if add_checksums else ():
+        problems += blocks.add_missing(path)
     return [*problems, *_verify_rows(data, ours)]
 
 
-def verify_files(directory: Path) -> list[str]:
-    """Compare files with the checksums beside them, such as the text shards of `repack`."""
-    blocks = BlockChecks(add=False)
+def verify_files(directory: Path, files: Sequence[Path], *, add_checksums: bool = False) -> Checked:
+    """Compare files of a directory, the text shards of `repack`, with the checksums beside them."""
+    blocks = BlockChecks(add=add_checksums)
     companions = sorted(directory.glob(f"*{CHECKSUMS}"))
-    return [problem for companion in companions for problem in blocks.verify_rest(companion)]
+    problems = [problem for each in companions for problem in blocks.verify_rest(each)]
+    listed = _listed_in(directory)
+    problems += _other_sizes(directory, listed)
+    unlisted = [path for path in files if path.name not in listed]
+    if add_checksums and not problems:
+        problems += [problem for path in unlisted for problem in blocks.add_missing(path)]
+        listed = _listed_in(directory)
+        unlisted = [path for path in unlisted if path.name not in listed]
+    return Checked(problems, unlisted)
+
+
+def _listed_in(directory: Path) -> set[str]:
+    """The names of all files that companions list."""
+    listed: set[str] = set()
+    for companion in directory.glob(f"*{CHECKSUMS}"):
+        with contextlib.suppress(PenstockError):  # which is a problem already
+            listed |= set(read_companion(companion))
+    return listed
+
+
+def _other_sizes(directory: Path, listed: set[str]) -> Iterator[str]:
+    """Compare files that have no checksums with the sizes that `repack` noted of its shards."""
+    try:
+        noted = dict(json.loads(read_whole(directory / FINISHED))["files"])
+    except (OSError, ValueError, TypeError, KeyError):  # copied without hidden files
+        return
+    for name in sorted(set(noted) - listed):
+        path, expected = directory / name, f"{noted[name]} bytes"
+        found = f"{path.stat().st_size} bytes" if path.exists() else "missing"
+        if found != expected:
+            yield f"{path}: {found}, expected {expected}; copy or write it again"
 
 
 def _other_companions(data: Dataset, ours: set[Path]) -> list[Path]:
@@ -92,6 +133,21 @@ def _other_companions(data: Dataset, ours: set[Path]) -> list[Path]:
         found |= set(directory.glob(f"*{CHECKSUMS}"))
         found |= set(directory.parent.glob(f"report{CHECKSUMS}"))
     return sorted(found)
+
+
+def _other_files(data: Dataset) -> Iterator[Path]:
+    """The files of ours that belong to no shard, if they are there."""
+    from penstock.text.prepare.report import TokenizeReport
+
+    for manifest in data.manifests:
+        for directory in sorted({shard.directory for shard in manifest.shards}):
+            if manifest.format != FORMAT:
+                yield directory / FILE_LIST
+                continue
+            yield from (directory / name for name in (MANIFEST_NAME, *_OF_TOKENIZER))
+            report = (directory.parent if manifest.split else directory) / "report.json"
+            if TokenizeReport.find(report):
+                yield report
 
 
 def _verify_rows(data: Dataset, directories: set[Path]) -> Iterator[str]:

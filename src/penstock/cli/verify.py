@@ -8,6 +8,8 @@ from pathlib import Path
 
 from penstock.cli import options
 
+_MOST_NAMED = 10
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The dataset, and whether to add what it lacks."""
@@ -26,24 +28,34 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from penstock.formats.checksums import companions_of
     from penstock.formats.stream import FORMAT
     from penstock.opening import open
     from penstock.verify import verify
 
-    if len(arguments.data) == 1 and _holds_text(Path(arguments.data[0])):
-        return _verify_text(Path(arguments.data[0]))
+    if len(arguments.data) == 1:
+        path = Path(arguments.data[0])
+        text_shards = _text_shards(path)
+        if text_shards is not None:
+            return _verify_text(path, text_shards, add_checksums=arguments.add_checksums)
     data = open(arguments.data, check_sizes=False, **options.format_of(arguments))
     with options.progress_bar("verifying", data.size_bytes, unit_bytes=True) as bar:
         problems = verify(data, bar.advance, add_checksums=arguments.add_checksums)
     if _report(problems):
         return 1
-    with_checksum = [file.xxh3 is not None for s in data.shards for file in s.files.values()]
+    with_checksum = [
+        file.xxh3 is not None or any(companions_of(shard.path(suffix)))
+        for shard in data.shards
+        for suffix, file in shard.files.items()
+    ]
     is_decoded = any(not file.path for s in data.shards for file in s.files.values())
-    checks = "sizes, checksums, offsets and ids"
+    is_foreign = any(manifest.format != FORMAT for manifest in data.manifests)
+    checks = f"sizes, checksums{' and documents' if is_foreign else ', offsets and ids'}"
     if not all(with_checksum):
-        some = f", and checksums where there are some ({sum(with_checksum):,} files)"
+        count = f"{sum(with_checksum):,} of {len(with_checksum):,} files"
+        some = f", and checksums where there are some ({count})"
         checks = f"sizes and documents{some if any(with_checksum) else ''}"
-    elif any(manifest.format != FORMAT for manifest in data.manifests) and is_decoded:
+    elif is_foreign and is_decoded:
         checks += " of the copy that was decoded"
     shards = f"{len(data.shards):,} shard{'' if len(data.shards) == 1 else 's'}"
     print(f"{shards}, {data.num_records:,} records, {data.size_bytes:,} bytes: {checks} are right")
@@ -54,22 +66,37 @@ def _report(problems: list[str]) -> int:
     for problem in problems:
         print(problem)
     if problems:
-        print(f"{len(problems)} problems; where a line names no remedy, copy the file again")
+        count = f"{len(problems):,} problem{'' if len(problems) == 1 else 's'}"
+        print(f"{count}; where a line names no remedy, copy the file again")
     return len(problems)
 
 
-def _holds_text(path: Path) -> bool:
-    """Whether a directory holds text shards with checksums, as `penstock repack` writes them."""
-    from penstock.formats.checksums import companions_of
+def _text_shards(path: Path) -> list[Path] | None:
+    """The shards of a directory that `penstock repack` wrote, by its marks; None of any other."""
+    from penstock.formats.checksums import CHECKSUMS
+    from penstock.formats.detection import FINISHED
+    from penstock.text.text_shards import SHARDS
 
-    shards = [*path.glob("*.parquet"), *path.glob("*.jsonl.zst")] if path.is_dir() else []
-    return any(next(companions_of(shard), None) for shard in shards)
+    shards = [each for ending, _ in SHARDS.values() for each in path.glob(f"shard_*{ending}")]
+    has_companions = any("." not in each.stem for each in path.glob(f"shard_*{CHECKSUMS}"))
+    is_ours = has_companions or (shards and (path / FINISHED).exists())
+    return sorted(shards) if is_ours else None
 
 
-def _verify_text(path: Path) -> int:
+def _verify_text(path: Path, shards: list[Path], *, add_checksums: bool) -> int:
     from penstock.verify import verify_files
 
-    if _report(verify_files(path)):
+    problems, unlisted = verify_files(path, shards, add_checksums=add_checksums)
+    if _report(problems):
         return 1
-    print(f"{path}: the checksums of all text shards are right")
+    count = f"{len(shards):,} text shard{'' if len(shards) == 1 else 's'}"
+    if not unlisted:
+        print(f"{path}: {count}: the checksums of all are right")
+        return 0
+    named = ", ".join(each.name for each in unlisted[:_MOST_NAMED])
+    more = ", …" if unlisted[_MOST_NAMED:] else ""
+    print(
+        f"{path}: {count}: the checksums of {len(shards) - len(unlisted):,} are right; not "
+        f"checked, since there are none: {named}{more}; penstock verify --add-checksums writes them"
+    )
     return 0
