@@ -209,6 +209,34 @@ def test_a_finished_tokenize_says_so_and_writes_nothing(tmp_path, lines, capsys)
     assert state_of(out) == before
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "command", [["tokenize", "--tokenizer", "bytes"], ["repack", "--to", "jsonl"]]
+)
+def test_the_output_may_lie_inside_the_source(lines, command, capsys):
+    source, out = lines.parent, lines.parent / "out"
+    arguments = [*command, str(source), "--out", str(out)]
+    assert main(arguments) == 0
+    before = state_of(out)
+    assert main(arguments) == 0
+    captured = capsys.readouterr()
+    assert "all of it was done before; nothing was written" in captured.out
+    assert f"left out, since Penstock wrote it: {out};" in captured.err
+    assert state_of(out) == before
+
+
+@pytest.mark.filterwarnings("default")
+def test_shares_of_tasks_may_be_written_inside_the_source(lines):
+    source, out = lines.parent, lines.parent / "out"
+    lines.write_text('{"text": "some words"}\n' * 30)
+    arguments = ["tokenize", str(source), "--tokenizer", "bytes", "--out", str(out)]
+    for share in range(3):
+        assert main([*arguments, "--task-bytes", "100", "--task", f"{share}/3"]) == 0
+    assert main(["finish", str(out)]) == 0
+    assert penstock.open(out).num_documents == 30
+    assert main([*arguments, "--task-bytes", "100", "--task", "1/3"]) == 0
+
+
 def test_a_finished_tokenize_says_what_differs(tmp_path, lines):
     out = tmp_path / "out"
     penstock.tokenize(lines, "bytes", out)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import penstock
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.text.sources import Columns, Slice, Source
+from penstock.text.training import train_tokenizer
 
 CODECS = ["", ".gz", ".zst"]
 
@@ -417,6 +420,70 @@ def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):
     assert len(Source("**/*.[tT]*", kind="text").files) == len(names)
     assert Source("[x].txt").files == (str(tmp_path / "[x].txt"),)
     assert documents_of(Source(tmp_path, kind="text")) == [b"x"] * len(names)
+
+
+def test_a_link_to_a_file_that_is_read_too_is_not_read(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"x\n")
+    (tmp_path / "b.txt").symlink_to("a.txt")
+    (tmp_path / "c.txt").write_bytes(b"x\n")
+    expected = (str(tmp_path / "a.txt"), str(tmp_path / "c.txt"))
+    assert Source(tmp_path).files == expected
+    assert Source([tmp_path / "b.txt", tmp_path / "a.txt", tmp_path / "c.txt"]).files == expected
+    assert Source(tmp_path / "b.txt").files == (str(tmp_path / "b.txt"),)
+
+
+def test_what_datasets_note_beside_data_is_not_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    (tmp_path / "dataset_info.json").write_text('{\n  "features": {}\n}\n')
+    for paths in (tmp_path, tmp_path / "*.json*"):
+        assert Source(paths).files == (str(tmp_path / "a.jsonl"),)
+
+
+@pytest.fixture
+def with_ours(tmp_path):
+    """Text, and below it all that commands have made of it."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    penstock.repack(tmp_path / "a.jsonl", tmp_path / "deep" / "packed", to="jsonl")
+    shutil.copytree(
+        tmp_path / "deep" / "packed", tmp_path / "copied", ignore=shutil.ignore_patterns(".*")
+    )
+    penstock.tokenize(tmp_path / "a.jsonl", "bytes", tmp_path / "tokens", workers=1)
+    penstock.tokenize(
+        tmp_path / "a.jsonl", "bytes", tmp_path / "split", val_fraction=0.5, workers=1
+    )
+    train_tokenizer(Source(tmp_path / "a.jsonl"), 257, specials=["<s>"], out=tmp_path / "tok")
+    return tmp_path
+
+
+def test_what_penstock_wrote_is_not_read_below_its_source(with_ours):
+    for paths in (with_ours, f"{with_ours}/**", f"{with_ours}/**/*.jsonl*"):
+        with pytest.warns(match=f"left out, since Penstock wrote it: {with_ours}/") as warned:
+            assert Source(paths).files == (str(with_ours / "a.jsonl"),)
+        assert len(warned) == 1
+    with pytest.warns(match="left out") as warned:
+        Source(with_ours)
+    named = str(warned[0].message).partition(": ")[2].partition(";")[0].split(", ")
+    ours = ("copied", "deep/packed", "split", "tok", "tokens")
+    assert sorted(named) == [str(with_ours / name) for name in ours]
+
+
+def test_what_repack_wrote_is_read_where_it_is_named(with_ours):
+    shards = (str(with_ours / "deep" / "packed" / "shard_00000.jsonl.zst"),)
+    for paths in ("deep/packed", "deep/*/*.zst", "deep/packed/**"):
+        assert Source(with_ours / paths).files == shards
+    for paths in ("deep", "deep/**"):
+        with pytest.raises(
+            MissingDataError, match=r"only where it is named itself: .*/deep/packed"
+        ):
+            Source(with_ours / paths)
+
+
+def test_a_dataset_below_a_directory_does_not_hide_its_text(tmp_path):
+    (tmp_path / "web" / "train").mkdir(parents=True)
+    (tmp_path / "web" / "a.txt").write_text("one\n")
+    penstock.tokenize(tmp_path / "web" / "a.txt", "bytes", tmp_path / "web" / "train", workers=1)
+    with pytest.warns(match="web/train;"):
+        assert Source(tmp_path, kind="text").files == (str(tmp_path / "web" / "a.txt"),)
 
 
 def test_a_table_that_is_a_directory_is_read_like_one(tmp_path):

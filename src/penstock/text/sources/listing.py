@@ -1,17 +1,20 @@
 """From paths, directories and patterns to files of one kind."""
 
+import functools
 import glob
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.formats.checksums import CHECKSUMS
-from penstock.formats.detection import FINISHED, UNFINISHED, refuse_unfinished
+from penstock.formats.detection import FINISHED, PLAN, UNFINISHED, planned_in, refuse_unfinished
 from penstock.formats.splits import choose, divide
+from penstock.formats.stream import MANIFEST_NAME
 from penstock.paths import local_path
 from penstock.suggestions import did_you_mean_path
 from penstock.text.sources.files import CODECS, TextFile
@@ -30,6 +33,17 @@ ENDINGS: dict[str, Kind] = {
 }
 
 
+_OURS = {
+    MANIFEST_NAME,
+    UNFINISHED,
+    FINISHED,
+    f"shard_00000{CHECKSUMS}",  # of repack, copied without hidden files
+    "token_bytes.npy",  # of train-tokenizer
+}
+"""any of these is in a directory that Penstock wrote"""
+_NOTES = (CHECKSUMS, "/dataset_info.json", "/dataset_infos.json", "/dataset_dict.json")
+"""the ends of files about data: ours, and those of Hugging Face's datasets"""
+_MOST_NAMED = 5
 _NO_TABLES = "CSV and TSV are not read; convert it to Parquet or JSONL"
 ALL = "all"
 """the name of all splits together"""
@@ -41,26 +55,34 @@ def list_files(
     """All files, sorted and each once, and what they are.
 
     Directories give the files whose names end as those of a kind do, from all levels, without
-    hidden ones. Patterns also leave out files that somebody is still writing (`*.tmp`). Directories
-    and patterns with several splits are refused, unless `split` names one, or is "all".
+    hidden ones. What Penstock wrote below them is left out, as its text would be read a second
+    time; so it is from patterns with `**`. Patterns also leave out files that somebody is still
+    writing (`*.tmp`). Directories and patterns with several splits are refused, unless `split`
+    names one, or is "all".
     """
     wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not wanted:
         raise MissingDataError("nothing to read: the list of paths is empty")
-    resolved, found = dict[str, str](), dict[str, str]()
+    resolved, found, ours = dict[str, str](), dict[str, str](), list[str]()
     for each in wanted:
         source = local_path(os.fsdecode(each))
-        for path in _of_split(source, sorted(_without_marks(_expand(source, kind))), split):
+        for path in _of_split(source, sorted(_without_marks(_expand(source, kind, ours))), split):
             # One file may be reached over several names of its directory.
             directory, name = os.path.split(path)
             if directory not in resolved:
                 resolved[directory] = os.path.realpath(directory)
                 refuse_unfinished(Path(directory))
             found.setdefault(os.path.join(resolved[directory], name), path)  # noqa: PTH118
-    files = tuple(_listed(path) for path in sorted(found.values()))
+    files = tuple(_without_links(sorted(found.values())))
     if not files:
         refuse_unfinished(Path(os.fsdecode(wanted[0])))
         raise MissingDataError(f"nothing to read: {wanted[0]} is not a file of text")
+    if ours:
+        warnings.warn(
+            f"left out, since Penstock wrote it: {_named(ours)}; to read text from there, name "
+            "that directory itself",
+            stacklevel=3,
+        )
     known = kind or _only_kind(files)
     for file in files if known == "parquet" else ():
         if file.codec:
@@ -69,10 +91,10 @@ def list_files(
 
 
 def _without_marks(paths: Iterable[str]) -> Iterator[str]:
-    """Leave out what `repack` notes beside its shards, which are never `.json`."""
+    """Leave out notes about data: those of `repack`, whose shards are never `.json`, and others."""
     marked = dict[str, bool]()
     for path in paths:
-        if path.endswith(CHECKSUMS):
+        if path.endswith(_NOTES):
             continue
         if path.endswith(".json"):
             directory = os.path.dirname(path)  # noqa: PTH120
@@ -105,10 +127,11 @@ def _root(source: str) -> str:
     return str(Path(*parts))
 
 
-def _expand(source: str, kind: Kind | None) -> list[str]:
+def _expand(source: str, kind: Kind | None, ours: list[str]) -> list[str]:
+    """The files of a source; `ours` gets the directories that are left out of it."""
     path = str(Path(source).absolute())
     if Path(path).is_dir():
-        return list(_in_directory(path, kind))
+        return list(_in_directory(path, kind, ours))
     if os.path.lexists(path):
         return [path]
     if not glob.has_magic(source):
@@ -122,13 +145,55 @@ def _expand(source: str, kind: Kind | None) -> list[str]:
         if not Path(match).is_dir():
             files += [match] if not match.endswith(".tmp") else []
         elif kind_of(match):  # a table of that name; `**` also matches directories on the way
-            files += _in_directory(match, kind)
+            files += _in_directory(match, kind, ours)
+    if "**" in source:
+        files = list(_without_ours(_root(source), files, ours))
     if not files:
-        raise MissingDataError(f"{source}: the pattern matches no file")
+        raise MissingDataError(f"{source}: the pattern matches no file{_unless_named(ours)}")
     return files
 
 
-def _in_directory(directory: str, kind: Kind | None) -> Iterator[str]:
+def _without_ours(root: str, files: Iterable[str], ours: list[str]) -> Iterator[str]:
+    """Leave out files in directories below `root` that Penstock wrote."""
+
+    @functools.cache
+    def find_ours(directory: Path) -> str:
+        if directory in (Path(root), directory.parent):
+            return ""
+        is_ours = _is_ours(str(directory), os.listdir(directory))  # noqa: PTH208
+        return find_ours(directory.parent) or (str(directory) if is_ours else "")
+
+    for file in files:
+        found = find_ours(Path(file).parent)
+        if not found:
+            yield file
+        elif found not in ours:
+            ours.append(found)
+
+
+def _is_ours(directory: str, names: Sequence[str]) -> bool:
+    """Whether Penstock wrote a directory with these names in it, or is at work there."""
+    return (
+        not _OURS.isdisjoint(names)
+        or (PLAN in names and planned_in(Path(directory)) == Path(directory))
+        or ("tasks" in names and Path(directory, "tasks/.plan.lock").exists())  # before the plan
+        or ("report.json" in names and Path(directory, "train", MANIFEST_NAME).exists())
+    )
+
+
+def _named(directories: list[str]) -> str:
+    more = f" and {len(directories) - _MOST_NAMED:,} more" if directories[_MOST_NAMED:] else ""
+    return f"{', '.join(directories[:_MOST_NAMED])}{more}"
+
+
+def _unless_named(ours: list[str]) -> str:
+    """What to do if nothing is left beside what Penstock wrote."""
+    if not ours:
+        return ""
+    return f"; what Penstock wrote is read only where it is named itself: {_named(ours)}"
+
+
+def _in_directory(directory: str, kind: Kind | None, ours: list[str]) -> Iterator[str]:
     is_empty, table, seen = True, "", set[str]()
     for parent, directories, names in os.walk(directory, onerror=_refuse, followlinks=True):
         real = os.path.realpath(parent)
@@ -136,6 +201,10 @@ def _in_directory(directory: str, kind: Kind | None) -> Iterator[str]:
             directories.clear()
             continue
         seen.add(real)
+        if parent != directory and _is_ours(parent, directories + names):
+            directories.clear()
+            ours.append(parent)
+            continue
         directories[:] = sorted(name for name in directories if not name.startswith("."))
         for name in names:
             of = None if name.startswith(".") else kind_of(name)
@@ -153,6 +222,7 @@ def _in_directory(directory: str, kind: Kind | None) -> Iterator[str]:
         raise MissingDataError(
             f"{directory}: no file in it ends in {', '.join(endings)}{also}; name others by a "
             "pattern, and say what they are with kind=… of Source (--kind)"
+            f"{_unless_named(ours)}"
         )
 
 
@@ -196,7 +266,18 @@ def _only_kind(files: Iterable[TextFile]) -> Kind:
     return next(iter(first))
 
 
-def _listed(path: str) -> TextFile:
+def _without_links(paths: Iterable[str]) -> Iterator[TextFile]:
+    """The files as they are now; of a file and links to it, the first."""
+    first = dict[tuple[int, int], str]()
+    for path in paths:
+        found = _stat(path)
+        other = first.setdefault((found.st_dev, found.st_ino), path)
+        # Some file systems have one number for several files, so that alone does not tell.
+        if other is path or os.path.realpath(other) != os.path.realpath(path):
+            yield TextFile(path, found.st_size, found.st_mtime_ns)
+
+
+def _stat(path: str) -> os.stat_result:
     try:
         found = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
@@ -205,4 +286,4 @@ def _listed(path: str) -> TextFile:
         raise ReadError(error.errno, f"{path}: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
         raise UsageError(f"{path}: is not a regular file; write what it gives to one")
-    return TextFile(path, found.st_size, found.st_mtime_ns)
+    return found
