@@ -225,6 +225,17 @@ def test_the_output_may_lie_inside_the_source(lines, command, capsys):
     assert state_of(out) == before
 
 
+def test_parts_that_are_joined_already_are_no_error_of_the_command(tmp_path, capsys):
+    with penstock.Writer(tmp_path, vocab_size=10, part=0) as writer:
+        writer.append([1])
+    assert main(["finish", str(tmp_path)]) == 0
+    assert "the parts are joined" in capsys.readouterr().out
+    before = state_of(tmp_path)
+    assert main(["finish", str(tmp_path)]) == 0
+    assert "all of it was done before; nothing was written" in capsys.readouterr().out
+    assert state_of(tmp_path) == before
+
+
 @pytest.mark.filterwarnings("default")
 def test_shares_of_tasks_may_be_written_inside_the_source(lines):
     source, out = lines.parent, lines.parent / "out"

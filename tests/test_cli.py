@@ -64,6 +64,21 @@ def test_inspect_shows_packed_rows_with_documents_positions_fields_and_metadata(
     assert "metadata of columns 11 to 12: of 102" in printed
 
 
+def test_a_dataset_shorter_than_a_row_is_shown_with_the_length_that_inspect_names(path, capsys):
+    assert main(["inspect", path]) == 0
+    printed = capsys.readouterr().out
+    assert "windows of 2,048: none, there are 1,003 records; --seq-len 1002 shows all" in printed
+    assert main(["inspect", path, "--seq-len", "1002"]) == 0
+    assert "1 samples" in capsys.readouterr().out
+
+
+def test_pack_prints_a_path_that_can_be_copied(path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["pack", path, "--seq-len", "64"]) == 0
+    (rows,) = Path(path, "plans").glob("*.rows")
+    assert str(rows) in capsys.readouterr().out.splitlines()
+
+
 def test_pack_reports_every_policy_and_stores_the_one_that_is_asked_for(path, capsys, tmp_path):
     assert main(["pack", path, "--seq-len", "64", "--report"]) == 0
     printed = capsys.readouterr().out

@@ -235,6 +235,8 @@ def test_a_folder_may_have_more_files_than_a_process_can_open(tmp_path):
 def test_a_folder_without_files_is_an_error(tmp_path):
     with pytest.raises(MissingDataError, match=r"holds no file that matches '\.ds'"):
         DatatroveFolderDataset(tmp_path, 3, paths_file=tmp_path / "paths.json")
+    with pytest.raises(UsageError, match=rf"a file, not a folder; .* it is in, {tmp_path}"):
+        DatatroveFolderDataset(write(tmp_path / "a.bin", [1, 2, 3]), 9, recursive=False)
     with pytest.raises(MissingDataError, match="nowhere: no such folder"):
         DatatroveFolderDataset(tmp_path / "nowhere", 3)
     (tmp_path / "gone.ds").symlink_to("nothing")

@@ -86,6 +86,11 @@ def test_what_decode_takes_are_ids() -> None:
             "tokenize a.txt --tokenizer bytes --out a.csv",
             "is a file, not a directory; choose another path",
         ),
+        (
+            "tokenize a.json --tokenizer bytes --out out",
+            "object on every line; write them so (jq",
+        ),
+        ("repack a.json --out out --bad-rows skip", "(jq -c '.[]' of this file)"),
         ("convert data out --to llmbatch", "(--seq-len, --batch-size)"),
         ("finish dat", "no such directory; did you mean 'data'?"),
     ],
@@ -101,6 +106,7 @@ def test_commands_say_which_option_helps(
     monkeypatch.chdir(tmp_path)
     for name in ("a.csv", "a.txt"):
         Path(name).write_text("a line\n")
+    Path("a.json").write_text('[\n {"text": "one"},\n {"text": "two"}\n]\n')
     assert main(arguments.split()) == 1
     assert message in capsys.readouterr().err
     assert not Path("out").exists()

@@ -287,6 +287,29 @@ def test_finish_of_nothing_says_so(tmp_path):
         penstock.finish(tmp_path)
 
 
+def test_the_file_in_the_way_of_a_directory_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DatasetExistsError, match=rf"^{tmp_path}/file: is a file"):
+        penstock.Writer(tmp_path / "file" / "deep" / "er", vocab_size=100)
+
+
+def test_an_empty_path_is_not_this_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"path is empty; write '\.'"):
+        penstock.Writer("", vocab_size=100)
+    with penstock.Writer(".", vocab_size=100) as writer:
+        writer.append([1])
+    assert tokens_of(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("name", ["bos_id", "eos_id"])
+def test_marks_are_ids_of_the_vocabulary(tmp_path, name):
+    with pytest.raises(UsageError, match=f"{name} is 10; it must be an integer from 0 to 9"):
+        penstock.Writer(tmp_path, vocab_size=10, **{name: 10})
+    with penstock.Writer(tmp_path, vocab_size=10, **{name: 9}) as writer:
+        writer.append([1])
+
+
 def test_a_finished_dataset_is_not_finished_again(tmp_path):
     write(tmp_path, [1], part=0)
     penstock.finish(tmp_path)

@@ -17,8 +17,9 @@ def new_directory(path: Path) -> Iterator[None]:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
+            file = next(each for each in (path, *path.parents) if os.path.lexists(each))
             raise DatasetExistsError(
-                f"{path}: is a file, not a directory; choose another path"
+                f"{file}: is a file, not a directory; choose another path"
             ) from None
         yield
     finally:

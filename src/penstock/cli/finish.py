@@ -3,10 +3,11 @@
   penstock finish data/fineweb
 
 All tasks must have run; those that have not are named. Documents are shuffled here, if tokenize was
-asked for that.
+asked for that. If all is done, it says so.
 """
 
 import argparse
+from pathlib import Path
 
 from penstock.cli import options
 
@@ -24,7 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Finish, and report."""
     from penstock.cli.tokenize_progress import ProgressLine, print_report
     from penstock.finishing import finish
+    from penstock.write.joining import is_joined
 
+    out = Path(arguments.out)
+    if is_joined(out) and not (out / "report.json").exists():  # which says more
+        print(f"{arguments.out}: all of it was done before; nothing was written")
+        return 0
     with ProgressLine() as line:
         report = finish(
             arguments.out,

@@ -98,7 +98,9 @@ def _describe(view: "View") -> str:
 
     if isinstance(view, Windows):
         if not len(view):
-            return f"windows of {view.seq_len:,}: none, the stream is shorter than one"
+            count = view.dataset.num_records
+            shorter = f"; --seq-len {count - 1} shows all of it" if count > 1 else ""
+            return f"windows of {view.seq_len:,}: none, there are {count:,} records{shorter}"
         left = view.dataset.num_records - (len(view) * view.stride + view.seq_len + 1 - view.stride)
         return (
             f"windows of {view.seq_len:,}: {len(view):,} samples, {left:,} records left over at "

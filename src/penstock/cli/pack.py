@@ -68,11 +68,14 @@ def _store(data: "Dataset", arguments: argparse.Namespace) -> int:
     total = num_passes(view.recipe, stores=True) * data.num_documents
     with options.progress_bar("packing", total, unit_bytes=False) as bar:
         rows = find_rows(data, view.recipe, bar.advance)
-    Console(highlight=False).print(_table([rows.report], str(rows.path or "nothing to store")))
+    console = Console(highlight=False)
+    # Not as the table's title, which is cut into lines: this is to be copied.
+    console.print(str(rows.path or "nothing to store"), markup=False, soft_wrap=True)
+    console.print(_table([rows.report]))
     return 0
 
 
-def _table(reports: "list[PackReport]", title: str) -> Any:
+def _table(reports: "list[PackReport]", title: str | None = None) -> Any:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 3, 0, 0))

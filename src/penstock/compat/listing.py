@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from penstock.errors import MissingDataError, ReadError
+from penstock.errors import MissingDataError, ReadError, UsageError
 
 # In every file system of Linux's ext family, and closed to all but root.
 _SYSTEM_FOLDERS = ("lost+found",)
@@ -46,11 +46,14 @@ def _walk(
             entries = list(scanned)
     except FileNotFoundError:
         raise MissingDataError(f"{folder}: no such folder") from None
+    except NotADirectoryError:
+        raise UsageError(
+            f"{folder}: is a file, not a folder; give the folder that it is in, {folder.parent}"
+        ) from None
     except OSError as error:
         # A folder that is passed over would be data that is missing without a word.
-        raise ReadError(
-            error.errno, f"{folder}: {error.strerror}; recursive=False leaves out folders below"
-        ) from None
+        remedy = "; recursive=False leaves out folders below" if above else ""
+        raise ReadError(error.errno, f"{folder}: {error.strerror}{remedy}") from None
     identity = (found.st_dev, found.st_ino)
     if identity in above:
         return  # a link to a folder that it lies in itself

@@ -145,7 +145,10 @@ def find_rows(data: "Dataset", recipe: Recipe, progress: Progress = lambda count
             raise
         except OSError as error:
             problems.append(f"{home}: {error.strerror}")
-    raise ReadError(f"the rows can be stored nowhere ({'; '.join(problems)})")
+    raise ReadError(
+        f"the rows can be stored nowhere ({'; '.join(problems)}); make one of these writable, or "
+        "set XDG_CACHE_HOME to where there is room"
+    )
 
 
 def _make(path: Path, data: "Dataset", recipe: Recipe, progress: Progress) -> Rows:

@@ -27,6 +27,12 @@ def finish(path: str | os.PathLike[str], *, parts: int | None = None) -> None:
     join_parts(directory, parts)
 
 
+def is_joined(directory: Path) -> bool:
+    """Whether there is a whole dataset, and no part or plan that is left to finish."""
+    is_left = any(directory.glob(f"*{stream.PART_SUFFIX}")) or planned_in(directory) is not None
+    return (directory / stream.MANIFEST_NAME).exists() and not is_left
+
+
 def join_parts(directory: Path, parts: int | None) -> None:
     """Join the finished parts of a dataset."""
     with hold_lock(directory, "finish", wait=True):

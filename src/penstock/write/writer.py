@@ -71,7 +71,10 @@ class Writer:
                 f"tokenizer is {tokenizer!r:.80}; it must be a dict of strings, such as "
                 "{'name': 'gpt2'}"
             )
+        if not os.fspath(path):
+            raise UsageError("nowhere to write: the path is empty; write '.' for this directory")
         vocab_size = _optional("vocab_size", vocab_size, 1)
+        highest_id = (vocab_size or 1 << 63) - 1
         part = _optional("part", part, 0, 99_999)
         self.fields = record_type(fields, vocab_size, with_metadata=metadata is not None)
         self._num_extended_documents = self._num_extended_records = 0
@@ -80,8 +83,8 @@ class Writer:
             self.fields,
             vocab_size,
             dict(tokenizer or {}),
-            _optional("bos_id", bos_id),
-            _optional("eos_id", eos_id),
+            _optional("bos_id", bos_id, 0, highest_id),
+            _optional("eos_id", eos_id, 0, highest_id),
             shards=(),
             split=dict(split or {}),
         )

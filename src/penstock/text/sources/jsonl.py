@@ -8,6 +8,7 @@ would become a byte as well. What cannot be taken like this is parsed again as t
 
 import contextlib
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
@@ -29,6 +30,7 @@ from penstock.text.sources.rows import (
 _decode = json.JSONDecoder().decode
 _BYTES = "latin-1"  # the encoding in which a byte is a character
 _MANY_ESCAPES = 512
+_START_BYTES = 4096
 
 Line = bytes | memoryview
 
@@ -62,6 +64,12 @@ def first_rows(file: TextFile, count: int, reading: Reading) -> list[dict[str, o
         if len(rows) == count:
             break
     return rows
+
+
+def is_array(file: TextFile) -> bool:
+    """Whether the objects of a file are in an array, which is JSON, but not JSONL."""
+    _, start = next(blocks(file, _START_BYTES), (0, b""))
+    return re.match(rb"\s*\[\s*\{", start) is not None
 
 
 def _add(collector: Collector, row: int, line: Line, encoding: str) -> None:

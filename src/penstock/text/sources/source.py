@@ -197,11 +197,16 @@ class Source:
             )
 
     def check_columns(self) -> None:
-        """Refuse JSONL whose first rows all lack the text, before anything is made of them.
+        """Refuse JSONL whose first rows all lack the text, or that is an array, before it is used.
 
         Of Parquet all columns are checked when it is cut.
         """
         for file in self._files.values() if self.kind == "jsonl" else ():
+            if jsonl.is_array(file):
+                raise FormatError(
+                    f"{file.path}: is an array of objects, not an object on every line; write them "
+                    "so (jq -c '.[]' of this file), and name the new one .jsonl"
+                )
             rows = jsonl.first_rows(file, _FIRST_ROWS, self._reading(None, _FIRST_BYTES))
             if any(self.columns.text in row for row in rows):
                 return
