@@ -20,7 +20,12 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
 from penstock.formats.files import Head
-from penstock.formats.recognition import _is_big_endian, recognise, token_type
+from penstock.formats.recognition import (
+    _is_big_endian,
+    is_arrow_stream,
+    recognise,
+    token_type,
+)
 
 pa = pytest.importorskip("pyarrow")
 TOKENS = np.random.default_rng(0).integers(16, 50_000, 3000)
@@ -165,6 +170,28 @@ def test_files_that_open_as_what_they_are_are_not_read_as_bare_tokens(tmp_path):
         assert penstock.open(tmp_path / name).num_records > 0
         with pytest.raises(FormatError, match="open it without format"):
             penstock.open(tmp_path / name, format="flat:uint16")
+
+
+@pytest.mark.parametrize("kind", [pa.uint16(), pa.int32(), pa.int64()])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_arrow_streams_are_not_read_as_bare_tokens_whatever_they_are_called(tmp_path, kind, is_old):
+    table = pa.table({"input_ids": pa.array([[5, 6, 7]] * 30, pa.list_(kind))})
+    table = table.replace_schema_metadata({"huggingface": "x" * 5000})  # longer than is looked at
+    options = pa.ipc.IpcWriteOptions(use_legacy_format=is_old)
+    for name in ("a.bin", "a.npy", "a.ds", "a.dat"):
+        with pa.ipc.new_stream(tmp_path / name, table.schema, options=options) as writer:
+            writer.write_table(table)
+        assert penstock.open(tmp_path / name).document(1).tolist() == [5, 6, 7]
+        with pytest.raises(FormatError, match="an Arrow stream; open it without format"):
+            penstock.open(tmp_path / name, format="flat:uint16")
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 70), st.sampled_from(["<u1", "<u2", "<u4"]))
+def test_tokens_are_not_taken_for_an_arrow_stream(seed, vocab_size, dtype):
+    rng = np.random.default_rng(seed)
+    for before in (b"", b"\xff" * 4, struct.pack("<iI", 200, 16), struct.pack("<iI", 200, 4)):
+        content = before + rng.integers(0, vocab_size, 400).astype(dtype).tobytes()
+        assert not is_arrow_stream(Head(None, content, len(content), (0, 0)))
 
 
 def test_any_file_may_be_read_as_bytes(tmp_path):

@@ -27,7 +27,7 @@ from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron
 from penstock.formats.directories import INDEX_NAME, data_of, divide_files, nothing_in, scan
 from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
 from penstock.formats.files import Head, plain_name, read_head, read_whole, refuse_repeats
-from penstock.formats.recognition import refuse_others, unknown
+from penstock.formats.recognition import is_arrow_stream, refuse_others, unknown
 from penstock.formats.shard import Manifest
 from penstock.formats.splits import choose, divide, find, refuse
 from penstock.formats.wanted import Wanted
@@ -176,6 +176,8 @@ def _detect(head: Head) -> str:
     for magic, kind in _MAGIC.items():
         if head.start.startswith(magic) and (magic != _STREAM_START or suffix not in _BARE):
             return kind
+    if is_arrow_stream(head):
+        return "arrow"
     if path.suffix == ".bin" and os.path.lexists(path.with_suffix(".idx")):
         return "megatron"
     if flat.is_llmc(head):

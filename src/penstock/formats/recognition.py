@@ -40,6 +40,8 @@ class Kind(NamedTuple):
 def refuse_others(head: Head, *, is_told: bool) -> None:
     """Refuse a file of another kind where bare tokens are expected, or were said to be."""
     what = recognise(head)
+    if is_told and is_arrow_stream(head):
+        what = f"an Arrow stream; {_LEAVE_OUT}"
     if what is None and not is_told and is_text(head, least_bytes=8):
         what = f'{_text(head)}; if it holds tokens, say format="flat:uint16"'
     if what is None and not is_told and _is_big_endian(head.start):
@@ -233,6 +235,31 @@ def _is_random(start: bytes) -> bool:
 
 
 # Structures
+
+
+def is_arrow_stream(head: Head) -> bool:
+    """Whether a file starts with a schema, as Arrow's streams do, which have no magic.
+
+    Its length comes first, since Arrow 0.15 behind 0xffffffff. It is a flatbuffer: `root` points to
+    a table, which points to the places of its fields: version, kind of message, header.
+    """
+    start = head.start
+    first = 4 if start.startswith(b"\xff\xff\xff\xff") else 0
+    if len(start) < first + 32:
+        return False
+    length, root = struct.unpack_from("<iI", start, first)
+    is_inside = 28 <= length <= head.size_bytes - first - 4
+    if not is_inside or length % 4 or not 4 <= root <= len(start) - first - 16:
+        return False
+    message = start[first + 4 :]
+    places = root - struct.unpack_from("<i", message, root)[0]
+    if not 4 <= places <= len(message) - 10:
+        return False
+    num_bytes, table_bytes, version, kind, header = struct.unpack_from("<5H", message, places)
+    is_table = num_bytes in (10, 12, 14) and 12 <= table_bytes <= min(64, len(message) - root)
+    if not is_table or max(version, kind, header) >= table_bytes or not kind or not header:
+        return False
+    return message[root + kind] == 1 and message[root + version] <= 4
 
 
 def _zip_member(head: Head) -> str:
