@@ -138,10 +138,11 @@ def _refuse_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:
             )
     from penstock.formats.columns import MEANT
 
-    known = [column for manifest in manifests for column in manifest.unread]
+    known = {name for manifest in manifests for name in manifest.ignorable}
     for name in wanted.ignore:
-        if not any(f"{name} (" in column for column in known):
-            raise UsageError(f"ignore: no file has a column {name!r}{did_you_mean(name, MEANT)}")
+        if name not in known:
+            hint = did_you_mean(name, [*MEANT, *known])
+            raise UsageError(f"ignore: no file has a column {name!r}{hint}")
 
 
 class _Found(NamedTuple):

@@ -70,7 +70,12 @@ def _decoded(head: Head, columns: Columns, kind: str) -> Manifest:
         record=columns.record,
         with_metadata=bool(columns.metadata),
     )
-    return replace(manifest, unread=_unread(columns), decoded_from=str(head.path))
+    return replace(
+        manifest,
+        unread=_unread(columns),
+        ignorable=tuple(columns.left_out),
+        decoded_from=str(head.path),
+    )
 
 
 def _identity(head: Head, columns: Columns) -> str:
@@ -78,7 +83,7 @@ def _identity(head: Head, columns: Columns) -> str:
 
 
 def _unread(columns: Columns) -> tuple[str, ...]:
-    left = ", ".join(columns.left_out)
+    left = ", ".join(f"{name} ({kind})" for name, kind in columns.left_out.items())
     return (f"the columns {left}",) if left else ()
 
 
@@ -114,7 +119,15 @@ def _in_place(
         shards.append(Shard(head.path.parent, name_of, count, batch.num_rows, 0, files))
         first += batch.num_rows + 1
     return Manifest(
-        columns.record, None, {}, None, None, tuple(shards), "arrow", unread=_unread(columns)
+        columns.record,
+        None,
+        {},
+        None,
+        None,
+        tuple(shards),
+        "arrow",
+        unread=_unread(columns),
+        ignorable=tuple(columns.left_out),
     )
 
 

@@ -51,7 +51,7 @@ class Columns:
     metadata: tuple[str, ...]
     record: np.dtype[Any]
     """the token, `loss_mask` where a column says what to train on, and the fields"""
-    left_out: tuple[str, ...]
+    left_out: dict[str, str]
     """the columns that are not read, and their types"""
 
     @property
@@ -102,9 +102,7 @@ def columns_of(path: Path, schema: Any, tokens: str | None, wanted: Wanted) -> C
         fields=wanted.fields,
         metadata=wanted.metadata,
         record=_record(path, types, tokens, meant, wanted.fields),
-        left_out=tuple(
-            f"{field.name} ({field.type})" for field in schema if field.name not in used
-        ),
+        left_out={field.name: str(field.type) for field in schema if field.name not in used},
     )
 
 

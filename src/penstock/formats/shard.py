@@ -120,6 +120,8 @@ class Manifest:
     """the last of the fields, if it lies in files of its own"""
     unread: tuple[str, ...] = ()
     """what else the files hold, in words"""
+    ignorable: tuple[str, ...] = ()
+    """the names of the columns that are not read"""
     decoded_from: str = ""
     """the file that this is a decoded copy of, if it is one"""
     split: dict[str, str] = field(default_factory=dict)
