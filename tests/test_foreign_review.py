@@ -372,7 +372,9 @@ def test_an_error_ends_the_other_shards_too(tmp_path):
         if len(seen) == 1:
             raise KeyboardInterrupt
 
-    documents = penstock.open([tmp_path / "t.bin"] * 4)
+    for k in range(3):
+        shutil.copy(tmp_path / "t.bin", tmp_path / f"{k}.bin")
+    documents = penstock.open(tmp_path / "*.bin")
     with pytest.raises(KeyboardInterrupt):
         convert(
             documents, tmp_path / "out", "llmchnk", workers=2, shard_bytes=1, progress=interrupt

@@ -91,9 +91,58 @@ def public_path():
 def test_directories_combine_in_the_order_given(tmp_path):
     a = write(tmp_path / "a", [1, 2], shard_bytes=1)
     b = write(tmp_path / "b", [3], [4, 5], shard_bytes=1)
-    data = penstock.open([b, str(a), b])
-    assert data.records(0, 99).tolist() == [3, 4, 5, 1, 2, 3, 4, 5]
-    assert (data.num_records, data.num_documents, len(data.shards)) == (8, 5, 5)
+    data = penstock.open([b, str(a)])
+    assert data.records(0, 99).tolist() == [3, 4, 5, 1, 2]
+    assert (data.num_records, data.num_documents, len(data.shards)) == (5, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ("d", "d/b.bin: is reached twice, by .*d/a.bin and .*d/b.bin; leave one out"),
+        ("d/*.bin", "d/b.bin: is reached twice, by .*d/a.bin and .*d/b.bin"),
+        (["d/a.bin", "d/a.bin"], "d/a.bin: is given twice; leave one out"),
+        (["d/a.bin", "d/../d/a.bin"], r"is reached twice, by .*d/a.bin and .*d/\.\./d/a.bin"),
+        (["e/a.bin", "e"], "e/a.bin: is reached twice, by .*e/a.bin and .*/e; leave one out"),
+        (["e/a.bin", "link/a.bin"], "is reached twice, by .*e/a.bin and .*link/a.bin"),
+        (["own", "own"], "own: is given twice"),
+        (["own", "own_link"], "own_link: is reached twice, by .*own and .*own_link"),
+        (["own", "own/penstock.json"], "own: is reached twice, by .*own and .*/own/penstock.json"),
+        (["t.parquet", "t.parquet"], "t.parquet: is given twice"),
+    ],
+)
+def test_tokens_that_are_reached_twice_are_refused(tmp_path, monkeypatch, sources, message):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("d", "e"):
+        Path(name).mkdir()
+        np.arange(300, 400, dtype="<u2").tofile(f"{name}/a.bin")
+    Path("d/b.bin").symlink_to("a.bin")
+    Path("link").symlink_to("e")
+    Path("own_link").symlink_to(write(tmp_path / "own", [1, 2]))
+    pq = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table({"input_ids": [[1, 2]]})
+    pq.write_table(table, "t.parquet")
+    with pytest.raises(FormatError, match=message):
+        penstock.open(sources)
+    assert penstock.open(["d/a.bin", "e/a.bin"]).num_records == 200
+
+
+def test_tokens_that_are_reached_twice_by_a_list_of_files_are_refused(tmp_path):
+    np.arange(300, 400, dtype="<u2").tofile(tmp_path / "a.bin")
+    (tmp_path / "b.bin").symlink_to("a.bin")
+    with pytest.raises(FormatError, match=r"reached twice, by .*a\.bin and .*b\.bin"):
+        penstock.open(tmp_path, file_list=tmp_path / "files.json")
+
+
+def test_links_to_different_files_and_one_mask_for_two_files_open(tmp_path):
+    (tmp_path / "links").mkdir()
+    for name in ("a", "b"):
+        np.arange(300, 400, dtype="<u2").tofile(tmp_path / f"{name}.bin")
+        (tmp_path / "links" / f"{name}.bin").symlink_to(tmp_path / f"{name}.bin")
+    (tmp_path / "mask").write_bytes(bytes(100))
+    data = penstock.open(tmp_path / "links", loss_masks=[tmp_path / "mask"] * 2)
+    assert data.num_records == 200
 
 
 def test_a_glob_opens_in_the_order_of_names(tmp_path):

@@ -74,7 +74,7 @@ def test_a_name_depends_on_all_that_decides_the_rows_and_on_nothing_else(tmp_pat
         one.documents(8, overflow="split", by_length=True),
         shards.packed(8),
         lengths.packed(8),
-        penstock.open([tmp_path / "one", tmp_path / "one"]).packed(8),
+        penstock.open([tmp_path / "one", tmp_path / "tokens"]).packed(8),
     ]
     names = [view.stored_in.name for view in views]
     assert len(set(names)) == len(names)

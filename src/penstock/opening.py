@@ -14,9 +14,9 @@ from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import FINISHED, data_files, describe, describe_listed
 from penstock.formats.directories import data_of, divide_files
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
-from penstock.formats.files import read_head
+from penstock.formats.files import Reached, read_head
 from penstock.formats.masks import with_mask
-from penstock.formats.shard import STREAM, Manifest
+from penstock.formats.shard import Manifest
 from penstock.formats.splits import choose
 from penstock.formats.stream import FORMAT, fields_to_json
 from penstock.formats.wanted import Wanted
@@ -159,23 +159,17 @@ def _describe(
     allow_outside: bool,
 ) -> tuple[Manifest, ...]:
     """What is known of all paths; tokens that two of them lead to are a mistake."""
-    manifests, given, finished = [], dict[str, Path](), set[Path]()
+    manifests, finished, reached = list[Manifest](), set[Path](), Reached()
     for each in found:
-        for manifest in describe(
+        manifests += describe(
             each.path,
             format,
             wanted,
             split=each.split,
             allow_outside=allow_outside,
             finished=finished,
-        ):
-            manifests.append(manifest)
-            for stored in {shard.files[STREAM].path for shard in manifest.shards} - {""}:
-                if given.setdefault(stored, each.path) != each.path:
-                    raise FormatError(
-                        f"{stored}: is reached twice, by {given[stored]} and {each.path}; leave "
-                        "one out"
-                    )
+            reached=reached,
+        )
     return tuple(manifests)
 
 

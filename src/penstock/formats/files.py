@@ -26,6 +26,8 @@ class Head:
     size_bytes: int
     times_ns: tuple[int, int]
     """of the last change of its content, and of anything: the first can be set, the second not"""
+    file_id: tuple[int, int] = (0, 0)
+    """device and inode: the same for all paths that lead to the file"""
 
     @property
     def identity(self) -> str:
@@ -56,7 +58,32 @@ def read_head(path: Path, num_bytes: int = 4096) -> Head:
     with open_regular(path) as file:
         found = os.fstat(file.fileno())
         start = os.pread(file.fileno(), num_bytes, 0)
-    return Head(path, start, found.st_size, (found.st_mtime_ns, found.st_ctime_ns))
+    times_ns = (found.st_mtime_ns, found.st_ctime_ns)
+    return Head(path, start, found.st_size, times_ns, (found.st_dev, found.st_ino))
+
+
+class Reached:
+    """The files and directories that one call opens, each of which must be reached once."""
+
+    def __init__(self) -> None:
+        self.source = Path()
+        """what is being opened, as the user names it"""
+        self._found = dict[tuple[int, int], tuple[Path, Path]]()
+
+    def add(self, path: Path, file_id: tuple[int, int]) -> None:
+        """Refuse what was reached before: its tokens would count twice."""
+        if file_id not in self._found:
+            self._found[file_id] = path, self.source
+            return
+        first, source = self._found[file_id]
+        # Some file systems give several files one inode.
+        if os.path.realpath(first) != os.path.realpath(path):
+            return
+        where = path
+        if first == path:
+            first, path = source, self.source
+        twice = f"reached twice, by {first} and {path}" if first != path else "given twice"
+        raise FormatError(f"{where}: is {twice}; leave one out, or its tokens count twice")
 
 
 def read_part(path: Path, start: int, num_bytes: int) -> bytes:

@@ -259,7 +259,7 @@ def is_arrow_stream(head: Head) -> bool:
     is_table = num_bytes in (10, 12, 14) and 12 <= table_bytes <= min(64, len(message) - root)
     if not is_table or max(version, kind, header) >= table_bytes or not kind or not header:
         return False
-    return message[root + kind] == 1 and message[root + version] <= 4
+    return bool(message[root + kind] == 1 and message[root + version] <= 4)
 
 
 def _zip_member(head: Head) -> str:
