@@ -95,7 +95,19 @@ def test_labels_that_are_shifted_are_refused_and_called_so():
     ) as e:
         penstock.open(GOLDEN / "shifted")
     assert "it is the token after it: labels must not be shifted" in str(e.value)
+    assert "write them as [-100, *labels[:-1]] to keep what they mask" in str(e.value)
     assert "ignore='labels'" in str(e.value)
+
+
+def test_the_advice_for_labels_that_are_shifted_works(tmp_path):
+    shifted = [[-100, 3, -100], [5, -100]]
+    path = write(tmp_path / "t.parquet", {"input_ids": [[1, 2, 3], [4, 5]], "labels": shifted})
+    with pytest.raises(FormatError, match="must not be shifted") as e:
+        penstock.open(path)
+    advice = re.search(r"\[-100, \*labels\[:-1\]\]", str(e.value)).group()
+    back = [eval(advice, {"labels": labels}) for labels in shifted]
+    data = penstock.open(write(path, {"input_ids": [[1, 2, 3], [4, 5]], "labels": back}))
+    assert data.records(0, 5)["loss_mask"].tolist() == [0, 0, 1, 0, 1]
 
 
 # What a schema means
@@ -146,14 +158,22 @@ def test_the_tokens_are_found_among_columns_that_say_something_about_them(types,
     ("types", "options", "error"),
     [
         ({"labels": INTS, "attention_mask": INTS}, {}, "name the one with lists of token ids"),
-        ({"ids": INTS, "labels": pa.list_(pa.float32())}, {}, "expected lists of integers; leave"),
+        (
+            {"ids": INTS, "labels": pa.list_(pa.float32())},
+            {},
+            "expected lists of integers; convert it",
+        ),
         ({"ids": INTS, "attention_mask": pa.list_(INTS)}, {}, "leave it out with ignore='att"),
         ({"ids": INTS, "url": pa.string()}, {"fields": ("url",)}, "expected lists of numbers"),
         ({"ids": INTS, "b": pa.binary()}, {"metadata": ("b",)}, "expected what JSON can hold"),
         ({"ids": INTS, "url": pa.string()}, {"metadata": ("ulr",)}, "did you mean 'url'"),
         ({"my_ids": INTS, "b": INTS}, {"tokens": "my_id"}, "did you mean 'my_ids'"),
         ({"ids": INTS, "b": INTS}, {"fields": ("b",), "ignore": ("b",)}, "'b' is named twice"),
-        ({"ids": INTS, "labels": INTS}, {"fields": ("labels",)}, "'labels' are the tokens' names"),
+        (
+            {"ids": INTS, "labels": INTS},
+            {"fields": ("labels",)},
+            "'labels' is the name .*; rename the column",
+        ),
         ({"ids": INTS, "token": INTS}, {"fields": ("token",)}, "'token' is a field of its own"),
         (
             {"ids": INTS, "labels": INTS, "loss_mask": INTS},
@@ -227,6 +247,51 @@ def test_rows_are_counted_over_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(arrow_format, "_ROWS_AT_ONCE", 7)
     with pytest.raises(FormatError, match=r"row 37: labels\[1\] is 5, expected -100 .*, 75"):
         penstock.open(path)
+
+
+def test_masks_may_be_floats_of_0_and_1(tmp_path):
+    masks = [[0.0, 1.0, 1.0], [1.0, 0.0], [], [1.0]]
+    for kind in ("arrow", "parquet"):
+        path = write(tmp_path / f"t.{kind}", {"input_ids": TOKENS, "loss_mask": masks})
+        assert penstock.open(path).records(0, 6)["loss_mask"].tolist() == [0, 1, 1, 1, 0, 1]
+    for wrong in (0.5, float("nan")):
+        masks[1][1] = wrong
+        path = write(tmp_path / "w.parquet", {"input_ids": TOKENS, "loss_mask": masks})
+        with pytest.raises(
+            FormatError, match=rf"row 1: loss_mask\[1\] is {wrong}, expected 0 or 1"
+        ):
+            penstock.open(path)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_nulls_among_the_tokens_are_not_to_be_ignored(tmp_path, kind):
+    path = write(tmp_path / f"t.{kind}", {"input_ids": [[1, None], [2]]})
+    with pytest.raises(FormatError, match="'input_ids' has nulls") as refusal:
+        penstock.open(path)
+    assert "ignore" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float64()), pa.list_(INTS), pa.list_(pa.null()), pa.list_(pa.bool_())]
+)
+def test_ids_that_are_no_integers_are_named_with_their_type(kind):
+    for options in ({}, {"tokens": "input_ids"}):
+        with pytest.raises(FormatError) as refusal:
+            meaning({"url": pa.string(), "input_ids": kind}, **options)
+        assert f"'input_ids' must be integers, in one list for each row, not {kind}" in str(
+            refusal.value
+        )
+
+
+def test_files_with_other_types_of_tokens_are_to_be_written_with_one(tmp_path):
+    write(tmp_path / "a.parquet", {"ids": pa.array(TOKENS, pa.list_(pa.int32()))})
+    write(tmp_path / "b.parquet", {"ids": pa.array(TOKENS, INTS)})
+    np.arange(300, 400, dtype="<u2").tofile(tmp_path / "c.bin")
+    for sources in ("*.parquet", ["c.bin", "a.parquet"], ["a.parquet", "c.bin"]):
+        paths = [sources] if isinstance(sources, str) else sources
+        with pytest.raises(FormatError, match="write the files again with one type") as refusal:
+            penstock.open([tmp_path / path for path in paths])
+        assert "ignore" not in str(refusal.value)
 
 
 def test_columns_that_contradict_each_other_are_refused(tmp_path):

@@ -6,6 +6,8 @@ import io
 import json
 import lzma
 import pickle
+import re
+import shlex
 import sqlite3
 import struct
 import tarfile
@@ -18,6 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.cli import main
 from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
 from penstock.formats.files import Head
 from penstock.formats.recognition import (
@@ -111,7 +114,7 @@ KINDS = {
     ),
     **{
         f"pickle {protocol} {number}": (pickle.dumps(value, protocol), "a pickle; load it with")
-        for protocol in (2, 3, 4, 5)
+        for protocol in range(6)
         for number, value in enumerate(PICKLED)
     },
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file; read it with h5py"),
@@ -132,6 +135,13 @@ KINDS = {
         b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 9\n",
         "a Git LFS pointer.*git lfs pull",
     ),
+    "ORC": (b"ORC\n" + bytes(60) + b"\3\3ORC\x18", r"an ORC file; read it with pyarrow\.orc"),
+    "Feather": (b"FEA1" + bytes(60) + b"\x80\0\0\0FEA1", "a Feather file of version 1; read it"),
+    "JSONL of ids": (
+        b'{"id": 1, "input_ids": [1, 22]}\n' * 9,
+        "JSON with token ids; write it as P",
+    ),
+    "ids": (b"17 4 2981\n15 6\n" * 9, "numbers in text; if they are token ids, .*penstock.Writer"),
     "HTML": (b"<!DOCTYPE html><html><title>404 Not Found</title></html>" * 2, "an HTML page"),
 }
 
@@ -405,7 +415,7 @@ def test_text_in_tables_points_to_tokenize_with_its_column(tmp_path):
         penstock.open(path)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.bin"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.bin", 'a"b.bin'])
 def test_the_advice_for_text_works(tmp_path, name, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     content = b"a document\n" * 99 if name == "a.txt" else JSONL
@@ -413,15 +423,51 @@ def test_the_advice_for_text_works(tmp_path, name, monkeypatch, capsys):
     with pytest.raises(FormatError) as found:
         penstock.open(name)
     command, _, rest = str(found.value).partition("(penstock ")[2].partition("), or ")
-    arguments = command.replace("TOKENIZER", "bytes").replace("DIRECTORY", "out").split()
-    from penstock.cli import main
-
+    arguments = shlex.split(command.replace("TOKENIZER", "bytes").replace("DIRECTORY", "out"))
     assert main(arguments) == 0, capsys.readouterr().err
     assert penstock.open("out").num_documents > 0
     call = rest.partition("(")[2].removesuffix(")").replace("tokenizer, batch_size, seq_len", "")
     loader = eval(call.rstrip(") ").rstrip(", ") + ", 'bytes', 2, 8, output='numpy')")
     assert next(iter(loader))["input_ids"].shape == (2, 8)
     loader.close()
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_file, pa.ipc.new_stream])
+@pytest.mark.parametrize("column", ["text", "my text"])
+def test_the_advice_for_text_in_arrow_works(tmp_path, new, column, capsys):
+    import pyarrow.parquet
+
+    table = pa.table({column: ["a document"] * 9})
+    path = tmp_path / 'it"s.arrow'
+    with new(path, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(FormatError, match="they hold text, not tokens") as found:
+        penstock.open(path)
+    call = re.search(r"\((pyarrow\.parquet\.write_table.*?), or Dataset", str(found.value)).group(1)
+    eval(call, {"pyarrow": pyarrow})
+    command = re.search(r"\(penstock (.* --out) DIRECTORY\)", str(found.value)).group(1)
+    arguments = shlex.split(command.replace("TOKENIZER", "bytes"))
+    assert main([*arguments, str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    assert penstock.open(tmp_path / "out").num_documents == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("ids.jsonl", b'{"input_ids": [1, 22, 3]}\n' * 9), ("a.csv", b"text,n\nhello world,1\n" * 5)],
+)
+def test_the_advice_for_tables_in_text_works(tmp_path, name, content):
+    import pyarrow.csv
+    import pyarrow.json
+    import pyarrow.parquet
+
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FormatError, match="write it as Parquet") as found:
+        penstock.open(tmp_path / name)
+    call = re.search(r"\((pyarrow\.parquet\.write_table.*)\), and", str(found.value)).group(1)
+    eval(call, {"pyarrow": pyarrow})
+    if name == "ids.jsonl":
+        data = penstock.open((tmp_path / name).with_suffix(".parquet"))
+        assert data.document(8).tolist() == [1, 22, 3]
 
 
 def test_a_directory_of_text_points_to_tokenize(tmp_path):

@@ -97,7 +97,9 @@ def open(
         if (manifest.fields, manifest.apart) != (manifests[0].fields, manifests[0].apart):
             name, first = _name(manifest), _name(manifests[0])
             hint = ""
-            if manifest.format in _WITH_COLUMNS:
+            if manifest.fields.names == manifests[0].fields.names:
+                hint = "; write the files again with one type, or open them one by one"
+            elif manifest.format in _WITH_COLUMNS:
                 hint = " (ignore=… leaves out a column that only some files have)"
             raise FormatError(
                 f"{name}: records are {fields_to_json(manifest.fields)}, those of {first} are "

@@ -46,7 +46,8 @@ def describe_arrow(head: Head, column: str | None = None, wanted: Wanted | None 
     """Find the tokens in the file, or decode what cannot be read in place."""
     with _readable(head.path):
         with _batches(head.path) as (schema, batches, address):
-            columns = columns_of(head.path, schema, column, wanted or Wanted())
+            kind = "file" if head.start.startswith(b"ARROW1") else "stream"
+            columns = columns_of(head.path, schema, column, wanted or Wanted(), kind=kind)
             manifest = _in_place(head, columns, batches, address)
         return manifest or _decoded(head, columns, "arrow")
 

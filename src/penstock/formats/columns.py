@@ -19,7 +19,7 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.json_values import can_be_json
 from penstock.formats.lists import number_type, value_type
 from penstock.formats.masks import LOSS_MASK
-from penstock.formats.recognition import text_advice
+from penstock.formats.recognition import quoted, text_advice
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.formats.stream import fields_problem
 from penstock.formats.wanted import Wanted
@@ -72,15 +72,20 @@ class Columns:
         )
 
 
-def columns_of(path: Path, schema: Any, tokens: str | None, wanted: Wanted) -> Columns:
-    """Decide what each column of an Arrow schema means; `tokens` may name that of the tokens."""
+def columns_of(
+    path: Path, schema: Any, tokens: str | None, wanted: Wanted, *, kind: str = "parquet"
+) -> Columns:
+    """Decide what each column of an Arrow schema means; `tokens` may name that of the tokens.
+
+    `kind` is that of the file: "parquet", or "file" or "stream" of Arrow.
+    """
     types = {field.name: field.type for field in schema}
     for name in wanted.names:
         if name not in types and name not in wanted.ignore:  # which other files may have
             raise _refusal(path, schema, f"no column {name!r}{did_you_mean(name, types)}")
         if (tokens, *wanted.names).count(name) > 1:
             raise UsageError(f"column {name!r} is named twice; it can become one thing only")
-    tokens = _tokens(path, schema, tokens, wanted)
+    tokens = _tokens(path, schema, tokens, wanted, kind)
     meant = [
         name
         for name in MEANT
@@ -106,7 +111,7 @@ def columns_of(path: Path, schema: Any, tokens: str | None, wanted: Wanted) -> C
     )
 
 
-def _tokens(path: Path, schema: Any, column: str | None, wanted: Wanted) -> str:
+def _tokens(path: Path, schema: Any, column: str | None, wanted: Wanted, kind: str) -> str:
     """The name of the column with tokens."""
     lists = [field.name for field in schema if number_type(field.type, "iu") is not None]
     hint = ""
@@ -117,9 +122,20 @@ def _tokens(path: Path, schema: Any, column: str | None, wanted: Wanted) -> str:
         lists = [name for name in lists if name not in wanted.names]
         known = [name for name in TOKEN_COLUMNS if name in lists]
         lists = known[:1] or [name for name in lists if name not in _BESIDE_TOKENS]
+    for field in schema if not lists else ():
+        is_meant = field.name == column or (
+            column is None and field.name in TOKEN_COLUMNS and field.name not in wanted.names
+        )
+        if is_meant and "string" not in str(field.type) and value_type(field.type) is not None:
+            raise _refusal(
+                path,
+                schema,
+                f"the ids in {field.name!r} must be integers, in one list for each row, not "
+                f"{field.type}; convert them, and write the file again",
+            )
     text = [field.name for field in schema if "string" in str(field.type)]
     if column is None and not lists and text:
-        advice = text_advice(path, "parquet", "text" if "text" in text else text[0])
+        advice = _text_advice(path, kind, "text" if "text" in text else text[0])
         raise _refusal(path, schema, f"they hold text, not tokens; {advice}")
     if len(lists) != 1:
         raise _refusal(
@@ -131,15 +147,28 @@ def _tokens(path: Path, schema: Any, column: str | None, wanted: Wanted) -> str:
     return str(lists[0])
 
 
+def _text_advice(path: Path, kind: str, column: str) -> str:
+    """How the text becomes tokens; `penstock tokenize` reads Parquet, but not Arrow."""
+    if kind == "parquet":
+        return text_advice(path, kind, column)
+    parquet = path.with_suffix(".parquet")
+    table = f"pyarrow.ipc.open_{kind}(pyarrow.memory_map({quoted(path)})).read_all()"
+    return (
+        f"write it as Parquet (pyarrow.parquet.write_table({table}, {quoted(parquet)}), or "
+        "Dataset.to_parquet of Hugging Face datasets), and "
+        f"{text_advice(parquet, 'parquet', column)}"
+    )
+
+
 def _expected(kind: Any, name: str, wanted: Wanted) -> str | None:
     """What else the type of a column would have to be."""
     if name in wanted.metadata:
         return None if can_be_json(kind) else "what JSON can hold"
     if name in wanted.fields:
         return None if number_type(kind, "iufb") else "lists of numbers"
-    if number_type(kind, "iu" if name == LABELS else "iub"):
+    if number_type(kind, "iu" if name == LABELS else "iubf"):  # masks of 0.0 and 1.0 are some
         return None
-    return f"lists of integers; leave it out with ignore={name!r}"
+    return f"lists of integers; convert it, or leave it out with ignore={name!r}"
 
 
 def _record(
@@ -150,6 +179,11 @@ def _record(
     if set(meant) - {ATTENTION_MASK}:
         members.append((LOSS_MASK, np.dtype("u1")))
     for name in fields:
+        if name in ("input_ids", LABELS):
+            raise UsageError(
+                f"{path}: {name!r} is the name of something else in a batch; rename the column in "
+                "the file to have it as a field"
+            )
         if name in (*(member for member, _ in members), METADATA_ID):
             raise UsageError(f"{path}: {name!r} is a field of its own; no column can become it too")
         members.append((name, number_type(types[name], "iufb")))

@@ -7,6 +7,7 @@ a structure that fits it.
 
 import contextlib
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -25,6 +26,8 @@ _CONTROL = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b") | {127}
 _NOT_LATIN1 = bytes({*_CONTROL, *range(128, 160)} - {0x85, *range(0x91, 0x98)})  # "…" of Windows
 _LEAST_RANDOM_BITS = 7.94  # entropy of a byte, in 4,096 random ones 7.95; tokens have 7.8 at most
 _OTHER_TEXT = "text in {encoding}, not tokens; convert it to UTF-8 (iconv), and tokenize that"
+_IDS_IN_JSON = re.compile(rb'"(input_ids|tokens|token_ids|ids)"\s*:\s*\[\s*\d+\s*[],]')
+_NUMBERS = re.compile(rb"\d+[\s,;][\d\s,;]*")
 _WRITE = "read it with {with_what}, and write the tokens with penstock.Writer"
 
 
@@ -117,13 +120,18 @@ def text_advice(path: Path, kind: str, column: str = "text") -> str:
         options, arguments = f" --kind {kind}", f', kind="{kind}"'
     if column != "text":
         options += f" --text {shlex.quote(column)}"
-        arguments += f', columns=penstock.Columns(text="{column}")'
-    source = f'penstock.Source("{path}"{arguments})' if arguments else f'"{path}"'
+        arguments += f", columns=penstock.Columns(text={quoted(column)})"
+    source = f"penstock.Source({quoted(path)}{arguments})" if arguments else quoted(path)
     return (
         f"tokenize it (penstock tokenize {shlex.quote(str(path))}{options} --tokenizer TOKENIZER "
         f"--out DIRECTORY), or train on the text (penstock.TextLoader({source}, tokenizer, "
         "batch_size, seq_len))"
     )
+
+
+def quoted(text: object) -> str:
+    """A path or a name as it stands in Python code."""
+    return json.dumps(str(text), ensure_ascii=False)
 
 
 def token_type(head: Head) -> str | None:
@@ -214,8 +222,23 @@ def _text(head: Head) -> str:
         return "a Git LFS pointer, not the file itself; run git lfs pull"
     if start[:15].lower().startswith((b"<!doctype html", b"<html")):
         return "an HTML page, perhaps an error that was saved as the file; download it again"
+    if head.path.suffix.lower() in (".csv", ".tsv"):
+        return f"a table in text, not tokens; {_as_parquet(head.path, 'csv.read_csv')}"
+    if start.startswith(b"{") and _IDS_IN_JSON.search(start):
+        return f"JSON with token ids; {_as_parquet(head.path, 'json.read_json')}"
+    if _NUMBERS.fullmatch(start):
+        return (
+            "numbers in text; if they are token ids, read them, and write them with "
+            f"penstock.Writer; if not, {text_advice(head.path, 'text')}"
+        )
     name, kind = ("JSON", "jsonl") if start[:1] in (b"{", b"[") else ("text", "text")
     return f"{name}, not tokens; {text_advice(head.path, kind)}"
+
+
+def _as_parquet(path: Path, read: str) -> str:
+    parquet = quoted(path.with_suffix(".parquet"))
+    call = f"pyarrow.parquet.write_table(pyarrow.{read}({quoted(path)}), {parquet})"
+    return f"write it as Parquet ({call}), and open or tokenize that"
 
 
 def _text_by_name(path: Path) -> str:
@@ -343,8 +366,12 @@ def _masked_crc32c(content: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _ends_with_parquet(head: Head) -> bool:
-    return head.size_bytes >= 12 and read_part(head.path, head.size_bytes - 4, 4) == b"PAR1"
+def _ends_with(magic: bytes, before_end: int = 0) -> Callable[[Head], bool]:
+    def fits(head: Head) -> bool:
+        start = head.size_bytes - len(magic) - before_end
+        return start >= 8 and read_part(head.path, start, len(magic)) == magic
+
+    return fits
 
 
 def _has(offset: int, *texts: bytes) -> Callable[[Head], bool]:
@@ -356,6 +383,7 @@ _UNPACK = "unpack it, and open the files in it"
 _DECOMPRESS = "decompress it, and open the result"
 _OTHER_FILE = "name the file with the tokens instead"
 _PICKLE = "load it with pickle only if you trust it, and write the tokens with penstock.Writer"
+_OLD_PICKLES = (b"(lp", b"(dp", b"]q\0", b"}q\0", b"cnumpy.", b"ccopy_reg\n")  # protocols 0 and 1
 _TORCH = _WRITE.format(with_what="torch.load")
 _KINDS = (
     # Formats with tokens that open as what they are.
@@ -365,7 +393,7 @@ _KINDS = (
     Kind(
         "a Megatron-LM index", b"MMIDIDX\0\0", "copy the .bin of that name beside it, and open that"
     ),
-    Kind("a Parquet file", b"PAR1", _LEAVE_OUT, _ends_with_parquet),
+    Kind("a Parquet file", b"PAR1", _LEAVE_OUT, _ends_with(b"PAR1")),
     Kind("an Arrow file", b"ARROW1\0\0", _LEAVE_OUT),
     # Archives and compressed files.
     Kind("a PyTorch checkpoint", b"PK\3\4", _TORCH, _is_torch),
@@ -385,6 +413,7 @@ _KINDS = (
     # Arrays, records and tables of others.
     Kind("a PyTorch checkpoint", b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _TORCH),
     *(Kind("a pickle", b"\x80" + bytes([version]), _PICKLE, _is_pickle) for version in range(2, 6)),
+    *(Kind("a pickle", magic, _PICKLE, _is_pickle) for magic in _OLD_PICKLES),
     Kind("an HDF5 file", b"\x89HDF\r\n\x1a\n", _WRITE.format(with_what="h5py")),
     Kind(
         "an ArrayRecord (Riegeli) file",
@@ -398,6 +427,13 @@ _KINDS = (
         b"Obj\1",
         _WRITE.format(with_what="fastavro"),
         lambda head: b"avro.schema" in head.start,
+    ),
+    Kind("an ORC file", b"ORC", _WRITE.format(with_what="pyarrow.orc"), _ends_with(b"ORC", 1)),
+    Kind(
+        "a Feather file of version 1",
+        b"FEA1",
+        _WRITE.format(with_what="pyarrow.feather"),
+        _ends_with(b"FEA1"),
     ),
     # What data directories also hold.
     Kind("a program or a library (ELF)", b"\x7fELF", _OTHER_FILE, _has(6, b"\1")),

@@ -34,13 +34,13 @@ class Rows:
     values: dict[str, Values]
     """of each column with lists"""
 
-    def refuse(self, column: str, position: int, expected: str) -> FormatError:
+    def refuse(self, column: str, position: int, expected: str, remedy: str = "") -> FormatError:
         """Say what is wrong with one of the values."""
         row, index = self.place(position)
         found = self.values[column][position].item()
         return FormatError(
             f"{self.path}: row {self.first_row + row:,}: {column}[{index:,}] is {found}, expected "
-            f"{expected}; leave the column out with ignore={column!r}"
+            f"{expected}; {remedy}leave the column out with ignore={column!r}"
         )
 
     def place(self, position: int) -> tuple[int, int]:
@@ -63,10 +63,11 @@ def read_lists(path: Path, batch: Any, names: Sequence[str], first_row: int) -> 
                 f"{names[0]} has {lengths[row]:,}; leave the column out with ignore={name!r}"
             )
         if has_nulls(column):
+            is_optional = name != names[0]  # the tokens come first
+            ignore = f", or leave the column out with ignore={name!r}" if is_optional else ""
             raise FormatError(
                 f"{path}: column {name!r} has nulls in rows {first_row:,} to "
-                f"{first_row + len(lengths) - 1:,}; write numbers there, or leave the column out "
-                f"with ignore={name!r}"
+                f"{first_row + len(lengths) - 1:,}; write numbers there{ignore}"
             )
     return Rows(path, first_row, lengths, {name: values_of(lists[name]) for name in names})
 
@@ -142,10 +143,11 @@ def _labelled(rows: Rows, columns: Columns, name: str, kept: Flags | None) -> Fl
     start = position - index
     stop = start + int(rows.lengths[row])
     nexts, ahead = tokens[start + 1 : stop], labels[start : stop - 1]
-    expected = f"{IGNORED} or the token there, {tokens[position].item()}"
+    expected, remedy = f"{IGNORED} or the token there, {tokens[position].item()}", ""
     if nexts.size and bool(((ahead == nexts) | ~mask[start : stop - 1]).all()):
         expected += " (it is the token after it: labels must not be shifted)"
-    raise rows.refuse(name, position, expected)
+        remedy = f"write them as [{IGNORED}, *labels[:-1]] to keep what they mask, or "
+    raise rows.refuse(name, position, expected, remedy)
 
 
 def _flags(rows: Rows, name: str, kept: Flags | None) -> Flags:
