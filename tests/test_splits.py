@@ -1,6 +1,7 @@
 """Training files are never joined with those that were held out."""
 
 import json
+import re
 import shutil
 import string
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.cli import main
-from penstock.errors import MissingDataError, SplitsError, UsageError
+from penstock.errors import FormatError, MissingDataError, SplitsError, UsageError
 from penstock.formats.splits import choose, divide, split_of
 
 GOLDEN = Path(__file__).parent / "golden" / "formats"
@@ -380,8 +381,83 @@ def test_splits_as_files_and_as_directories_are_refused(tmp_path):
     tokens_in(tmp_path / "val" / "0.bin", 1)
     with pytest.raises(SplitsError, match="several splits"):
         penstock.open(tmp_path)
-    with pytest.raises(SplitsError, match=r"files \(train.bin\) beside directories .* \(val\)"):
-        penstock.open(tmp_path, split="val")
+    for split in ("train", "val"):
+        assert penstock.open(tmp_path, split=split).num_records == 1
+    tokens_in(tmp_path / "training" / "0.bin", 1)
+    for split in (None, "train", "val"):
+        with pytest.raises(SplitsError, match=r"files \(train.bin\) beside directories .*training"):
+            penstock.open(tmp_path, split=split)
+    assert penstock.open(tmp_path / "*.bin").num_records == 1
+    assert penstock.open(tmp_path / "training").num_records == 1
+
+
+def test_data_below_a_directory_that_is_a_split_are_not_passed_over(tmp_path):
+    tokens_in(tmp_path / "train" / "x" / "0.bin", 1)
+    tokens_in(tmp_path / "val" / "0.bin", 1)
+    with pytest.raises(SplitsError, match=r'train \(1 file\), val \(1 file\); .*split="train"'):
+        penstock.open(tmp_path)
+    with pytest.raises(MissingDataError, match=r"train: holds no dataset itself.*open '.*train/x'"):
+        penstock.open(tmp_path, split="train")
+
+
+def test_splits_may_be_of_different_formats(tmp_path):
+    tokens_in(tmp_path / "train.npy", 1)
+    tokens_in(tmp_path / "val.bin", 1)
+    with pytest.raises(SplitsError, match="several splits"):
+        penstock.open(tmp_path)
+    assert penstock.open(tmp_path, split="train").num_records == 1
+    tokens_in(tmp_path / "train_2.bin", 1)
+    with pytest.raises(FormatError, match=r"files that end in \.bin and \.npy"):
+        penstock.open(tmp_path, split="train")
+
+
+@pytest.mark.parametrize(
+    "names", [("data_tr", "data_va"), ("TR_0", "VA_1", "TE_2"), ("trn", "vld"), ("tr/0", "va/0")]
+)
+def test_short_names_of_splits_count_in_pairs(tmp_path, names):
+    for name in names:
+        tokens_in(tmp_path / f"{name}.bin", 1)
+    sources = [tmp_path, tmp_path / "*" / "*.bin"] if "/" in names[0] else [tmp_path]
+    for source in sources:
+        with pytest.raises(SplitsError, match="several splits") as refusal:
+            penstock.open(source)
+        split = re.search(r'split="(\w+)"', str(refusal.value)).group(1)
+        assert penstock.open(source, split=split).num_records == 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("wiki_tr", "wiki_te"),
+        ("cc_tr", "cc_va", "cc_us"),
+        ("tr_web", "va_news"),
+        ("va", "te"),
+        ("vld", "x"),
+    ],
+)
+def test_short_words_that_are_no_pair_open_together(tmp_path, names):
+    for name in names:
+        tokens_in(tmp_path / f"{name}.bin", 1)
+    assert penstock.open(tmp_path).num_records == len(names)
+
+
+def test_what_datasets_cached_is_not_joined_with_the_rows_it_was_made_of(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"input_ids": [[1, 2, 3]]})
+
+    def make(name):
+        with pa.ipc.new_stream(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+
+    make("cache-0123456789abcdef_00000_of_00002.arrow")
+    make("cache-0123456789abcdef_00001_of_00002.arrow")
+    assert penstock.open(tmp_path).num_records == 6
+    make("parquet-train.arrow")
+    for source in (tmp_path, tmp_path / "*.arrow"):
+        with pytest.raises(FormatError, match=r"cache-0.*arrow, which Hugging Face.*save_to_disk"):
+            penstock.open(source)
+    assert penstock.open(tmp_path / "parquet-*.arrow").num_records == 3
+    assert penstock.open(tmp_path / "cache-*.arrow").num_records == 6
 
 
 def test_a_dataset_dict_has_splits_of_any_name_in_lists_and_patterns_too(tmp_path, monkeypatch):

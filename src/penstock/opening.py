@@ -12,7 +12,7 @@ from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import FINISHED, data_files, describe, describe_listed
-from penstock.formats.directories import data_of, divide_files
+from penstock.formats.directories import data_of, divide_files, refuse_cached
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.files import Reached, read_head
 from penstock.formats.masks import with_mask
@@ -259,6 +259,7 @@ def _choose(source: Source, split: str | None) -> list[_Found]:
     if not _is_pattern(text):
         return [_Found(Path(text).absolute(), split)]  # reading goes on in another directory
     found = [_Found(path, split) for path in _match(text)]
+    refuse_cached(text, [str(each.path) for each in found if each.path.suffix == ".arrow"])
     below = len(str(_root(text)))
     splits = divide_files([str(each.path) for each in found], below, split)
     if len(splits) > 1:  # what only belongs to others must not count

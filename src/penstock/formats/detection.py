@@ -24,7 +24,14 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
-from penstock.formats.directories import INDEX_NAME, data_of, divide_files, nothing_in, scan
+from penstock.formats.directories import (
+    INDEX_NAME,
+    data_of,
+    divide_files,
+    nothing_in,
+    refuse_mixed,
+    scan,
+)
 from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
 from penstock.formats.files import (
     Head,
@@ -36,7 +43,7 @@ from penstock.formats.files import (
 )
 from penstock.formats.recognition import is_arrow_stream, refuse_others, unknown
 from penstock.formats.shard import Manifest
-from penstock.formats.splits import choose, divide, find, refuse
+from penstock.formats.splits import choose, divide, find, refuse, split_of
 from penstock.formats.wanted import Wanted
 from penstock.suggestions import did_you_mean_path
 
@@ -84,7 +91,7 @@ def describe(
         path = _existing(path)
         if path.name in (stream.MANIFEST_NAME, INDEX_NAME, _HF_STATE) and not path.is_dir():
             path = path.parent
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 (half the time)
             return _describe_directory(path, said, split, allow_outside)
         if path.suffix == ".json":
             return _describe_list(path, said, split, allow_outside)
@@ -313,7 +320,9 @@ def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
     if os.path.lexists(path / _HF_STATE):
         return _saved_by_datasets(path)
     listing, name = scan(path), _parse_format(format)[0]
-    files = [path / file for file in listing.files_of(name)]
+    names = listing.files_of(name)
+    refuse_mixed(path, names if not name else [])
+    files = [path / file for file in names]
     counts = listing.split_counts()
     if files and counts:
         _refuse_both(path, listing.files, counts)
@@ -348,21 +357,22 @@ def _describe_directory(
     listing = scan(path)
     files = listing.files_of(name) if name in ("", *_FILES) else []
     splits = divide(files, split)
-    counts = listing.split_counts()
-    if counts and split is None:
-        refuse(path, counts | {name: len(numbers) for name, numbers in splits.items()})
-    if counts and split is not None and set(splits) <= {""}:
+    directories = listing.split_counts()
+    if any(split_of(each) in splits for each in directories if split_of(each)):
+        _refuse_both(path, files, directories)  # the same split as files and as a directory
+    if directories:
+        counts = directories | {each: len(numbers) for each, numbers in splits.items()}
+        if split is None:
+            refuse(path, counts)
         found = find(path, counts, split)
-        directories = [
-            _describe_directory(path / each, said, None, allow_outside) for each in found
-        ]
-        return list(itertools.chain.from_iterable(directories))
-    if counts:
-        _refuse_both(path, files, counts)
+        if found[0] in directories:
+            parts = (_describe_directory(path / each, said, None, allow_outside) for each in found)
+            return list(itertools.chain.from_iterable(parts))
     if not files:
         raise nothing_in(listing, name)
-    chosen = choose(path, splits, split)
-    return [_describe_file(path / files[number], said) for number in chosen]
+    chosen = [files[number] for number in choose(path, splits, split)]
+    refuse_mixed(path, chosen if not name else [])
+    return [_describe_file(path / file, said) for file in chosen]
 
 
 def _describe_indexed(path: Path, said: _Said) -> list[Manifest]:

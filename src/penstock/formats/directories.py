@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ _HF_SPLITS = "dataset_dict.json"
 _MANIFESTS = (MANIFEST_NAME, FILE_LIST, INDEX_NAME)
 _NOT_DATA = (".md", ".yaml", ".yml", ".py", ".sh", ".toml", ".lock")
 _MOST_TRIED, _MOST_NAMED = 100, 5
+_CACHED = re.compile(r"(?:^|/)cache-([0-9a-f]{16})(?:_\d+_of_\d+)?\.arrow$")
 _OF_TOKENIZER = "token_bytes.npy"  # what penstock train-tokenizer writes beside tokenizer.json
 
 
@@ -55,22 +57,43 @@ class Listing:
     """directories that are splits"""
 
     def files_of(self, name: str) -> list[str]:
-        """The files of a format; without one, all files, which must then end alike."""
-        if name:
-            allowed = {suffix for suffix, kind in SUFFIXES.items() if kind in ("", name)}
-            return [file for file in self.files if _suffix(file) in allowed]
-        suffixes = {_suffix(file) for file in self.files}
-        if len(suffixes) > 1:
-            raise FormatError(
-                f"{self.path}: holds files that end in {' and '.join(sorted(suffixes))}; say "
-                "which, with a pattern such as '*.bin'"
-            )
-        return self.files
+        """The files of a format; without one, all files."""
+        if not name:
+            return self.files
+        allowed = {suffix for suffix, kind in SUFFIXES.items() if kind in ("", name)}
+        return [file for file in self.files if _suffix(file) in allowed]
 
     def split_counts(self) -> dict[str, int]:
         """How many files each directory that is a split holds, of those that hold data."""
         counts = {name: _count_data(self.path / name) for name in self.splits}
+        if any(counts.values()):  # beside one that holds data, one that has them deeper counts too
+            for name in [name for name, count in counts.items() if not count]:
+                counts[name] = len(_directories_with_data(self.path / name))
         return {name: count for name, count in counts.items() if count}
+
+
+def refuse_mixed(where: object, files: Sequence[str]) -> None:
+    """Refuse files that are not one dataset."""
+    suffixes = {_suffix(file) for file in files}
+    if len(suffixes) > 1:
+        raise FormatError(
+            f"{where}: holds files that end in {' and '.join(sorted(suffixes))}; say "
+            "which, with a pattern such as '*.bin'"
+        )
+    refuse_cached(where, files if ".arrow" in suffixes else [])
+
+
+def refuse_cached(where: object, files: Sequence[str]) -> None:
+    """Refuse what Hugging Face datasets cached beside the rows that it was made of."""
+    cached = {file: _CACHED.search(file) for file in files}
+    made = {found.group(1) if found else "" for found in cached.values()}
+    if len(made) > 1:
+        name = next(file for file, found in cached.items() if found)
+        raise FormatError(
+            f"{where}: holds {name}, which Hugging Face datasets made of other rows, perhaps of "
+            "those beside it; open the file that you want, or save the dataset with "
+            "Dataset.save_to_disk, and open that directory"
+        )
 
 
 def scan(path: Path) -> Listing:

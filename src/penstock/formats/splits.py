@@ -12,6 +12,8 @@ splits of their own, because a corpus may have them beside `val` and `test`.
 Corpora have such words in their names too: `web-development`, `valid_json`. Beside files that name
 no split, and where nothing names train, only a clear name counts: val, test and holdout as the
 first or last word of a name, valid and eval as the last, dev alone.
+
+Short words count only in pairs: `data_tr.bin` beside `data_va.bin`, `trn.bin` beside `vld.bin`.
 """
 
 import itertools
@@ -46,6 +48,8 @@ _SUFFIXES = re.compile(
 )
 _CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"h[eo]ld[-_. ]out(?![^\W\d_])|[^\W\d_]+")
+_SHORT = {"tr": TRAIN, "va": "val", "te": "test", "trn": TRAIN, "vld": "val"}
+_SHORT_WORD = re.compile(r"(?<![^\W\d_])[a-z]{2,3}(?![^\W\d_])", re.IGNORECASE)
 # Numbered files differ in digits only, so most names need to be read once.
 _ONE_DIGIT = str.maketrans("123456789", "000000000")
 
@@ -68,6 +72,25 @@ def split_of(path: str) -> str:
 def _words(part: str) -> list[str]:
     words = _WORD.findall(_CAMEL_CASE.sub("_", part).lower())
     return [re.sub(r"[-_. ]", "", word) for word in words]
+
+
+def _short_names(shapes: Iterable[str]) -> dict[str, str]:
+    """The splits of paths that differ only in tr and va (and te), or in trn and vld.
+
+    Beside others of their length these are other words: languages, countries.
+    """
+    families = dict[str, dict[str, str]]()
+    for shape in shapes:
+        for found in _SHORT_WORD.finditer(shape):
+            family = f"{shape[: found.start()]}*{shape[found.end() :]}"
+            families.setdefault(family, {})[found.group().lower()] = shape
+    return {
+        shape: _SHORT[word]
+        for family in families.values()
+        if family.keys() <= _SHORT.keys()
+        and ({"tr", "va"} <= family.keys() or {"trn", "vld"} <= family.keys())
+        for word, shape in family.items()
+    }
 
 
 def _is_clear(path: str) -> bool:
@@ -95,6 +118,7 @@ def divide(paths: Iterable[str], wanted: str | None = None) -> dict[str, list[in
     for number, path in enumerate(paths):
         shapes.setdefault(path.translate(_ONE_DIGIT), []).append(number)
     names = {shape: split_of(shape) for shape in shapes}
+    names |= _short_names(shape for shape, name in names.items() if name in ("", TRAIN))
     if wanted is None and "" in names.values() and TRAIN not in names.values():
         names = {shape: name if _is_clear(shape) else "" for shape, name in names.items()}
     found = dict[str, list[int]]()
