@@ -166,7 +166,7 @@ def _expected(kind: Any, name: str, wanted: Wanted) -> str | None:
         return None if can_be_json(kind) else "what JSON can hold"
     if name in wanted.fields:
         return None if number_type(kind, "iufb") else "lists of numbers"
-    if number_type(kind, "iu" if name == LABELS else "iubf"):  # masks of 0.0 and 1.0 are some
+    if number_type(kind, "iu" if name == LABELS else "iubf"):  # the values are checked
         return None
     return f"lists of integers; convert it, or leave it out with ignore={name!r}"
 

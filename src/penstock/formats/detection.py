@@ -91,7 +91,7 @@ def describe(
         path = _existing(path)
         if path.name in (stream.MANIFEST_NAME, INDEX_NAME, _HF_STATE) and not path.is_dir():
             path = path.parent
-        if os.path.isdir(path):  # noqa: PTH112 (half the time)
+        if path.is_dir():
             return _describe_directory(path, said, split, allow_outside)
         if path.suffix == ".json":
             return _describe_list(path, said, split, allow_outside)
@@ -110,7 +110,7 @@ def describe(
 
 def _existing(path: Path) -> Path:
     """The path, or the tokens that it is the prefix of, as Megatron-LM names its datasets."""
-    if os.path.exists(path):  # noqa: PTH110 (half the time)
+    if path.exists():
         return path
     tokens, index = Path(f"{path}.bin"), Path(f"{path}.idx")
     if tokens.exists() and index.exists():
@@ -350,7 +350,7 @@ def _describe_directory(
         return _describe_list(path / FILE_LIST, said, split, allow_outside)
     manifests = [stream.read_manifest(path)] if is_ours else _describe_indexed(path, said)
     if manifests:
-        directory = os.stat(path)  # noqa: PTH116 (as fast as it can be, with a thousand of them)
+        directory = os.stat(path)  # noqa: PTH116 (half the time)
         said.reached.add(path, (directory.st_dev, directory.st_ino))
         choose(path, {manifests[0].split.get("name", ""): [0]}, split)
         return manifests

@@ -91,7 +91,7 @@ def refuse_cached(where: object, files: Sequence[str]) -> None:
         name = next(file for file, found in cached.items() if found)
         raise FormatError(
             f"{where}: holds {name}, which Hugging Face datasets made of other rows, perhaps of "
-            "those beside it; open the file that you want, or save the dataset with "
+            "those beside it; open the one that you want by its name, or save the dataset with "
             "Dataset.save_to_disk, and open that directory"
         )
 

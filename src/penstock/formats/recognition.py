@@ -222,7 +222,7 @@ def _text(head: Head) -> str:
         return "a Git LFS pointer, not the file itself; run git lfs pull"
     if start[:15].lower().startswith((b"<!doctype html", b"<html")):
         return "an HTML page, perhaps an error that was saved as the file; download it again"
-    if head.path.suffix.lower() in (".csv", ".tsv"):
+    if head.path.suffix.lower() == ".csv":
         return f"a table in text, not tokens; {_as_parquet(head.path, 'csv.read_csv')}"
     if start.startswith(b"{") and _IDS_IN_JSON.search(start):
         return f"JSON with token ids; {_as_parquet(head.path, 'json.read_json')}"
