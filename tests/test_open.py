@@ -108,6 +108,7 @@ def test_directories_combine_in_the_order_given(tmp_path):
         (["own", "own"], "own: is given twice"),
         (["own", "own_link"], "own_link: is reached twice, by .*own and .*own_link"),
         (["own", "own/penstock.json"], "own: is reached twice, by .*own and .*/own/penstock.json"),
+        (["link", "e"], "e: is reached twice, by .*link and .*e; leave one out"),
         (["t.parquet", "t.parquet"], "t.parquet: is given twice"),
     ],
 )

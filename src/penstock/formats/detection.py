@@ -6,9 +6,9 @@ by content, or is told wrongly, can be forced: `format="flat:uint32"`.
 """
 
 import contextlib
-import itertools
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,7 +91,9 @@ def describe(
         path = _existing(path)
         if path.name in (stream.MANIFEST_NAME, INDEX_NAME, _HF_STATE) and not path.is_dir():
             path = path.parent
-        if path.is_dir():
+        found = os.stat(path)  # noqa: PTH116 (half the time)
+        if stat.S_ISDIR(found.st_mode):
+            said.reached.add(path, (found.st_dev, found.st_ino))
             return _describe_directory(path, said, split, allow_outside)
         if path.suffix == ".json":
             return _describe_list(path, said, split, allow_outside)
@@ -350,8 +352,6 @@ def _describe_directory(
         return _describe_list(path / FILE_LIST, said, split, allow_outside)
     manifests = [stream.read_manifest(path)] if is_ours else _describe_indexed(path, said)
     if manifests:
-        directory = os.stat(path)  # noqa: PTH116 (half the time)
-        said.reached.add(path, (directory.st_dev, directory.st_ino))
         choose(path, {manifests[0].split.get("name", ""): [0]}, split)
         return manifests
     listing = scan(path)
@@ -366,8 +366,12 @@ def _describe_directory(
             refuse(path, counts)
         found = find(path, counts, split)
         if found[0] in directories:
-            parts = (_describe_directory(path / each, said, None, allow_outside) for each in found)
-            return list(itertools.chain.from_iterable(parts))
+            manifests = []
+            for each in found:
+                directory = (path / each).stat()
+                said.reached.add(path / each, (directory.st_dev, directory.st_ino))
+                manifests += _describe_directory(path / each, said, None, allow_outside)
+            return manifests
     if not files:
         raise nothing_in(listing, name)
     chosen = [files[number] for number in choose(path, splits, split)]
