@@ -40,10 +40,6 @@ def test_a_name_that_is_far_from_all_or_known_gets_no_hint(word: str) -> None:
     assert did_you_mean(word, KNOWN) == ""
 
 
-def test_an_option_that_means_something_else_is_no_hint() -> None:
-    assert did_you_mean("--seconds", ["--rounds", "--batches"]) == ""
-
-
 def test_no_name_is_close_to_an_empty_list() -> None:
     assert did_you_mean("labels", []) == ""
 

@@ -7,8 +7,6 @@ from itertools import islice
 _MOST_NAMES = 10_000
 """of a directory, that a path is compared with"""
 
-_LEAST_ALIKE = 0.71  # --seq means --seq-len (0.714), --seconds does not mean --rounds (0.706)
-
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the closest known name as the end of an error message, or "" if none is close.
@@ -27,7 +25,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # 5 ms, which no correct call should pay
 
     by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(str(word).lower(), by_lower, n=1, cutoff=_LEAST_ALIKE)
+    close = get_close_matches(str(word).lower(), by_lower, n=1)
     return by_lower[close[0]] if close and by_lower[close[0]] != word else None
 
 
