@@ -1,6 +1,7 @@
 """Real processes: forked, spawned, interrupted, killed, run by torchrun and by DataLoader."""
 
 import copy
+import gc
 import json
 import multiprocessing
 import os
@@ -10,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from itertools import islice
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import penstock
@@ -243,6 +245,30 @@ def test_another_data_loader_within_the_last_steps_does_no_harm(data):
         got = inputs(islice(batches, len(expected) - 2))
         assert len(list(DataLoader(range(3), num_workers=1))) == 3
         assert got + inputs(batches) == inputs(expected)
+
+
+def test_a_loader_that_workers_have_read_is_garbage_when_it_is_dropped(data):
+    loader = make_loader(data)
+    list(DataLoader(loader, batch_size=None, num_workers=1))
+    dropped = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert dropped() is None
+
+
+class Wrapper(IterableDataset):
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def test_workers_may_read_a_loader_inside_of_another_dataset(data):
+    expected = make_loader(data)
+    wrapped = DataLoader(Wrapper(make_loader(data)), batch_size=None, num_workers=2)
+    for _ in range(2):
+        assert inputs(wrapped) == inputs(expected)
 
 
 def test_a_copied_loader_goes_its_own_way(data):

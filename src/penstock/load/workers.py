@@ -82,6 +82,7 @@ class Board:
     def __init__(self, fd: int | None = None, num_resets: int = 0) -> None:
         self._fd: int | None = None
         self._num_resets, self._at_fork = num_resets, Epoch()
+        self._iterator = dict[str, Any]()
         if fd is not None:
             self._keep(fd)
         _remember(self)
@@ -103,13 +104,20 @@ class Board:
         self._at_fork = self.read()
         return self._fd
 
-    def note_arrival(self) -> None:
-        """Note whether all that workers have read has arrived, while the next ones are started."""
-        if self._is_forked():
+    def note_iterator(self, attributes: dict[str, Any]) -> None:
+        """Note the iterator that starts workers, and whether the last one has handed out all.
+
+        Only its attributes, which tell later how far it went: it would keep its workers alive.
+        """
+        if self._is_forked() or self._iterator is attributes:
             return
+        last, self._iterator = self._iterator, attributes
         with self._locked() as fd:
             epoch = _read(fd)
-            _write(fd, epoch._replace(has_arrived=_has_handed_out(epoch)))
+            is_last = last.get("_base_seed") == epoch.seed
+            tasks = last.get("_task_info") if is_last else None  # by number, until handed out
+            has_arrived = tasks is not None and all(k >= epoch.num_steps for k in tasks)
+            _write(fd, epoch._replace(has_arrived=has_arrived))
 
     def _is_forked(self) -> bool:
         """Whether the file is that of the process which the user forked this one from."""
@@ -226,41 +234,23 @@ def _prepare_all() -> None:
 os.register_at_fork(before=_prepare_all)
 
 
-_iterators = dict[int, dict[str, Any]]()
-"""attributes of the last iterators of DataLoaders that have started workers, by their seeds"""
-
-
 def _note_iterator() -> None:
-    """Note the DataLoader's iterator that starts workers just now, if one does.
-
-    Only its attributes, which tell later how far it went: a reference would keep its workers alive.
-    """
-    starting = _find_iterator()
-    if starting is None or _iterators.get(starting["_base_seed"]) is starting:
-        return
-    boards = [board for each in _boards if (board := each()) is not None]
-    for board in boards:
-        board.note_arrival()
-    for seed in set(_iterators) - {board.read().seed for board in boards}:
-        del _iterators[seed]
-    _iterators[starting["_base_seed"]] = starting
-
-
-def _find_iterator() -> dict[str, Any] | None:
+    """Have boards note the DataLoader's iterator that starts workers just now, if one does."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(("torch.utils.data", "torchdata")):
             attributes = getattr(frame.f_locals.get("self"), "__dict__", {})
             if "_base_seed" in attributes:
-                return attributes
+                break
         frame = frame.f_back
-    return None
-
-
-def _has_handed_out(epoch: Epoch) -> bool:
-    """Whether a DataLoader has handed out all steps of its workers, which it numbers."""
-    tasks = _iterators.get(epoch.seed or 0, {}).get("_task_info")
-    return tasks is not None and all(number >= epoch.num_steps for number in tasks)
+    else:
+        return
+    dataset = attributes.get("_dataset")
+    wrapped = [dataset, *getattr(dataset, "__dict__", {}).values()]
+    for each in wrapped:
+        board = getattr(each, "_board", None)
+        if isinstance(board, Board):
+            board.note_iterator(attributes)
 
 
 def _reopen(duplicate: Any, num_resets: int) -> Board:
