@@ -1,7 +1,6 @@
 """Real processes: forked, spawned, interrupted, killed, run by torchrun and by DataLoader."""
 
 import copy
-import gc
 import json
 import multiprocessing
 import os
@@ -252,7 +251,6 @@ def test_a_loader_that_workers_have_read_is_garbage_when_it_is_dropped(data):
     list(DataLoader(loader, batch_size=None, num_workers=1))
     dropped = weakref.ref(loader)
     del loader
-    gc.collect()
     assert dropped() is None
 
 

@@ -10,6 +10,7 @@ ended an epoch, and where the next one starts.
 import contextlib
 import fcntl
 import json
+import math
 import os
 import sys
 import weakref
@@ -82,7 +83,9 @@ class Board:
     def __init__(self, fd: int | None = None, num_resets: int = 0) -> None:
         self._fd: int | None = None
         self._num_resets, self._at_fork = num_resets, Epoch()
-        self._iterator = dict[str, Any]()
+        # Of the DataLoader: what has started workers last, and which of its steps was next.
+        self._iterator: weakref.ref[Any] | None = None
+        self._seed, self._first_left = 0, 0.0
         if fd is not None:
             self._keep(fd)
         _remember(self)
@@ -104,20 +107,22 @@ class Board:
         self._at_fork = self.read()
         return self._fd
 
-    def note_iterator(self, attributes: dict[str, Any]) -> None:
-        """Note the iterator that starts workers, and whether the last one has handed out all.
-
-        Only its attributes, which tell later how far it went: it would keep its workers alive.
-        """
-        if self._is_forked() or self._iterator is attributes:
+    def note_iterator(self, iterator: Any) -> None:
+        """Note the iterator that starts workers, and whether the last one has handed out all."""
+        last = self._iterator() if self._iterator is not None else None
+        if self._is_forked() or last is iterator:
             return
-        last, self._iterator = self._iterator, attributes
+        first_left = self._first_left if last is None else _first_left(vars(last))
         with self._locked() as fd:
             epoch = _read(fd)
-            is_last = last.get("_base_seed") == epoch.seed
-            tasks = last.get("_task_info") if is_last else None  # by number, until handed out
-            has_arrived = tasks is not None and all(k >= epoch.num_steps for k in tasks)
+            has_arrived = self._seed == epoch.seed and first_left >= epoch.num_steps
             _write(fd, epoch._replace(has_arrived=has_arrived))
+        attributes = vars(iterator)  # to look at when it goes: it would keep its workers alive
+
+        def forget(_: Any) -> None:
+            self._iterator, self._first_left = None, _first_left(attributes)
+
+        self._iterator, self._seed = weakref.ref(iterator, forget), attributes["_base_seed"]
 
     def _is_forked(self) -> bool:
         """Whether the file is that of the process which the user forked this one from."""
@@ -239,18 +244,23 @@ def _note_iterator() -> None:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(("torch.utils.data", "torchdata")):
-            attributes = getattr(frame.f_locals.get("self"), "__dict__", {})
-            if "_base_seed" in attributes:
+            iterator = frame.f_locals.get("self")
+            if hasattr(iterator, "_base_seed"):
                 break
         frame = frame.f_back
     else:
         return
-    dataset = attributes.get("_dataset")
+    dataset = getattr(iterator, "_dataset", None)
     wrapped = [dataset, *getattr(dataset, "__dict__", {}).values()]
     for each in wrapped:
         board = getattr(each, "_board", None)
         if isinstance(board, Board):
-            board.note_iterator(attributes)
+            board.note_iterator(iterator)
+
+
+def _first_left(attributes: dict[str, Any]) -> float:
+    """The first step that an iterator of torch has not handed out, of those it has asked for."""
+    return min(attributes.get("_task_info", (0,)), default=math.inf)
 
 
 def _reopen(duplicate: Any, num_resets: int) -> Board:
