@@ -462,9 +462,9 @@ def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path,
 
 @pytest.mark.usefixtures("no_thread_is_left")
 def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
-    loader = penstock.Loader(data.windows(SEQ_LEN), 4)
+    loader = penstock.Loader(data.windows(SEQ_LEN), 4, threads=3)
     next(iter(loader))
-    assert has_reading_threads(1)
+    assert has_reading_threads(3)
     loader.close()
     loader.close()
     assert no_reading_threads()
