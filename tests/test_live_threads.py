@@ -29,7 +29,7 @@ class CollectAt:
     """Has the collector run in a loader's thread, at a line where it did not run before."""
 
     def __init__(self):
-        self.is_armed, self._done = threading.Event(), set()
+        self.is_armed, self.places = threading.Event(), set()
 
     def __call__(self, frame, event, argument):
         place = frame.f_code.co_filename, frame.f_lineno
@@ -37,8 +37,8 @@ class CollectAt:
             return None
         if not threading.current_thread().name.startswith("penstock-"):
             return None
-        if self.is_armed.is_set() and place not in self._done:
-            self._done.add(place)
+        if self.is_armed.is_set() and place not in self.places:
+            self.places.add(place)
             self.is_armed.clear()
             gc.collect()
         return self
@@ -66,3 +66,4 @@ def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, reque
                 position += 2
         threading.settrace(None)
         wait_until(lambda: not has_threads())
+    assert len(collect.places) > 15

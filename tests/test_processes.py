@@ -203,6 +203,25 @@ def test_workers_of_a_forked_child_do_not_move_the_parents_loader(data):
     assert inputs(loader) == inputs(make_loader(data))
 
 
+def test_a_forked_child_has_epochs_of_workers_of_its_own(data):
+    loader = make_loader(data)
+    assert inputs(DataLoader(loader, batch_size=None, num_workers=1)) == inputs(make_loader(data))
+    loader.set_epoch(0)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            expected, wrapped = (
+                make_loader(data),
+                DataLoader(loader, batch_size=None, num_workers=1),
+            )
+            status = int(any(inputs(wrapped) != inputs(expected) for _ in range(2)))
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert loader.position == 0
+
+
 def test_epochs_of_workers_differ_even_if_torch_is_seeded_for_each(data):
     import torch
 

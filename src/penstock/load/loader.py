@@ -26,7 +26,8 @@ from penstock.load.tensors import (
     register_as_dataset,
 )
 from penstock.load.walk import Iteration, Walk
-from penstock.load.workers import Board, FailedIteration, Worker, WorkerIteration, find_worker
+from penstock.load.worker_iteration import FailedIteration, WorkerIteration
+from penstock.load.workers import Board, Worker, find_worker
 from penstock.load.wrappers import check_caller
 from penstock.machine.processors import num_processors
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order

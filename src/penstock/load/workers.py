@@ -1,10 +1,10 @@
-"""A loader in the workers of a torch DataLoader: which steps each takes, and where epochs begin.
+"""A loader in the workers of a torch DataLoader: where their epochs begin.
 
 A DataLoader copies its dataset into every worker, for each epoch again. Worker k of n takes every
-n-th step from k on, and the DataLoader puts them back in order. The loader in the main process does
-not move meanwhile, so the copies of the second epoch would give the first again. Therefore all
-copies share a `Board`, a few bytes in a file without a name, that says which workers have begun and
-ended an epoch, and where the next one starts.
+n-th step from k on (`load.worker_iteration`), and the DataLoader puts them in order. The loader in
+the main process does not move meanwhile, so the copies of the second epoch would give the first
+again. Therefore all copies share a `Board`, a few bytes in a file without a name, that says which
+workers have begun and ended an epoch, and where the next one starts.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from tempfile import TemporaryFile
-from types import FrameType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from penstock.errors import StateError, UsageError
-from penstock.load.plan import Plan
-from penstock.load.walk import Walk
+from penstock.errors import UsageError
+from penstock.load.callers import callers
+
+_TORCH = ("torch.utils.data", "torchdata")
 
 
 class Worker(NamedTuple):
@@ -110,7 +110,7 @@ class Board:
     def note_iterator(self, iterator: Any) -> None:
         """Note the iterator that starts workers, and whether the last one has handed out all."""
         last = self._iterator() if self._iterator is not None else None
-        if self._is_forked() or last is iterator:
+        if last is iterator:
             return
         first_left = self._first_left if last is None else _first_left(vars(last))
         with self._locked() as fd:
@@ -217,8 +217,9 @@ class Board:
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             return Board, ()
+        fd = self.prepare()
         _note_iterator()
-        return _reopen, (reduction.DupFd(self.prepare()), self._num_resets)
+        return _reopen, (reduction.DupFd(fd), self._num_resets)
 
 
 def _remember(board: Board) -> None:
@@ -229,11 +230,11 @@ def _remember(board: Board) -> None:
 
 
 def _prepare_all() -> None:
-    _note_iterator()
     for each in list(_boards):
         board = each()
         if board is not None:
             board.prepare()
+    _note_iterator()
 
 
 os.register_at_fork(before=_prepare_all)
@@ -241,13 +242,12 @@ os.register_at_fork(before=_prepare_all)
 
 def _note_iterator() -> None:
     """Have boards note the DataLoader's iterator that starts workers just now, if one does."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(("torch.utils.data", "torchdata")):
-            iterator = frame.f_locals.get("self")
-            if hasattr(iterator, "_base_seed"):
-                break
-        frame = frame.f_back
+    for frame in callers():
+        if not frame.f_globals.get("__name__", "").startswith(_TORCH):
+            continue  # before its locals are read: those of this function would hold themselves
+        iterator = frame.f_locals.get("self")
+        if hasattr(iterator, "_base_seed"):
+            break
     else:
         return
     dataset = getattr(iterator, "_dataset", None)
@@ -276,74 +276,3 @@ def _write(fd: int | None, epoch: Epoch) -> None:
     """Replace what was there by one call: a worker may be killed between two."""
     if fd is not None:
         os.pwrite(fd, json.dumps(epoch).encode().ljust(os.fstat(fd).st_size), 0)
-
-
-class WorkerIteration:
-    """A worker's steps of an epoch, or without end; it has a state, for StatefulDataLoader."""
-
-    def __init__(self, worker: Worker, board: Board, walk: Walk, plan: Plan) -> None:
-        self._worker, self._board, self._walk, self._plan = worker, board, walk, plan
-        self._end = plan.end_of_epoch(walk.position)
-        self._is_over, self._num_steps = False, 0
-        walk.take_every(worker.num_workers, skip=worker.number)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> dict[str, Any]:
-        if self._is_over or not self._has_step():
-            self._finish()
-            raise StopIteration
-        self._num_steps += 1
-        return self._walk.take()
-
-    def _has_step(self) -> bool:
-        position = self._walk.position
-        if self._plan.endless:
-            return True
-        return position < self._end and self._walk.skip < self._plan.num_steps(position)
-
-    def _finish(self) -> None:
-        if not self._is_over:
-            self._board.end(self._worker, self._end, self._num_steps)
-            self._walk.jump_to(self._end)
-            self._is_over = True
-
-    def state_dict(self) -> dict[str, Any]:
-        """How many steps are skipped before this worker's next, and where the epoch ends."""
-        return {
-            "skip": self._walk.skip,
-            "num_workers": self._worker.num_workers,
-            "step_size": self._plan.step_size,
-            "end": None if self._plan.endless else self._end,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as the worker that saved this; its loader has loaded its own state before."""
-        here = self.state_dict()
-        for name in ("num_workers", "step_size"):
-            if state[name] != here[name]:
-                raise StateError(
-                    f"a worker's state goes on with as many workers, and as many rows in a step of "
-                    f"all ranks; {name} was {state[name]} and is {here[name]} (states that were "
-                    "saved with num_workers=0 go on with any step)"
-                )
-        end = state["end"]
-        if end is not None:
-            self._end = end
-        self._walk.take_every(self._worker.num_workers, skip=state["skip"])
-        if not self._has_step():
-            self._finish()
-
-
-class FailedIteration:
-    """Raises at the first step: if `iter` did, a worker that lives on would die without a word."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> dict[str, Any]:
-        raise self._error

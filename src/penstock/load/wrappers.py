@@ -5,12 +5,14 @@ Only frames between the loader and the first one that is neither torch's nor mul
 count: a loader that the user's own code iterates over, in whatever hook, is the user's business.
 """
 
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any, NamedTuple
 
-from penstock.errors import UsageError
+from penstock.errors import StateError, UsageError
+from penstock.load.callers import callers
 from penstock.load.state import State
 
 _PASSED_THROUGH = ("penstock.", "torch.utils.data", "torchdata", "multiprocessing")
@@ -34,7 +36,8 @@ def check_caller(loader: object, *, endless: bool) -> Expected:
     if _FETCHER not in sys.modules and _ACCELERATE not in sys.modules:
         return Expected()  # all of these frameworks import torch
     is_wrapped = is_stateful = False
-    for frame in _frames():
+    frames = callers()
+    for frame in frames:
         module = frame.f_globals.get("__name__", "")
         if module == _FETCHER and frame.f_locals.get("auto_collation"):
             raise UsageError(
@@ -52,22 +55,22 @@ def check_caller(loader: object, *, endless: bool) -> Expected:
             )
         if module.startswith(_LIGHTNING):
             forgets = is_wrapped and not is_stateful
-            return _check_lightning(frame, loader, endless=endless, forgets=forgets)
+            outwards = itertools.chain([frame], frames)
+            return _check_lightning(outwards, loader, endless=endless, forgets=forgets)
         if not module.startswith(_PASSED_THROUGH):
             return Expected()
     return Expected()
 
 
 def _check_lightning(
-    frame: FrameType | None, loader: object, *, endless: bool, forgets: bool
+    frames: Iterable[FrameType], loader: object, *, endless: bool, forgets: bool
 ) -> Expected:
     """Refuse what its training loop would get wrong."""
-    while frame is not None:
+    for frame in frames:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(_LIGHTNING) and module.endswith("_loop"):
             break
-        frame = frame.f_back
-    if frame is None:
+    else:
         return Expected()
     if module.endswith((".evaluation_loop", ".prediction_loop")):
         return Expected(begins_epoch=True)
@@ -99,16 +102,14 @@ def _take_state(loop: Any, loader: object) -> State | None:
     states = getattr(loop, "_combined_loader_states_to_load", None)
     flattened = getattr(getattr(loop, "_combined_loader", None), "flattened", ())
     stateful = [each for each in flattened if hasattr(each, "load_state_dict")]
-    for number, each in enumerate(stateful):
-        if each is loader and states and len(states) == len(stateful):
-            state: State | None = states[number]
-            states[number] = None  # only now: later the loader has gone on, or is another
-            return state
-    return None
-
-
-def _frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+    number = next((k for k, each in enumerate(stateful) if each is loader), None)
+    if not states or number is None:
+        return None
+    if len(states) != len(stateful):
+        raise StateError(
+            f"the checkpoint has the states of {len(states)} loaders, and there are "
+            f"{len(stateful)} here; pass as many as when it was saved"
+        )
+    state: State | None = states[number]
+    states[number] = None  # only now: later the loader has gone on, or is another
+    return state

@@ -1,0 +1,79 @@
+"""What a worker of a torch DataLoader iterates over: its steps of an epoch, or an error."""
+
+from typing import Any, Self
+
+from penstock.errors import StateError
+from penstock.load.plan import Plan
+from penstock.load.walk import Walk
+from penstock.load.workers import Board, Worker
+
+
+class WorkerIteration:
+    """A worker's steps of an epoch, or without end; it has a state, for StatefulDataLoader."""
+
+    def __init__(self, worker: Worker, board: Board, walk: Walk, plan: Plan) -> None:
+        self._worker, self._board, self._walk, self._plan = worker, board, walk, plan
+        self._end = plan.end_of_epoch(walk.position)
+        self._is_over, self._num_steps = False, 0
+        walk.take_every(worker.num_workers, skip=worker.number)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        if self._is_over or not self._has_step():
+            self._finish()
+            raise StopIteration
+        self._num_steps += 1
+        return self._walk.take()
+
+    def _has_step(self) -> bool:
+        position = self._walk.position
+        if self._plan.endless:
+            return True
+        return position < self._end and self._walk.skip < self._plan.num_steps(position)
+
+    def _finish(self) -> None:
+        if not self._is_over:
+            self._board.end(self._worker, self._end, self._num_steps)
+            self._walk.jump_to(self._end)
+            self._is_over = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many steps are skipped before this worker's next, and where the epoch ends."""
+        return {
+            "skip": self._walk.skip,
+            "num_workers": self._worker.num_workers,
+            "step_size": self._plan.step_size,
+            "end": None if self._plan.endless else self._end,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as the worker that saved this; its loader has loaded its own state before."""
+        here = self.state_dict()
+        for name in ("num_workers", "step_size"):
+            if state[name] != here[name]:
+                raise StateError(
+                    f"a worker's state goes on with as many workers, and as many rows in a step of "
+                    f"all ranks; {name} was {state[name]} and is {here[name]} (states that were "
+                    "saved with num_workers=0 go on with any step)"
+                )
+        end = state["end"]
+        if end is not None:
+            self._end = end
+        self._walk.take_every(self._worker.num_workers, skip=state["skip"])
+        if not self._has_step():
+            self._finish()
+
+
+class FailedIteration:
+    """Raises at the first step: if `iter` did, a worker that lives on would die without a word."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        raise self._error
