@@ -23,12 +23,8 @@ import penstock
 from penstock.cli import main
 from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
 from penstock.formats.files import Head
-from penstock.formats.recognition import (
-    _is_big_endian,
-    is_arrow_stream,
-    recognise,
-    token_type,
-)
+from penstock.formats.recognition import _is_big_endian, recognise, token_type
+from penstock.formats.signatures import is_arrow_stream
 
 pa = pytest.importorskip("pyarrow")
 TOKENS = np.random.default_rng(0).integers(16, 50_000, 3000)

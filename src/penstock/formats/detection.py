@@ -41,8 +41,9 @@ from penstock.formats.files import (
     read_whole,
     refuse_repeats,
 )
-from penstock.formats.recognition import is_arrow_stream, refuse_others, unknown
+from penstock.formats.recognition import refuse_others, unknown
 from penstock.formats.shard import Manifest
+from penstock.formats.signatures import is_arrow_stream
 from penstock.formats.splits import choose, divide, find, refuse, split_of
 from penstock.formats.wanted import Wanted
 from penstock.suggestions import did_you_mean_path
