@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
-from penstock.formats.detection import PLAN
+from penstock.formats.job_marks import PLAN
 from penstock.write import joining
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from penstock.arguments import one_of
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.checksums import CHECKSUMS
-from penstock.formats.detection import FINISHED, data_files, describe, describe_listed
+from penstock.formats.detection import data_files, describe, describe_listed
 from penstock.formats.directories import data_of, divide_files, refuse_cached
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.files import Reached, read_head
+from penstock.formats.job_marks import FINISHED
 from penstock.formats.masks import with_mask
 from penstock.formats.shard import Manifest
 from penstock.formats.splits import choose

@@ -20,9 +20,9 @@ from penstock.cache import cache_directory
 from penstock.dataset import Dataset
 from penstock.errors import PenstockError
 from penstock.formats.checksums import CHECKSUMS, read_companion
-from penstock.formats.detection import FINISHED
 from penstock.formats.file_list import FILE_LIST
 from penstock.formats.files import open_regular, read_whole
+from penstock.formats.job_marks import FINISHED
 from penstock.formats.llmbatch import TOKEN_BYTES
 from penstock.formats.shard import (
     DOCUMENTS,

@@ -74,7 +74,7 @@ def _report(problems: list[str]) -> int:
 def _text_shards(path: Path) -> list[Path] | None:
     """The shards of a directory that `penstock repack` wrote, by its marks; None of any other."""
     from penstock.formats.checksums import CHECKSUMS
-    from penstock.formats.detection import FINISHED
+    from penstock.formats.job_marks import FINISHED
     from penstock.text.text_shards import SHARDS
 
     shards = [each for ending, _ in SHARDS.values() for each in path.glob(f"shard_*{ending}")]

@@ -28,10 +28,10 @@ from penstock.compat.document_ends import END, ends_within, positions
 from penstock.compat.listing import find_files
 from penstock.compat.mapped import map_file, remember
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.formats.detection import refuse_unfinished
 from penstock.formats.directories import data_of
 from penstock.formats.file_list import ListedFile, list_files, measure_files
 from penstock.formats.files import num_items, read_head
+from penstock.formats.job_marks import refuse_unfinished
 
 _Base: Any
 try:

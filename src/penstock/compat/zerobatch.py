@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.compat.widening import BatchTable, Ring
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.formats.detection import refuse_unfinished
 from penstock.formats.file_list import FILE_LIST, read_current
 from penstock.formats.files import open_regular
+from penstock.formats.job_marks import refuse_unfinished
 from penstock.formats.llmbatch import HEADER_BYTES, parse_header
 from penstock.order import BlockShuffle, make_order
 from penstock.write.llmbatch import FILE_SUFFIX, write_batch_dataset, write_batch_file

@@ -5,7 +5,6 @@ such as `.idx`, and only then, for what has no header at all, the name. A format
 by content, or is told wrongly, can be forced: `format="flat:uint32"`.
 """
 
-import contextlib
 import json
 import os
 import stat
@@ -41,6 +40,7 @@ from penstock.formats.files import (
     read_whole,
     refuse_repeats,
 )
+from penstock.formats.job_marks import refuse_unfinished
 from penstock.formats.recognition import refuse_others, unknown
 from penstock.formats.shard import Manifest
 from penstock.formats.signatures import is_arrow_stream
@@ -48,12 +48,6 @@ from penstock.formats.splits import choose, divide, find, refuse, split_of
 from penstock.formats.wanted import Wanted
 from penstock.suggestions import did_you_mean_path
 
-UNFINISHED = "unfinished.json"
-"""a directory with this is still being written"""
-FINISHED = ".finished.json"
-"""what `convert` and `repack` made in a directory; hidden, and never data"""
-PLAN, PLAN_FORMAT = "plan.json", "penstock-plan"
-"""so is one with this, which is the plan of `penstock tokenize`, and what lies right in it"""
 _HF_STATE = "state.json"
 _MAX_INDEX_BYTES = 1 << 28  # JSON takes some ten times its size in memory
 
@@ -276,40 +270,6 @@ def _with_checksums(manifest: Manifest, checksums: dict[str, str | None]) -> Man
     ]
     is_decoded = any(not file.path for shard in manifest.shards for file in shard.files.values())
     return manifest if is_decoded else replace(manifest, shards=tuple(shards))
-
-
-def refuse_unfinished(directory: Path) -> None:
-    """Refuse what is still being written."""
-    if os.path.lexists(directory / UNFINISHED):
-        raise MissingDataError(
-            f"{directory}: is not finished ({UNFINISHED} is there); run "
-            f"{_command_of(directory / UNFINISHED)} again, and it goes on"
-        )
-    planned = planned_in(directory)
-    if planned is not None:
-        raise MissingDataError(
-            f"{directory}: is not finished ({planned / PLAN} is there); run the same penstock "
-            f"tokenize again, and it goes on, or penstock finish {planned} if all tasks have run"
-        )
-
-
-def _command_of(mark: Path) -> str:
-    """The command that writes there, as its mark says."""
-    try:
-        command = json.loads(read_whole(mark, _MAX_INDEX_BYTES)).get("command")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        command = None
-    return f"penstock {command}" if command in ("convert", "repack") else "the same command"
-
-
-def planned_in(directory: Path) -> Path | None:
-    """The directory that `penstock tokenize` is at work in, if it is this one or that above it."""
-    for place in (directory, directory.parent):
-        path = place / PLAN
-        with contextlib.suppress(OSError):  # there is none, or not any more
-            if path.is_file() and PLAN_FORMAT in path.read_text(errors="replace")[:64]:
-                return place
-    return None
 
 
 def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002

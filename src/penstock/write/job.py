@@ -27,8 +27,8 @@ from penstock.atomic import (
 )
 from penstock.errors import DatasetExistsError
 from penstock.formats.checksums import CHECKSUMS, finish_files
-from penstock.formats.detection import FINISHED, UNFINISHED
 from penstock.formats.files import read_whole
+from penstock.formats.job_marks import FINISHED, UNFINISHED
 from penstock.machine.background_thread import StopSignal, call_in_background
 from penstock.new_directory import new_directory
 

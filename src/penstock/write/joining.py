@@ -8,7 +8,7 @@ from penstock.atomic import hold_lock, lock_name, refuse_if_held
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.formats import stream
 from penstock.formats.checksums import publish_checked
-from penstock.formats.detection import planned_in
+from penstock.formats.job_marks import planned_in
 from penstock.suggestions import did_you_mean_path
 
 

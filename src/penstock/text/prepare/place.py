@@ -11,8 +11,8 @@ from pathlib import Path
 from penstock.atomic import TEMPORARY, hold_lock, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, MissingDataError
 from penstock.formats.checksums import CHECKSUMS, publish_checked
-from penstock.formats.detection import PLAN
 from penstock.formats.files import read_whole
+from penstock.formats.job_marks import PLAN
 from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
 from penstock.new_directory import new_directory
 from penstock.text.prepare.plan import Plan

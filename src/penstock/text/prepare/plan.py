@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import xxhash
 
 from penstock.errors import DatasetExistsError, FormatError, UsageError
-from penstock.formats.detection import PLAN_FORMAT
+from penstock.formats.job_marks import PLAN_FORMAT
 from penstock.text.prepare.annotations import SpanUnit
 from penstock.text.prepare.split import Split
 from penstock.text.sources import Slice

@@ -12,7 +12,7 @@ from typing import Literal, NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.formats.checksums import CHECKSUMS
-from penstock.formats.detection import FINISHED, PLAN, UNFINISHED, planned_in, refuse_unfinished
+from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, planned_in, refuse_unfinished
 from penstock.formats.splits import choose, divide
 from penstock.formats.stream import MANIFEST_NAME
 from penstock.paths import local_path

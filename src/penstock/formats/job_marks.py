@@ -1,0 +1,51 @@
+"""Marks of jobs: files in a directory that say whether Penstock is still writing there."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from penstock.errors import MissingDataError
+from penstock.formats.files import read_whole
+
+UNFINISHED = "unfinished.json"
+"""a directory with this is still being written"""
+FINISHED = ".finished.json"
+"""what `convert` and `repack` made in a directory; hidden, and never data"""
+PLAN, PLAN_FORMAT = "plan.json", "penstock-plan"
+"""of `penstock tokenize`: a directory with this, and those right in it, are still being written"""
+_MAX_MARK_BYTES = 1 << 28  # JSON takes some ten times its size in memory
+
+
+def refuse_unfinished(directory: Path) -> None:
+    """Refuse what is still being written."""
+    if os.path.lexists(directory / UNFINISHED):
+        raise MissingDataError(
+            f"{directory}: is not finished ({UNFINISHED} is there); run "
+            f"{_command_of(directory / UNFINISHED)} again, and it goes on"
+        )
+    planned = planned_in(directory)
+    if planned is not None:
+        raise MissingDataError(
+            f"{directory}: is not finished ({planned / PLAN} is there); run the same penstock "
+            f"tokenize again, and it goes on, or penstock finish {planned} if all tasks have run"
+        )
+
+
+def _command_of(mark: Path) -> str:
+    """The command that writes there, as its mark says."""
+    try:
+        command = json.loads(read_whole(mark, _MAX_MARK_BYTES)).get("command")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        command = None
+    return f"penstock {command}" if command in ("convert", "repack") else "the same command"
+
+
+def planned_in(directory: Path) -> Path | None:
+    """The directory that `penstock tokenize` is at work in, if it is this one or that above it."""
+    for place in (directory, directory.parent):
+        path = place / PLAN
+        with contextlib.suppress(OSError):  # there is none, or not any more
+            if path.is_file() and PLAN_FORMAT in path.read_text(errors="replace")[:64]:
+                return place
+    return None
