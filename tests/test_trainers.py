@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import penstock
-from penstock.errors import StateError, UsageError
+from penstock.errors import PenstockError, StateError, UsageError
 from tests.test_processes import inputs
 
 with warnings.catch_warnings():
@@ -221,6 +221,16 @@ def test_lightning_goes_on_after_a_checkpoint_of_the_end_of_an_epoch(view, text,
         checkpoint.unlink()
 
 
+def test_a_checkpoint_of_lightning_with_more_loaders_is_refused(view, tmp_path):
+    fit(make(view), root=tmp_path, max_epochs=1)
+    path = tmp_path / "saved.ckpt"
+    checkpoint = torch.load(path, weights_only=False)
+    checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] *= 2
+    torch.save(checkpoint, path)
+    said = refusal(make(view), checkpoint=path, max_epochs=2)
+    assert "the states of 2 loaders, and there are 1 here" in said
+
+
 @pytest.mark.parametrize("kind", ["tokens", "text"])
 def test_lightning_goes_on_where_it_left_an_epoch(view, text, kind):
     loader = make(view) if kind == "tokens" else make_text(text)
@@ -231,10 +241,10 @@ def test_lightning_goes_on_where_it_left_an_epoch(view, text, kind):
 
 def refusal(*arguments, **options):
     """Why a fit was refused; Lightning may fail while it handles that."""
-    with pytest.raises((UsageError, RuntimeError)) as caught:
+    with pytest.raises((PenstockError, RuntimeError)) as caught:
         fit(*arguments, **options)
     error = caught.value
-    while not isinstance(error, UsageError):
+    while not isinstance(error, PenstockError):
         error = error.__context__
     return str(error)
 
