@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import penstock
-from penstock.errors import PenstockError, StateError, UsageError
+from penstock.errors import PenstockError, StateError
 from tests.test_processes import inputs
 
 with warnings.catch_warnings():
