@@ -151,7 +151,7 @@ def _extensions() -> list[Extension]:
     """One for each `.pyx`, named after its place, and what they share."""
     flags = [*_FLAGS[_BUILD], "-Wall", "-Wno-unused-function"]
     options: dict[str, Any] = {
-        "include_dirs": [str(_SOURCES / "penstock" / "machine")],
+        "include_dirs": [str(_SOURCES / "penstock" / "system")],
         "depends": ["setup.py", *map(str, _SOURCES.rglob("*.h"))],
         "py_limited_api": _USE_LIMITED_API,
         "define_macros": [("Py_LIMITED_API", "0x030b0000")] if _USE_LIMITED_API else [],

@@ -19,7 +19,7 @@ import penstock
 from benchmarks import corpora
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
-from penstock.conversion import convert
+from penstock.converting import convert
 
 _NUM_TOKENS, _MEAN_LENGTH = 1 << 29, 1342
 _CP, _CP_SYNC = "cp", "cp and sync"

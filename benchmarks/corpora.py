@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 import penstock
-from penstock.conversion import convert
+from penstock.converting import convert
 from penstock.formats import stream
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, Manifest, Shard, StoredFile
 from penstock.write.llmbatch import write_batch_file

@@ -2,7 +2,7 @@
 
 Those of one file of `live_speed`'s text, over and over; rows of 2,048, batches of 32, in one
 thread. nanochat's packer is its real loader, whose tokenizer hands on lists of ids that were made
-before; ours is the loader's `Packer`, fed with arrays of ids. Both end with inputs and labels of
+before; ours is the loader's `RowPacker`, fed with arrays of ids. Both end with inputs and labels of
 int64, and the first batches of `bos_best_fit` must be nanochat's.
 
 Target: 50 M tokens a second of every policy, in documents as long as pages of the web.
@@ -22,8 +22,8 @@ from benchmarks.fresh import in_fresh_process
 from benchmarks.live_walk import BATCH_SIZE, SEQ_LEN, Pair, Walk, check_equal, rates_of, walk
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn, ratio
-from penstock.text.live.packer import Packer
-from penstock.text.live.tokenizing import Tokens
+from penstock.text.live.row_packer import RowPacker
+from penstock.text.live.tokenizing_threads import Tokens
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 _NANOCHAT, _SAME_ROWS = "nanochat's packer", "bos_best_fit"
@@ -80,11 +80,11 @@ def walk_of_ours(path: Path, policy: str, num_batches: int) -> Walk:
     tokens = _tokenized(tokenizer, path)
     packing = live_penstock.packing(policy)
     layout = packing.layout(tokenizer, SEQ_LEN, BATCH_SIZE, np.dtype(np.int64))
-    packer = Packer(packing, tokenizer, layout, num_lanes=1)
+    packer = RowPacker(packing, tokenizer, layout, num_lanes=1)
     return walk(partial(_packed, packer, tokens), num_batches)
 
 
-def _packed(packer: Packer, tokens: list[Tokens]) -> Iterator[Pair]:
+def _packed(packer: RowPacker, tokens: list[Tokens]) -> Iterator[Pair]:
     """Batches in a memory that each overwrites, as nanochat's do."""
     fed, lane_of_row = cycle(tokens), np.zeros(BATCH_SIZE, np.int64)
     memory = np.zeros(packer.layout.num_bytes, np.uint8)

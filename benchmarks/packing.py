@@ -33,7 +33,7 @@ from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread
 from penstock.dataset import Dataset
 from penstock.pack.policy import PackReport, Recipe, make_rows
-from penstock.pack.rows import find_rows
+from penstock.pack.rows_file import find_rows
 from penstock.pack.survey import CONCAT, survey
 
 _SEQ_LEN, _BUFFER_SIZE = 2048, 1000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion import convert
+from penstock.converting import convert
 from penstock.errors import DatasetExistsError, FetchError, UsageError
 from penstock.text.training import train_tokenizer
 from penstock.write.llmbatch import write_batch_file

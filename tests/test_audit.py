@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.audit import Change, audit
+from penstock.auditing import Change, audit
 from penstock.errors import UsageError, VerificationError
 from penstock.order import Order
 

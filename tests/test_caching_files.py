@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.load.caching import is_worth_caching
+from penstock.load.file_caching import is_worth_caching
 from tests.conftest import write
 from tests.page_cache import cached_share, drop
 

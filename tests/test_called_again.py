@@ -7,7 +7,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.conversion import convert
+from penstock.converting import convert
 from penstock.errors import DatasetExistsError
 from penstock.text.repacking import repack
 from penstock.text.sources import Source

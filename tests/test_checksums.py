@@ -12,13 +12,13 @@ from penstock.cli import main
 from penstock.compat.zerobatch import write_batch_file
 from penstock.errors import FormatError, PenstockError
 from penstock.formats.checksums import read_companion
-from penstock.machine.checksums import BLOCK_BYTES, block_checksums
-from penstock.text.prepare.job import tokenize
+from penstock.system.checksums import BLOCK_BYTES, block_checksums
 from penstock.text.repacking import repack
 from penstock.text.sources import Source
+from penstock.text.tokenize.job import tokenize
 from penstock.text.tokenizers.byte_level import ByteTokenizer
 from penstock.text.training import train_tokenizer
-from penstock.verify import verify, verify_files
+from penstock.verifying import verify, verify_files
 
 RANDOM = np.random.default_rng(5)
 LENGTHS = RANDOM.integers(1, 60, 900).tolist()

@@ -15,10 +15,10 @@ import penstock
 from penstock.cli import main
 from penstock.errors import FormatError, UsageError
 from penstock.formats import arrow as arrow_format
-from penstock.formats.columns import columns_of
-from penstock.formats.wanted import Wanted
+from penstock.formats.token_columns import columns_of
+from penstock.formats.wanted_columns import Wanted
 from penstock.testing import assert_resumes_exactly
-from penstock.verify import verify
+from penstock.verifying import verify
 
 GOLDEN = Path(__file__).parent / "golden" / "formats" / "huggingface"
 EXPECTED = json.loads((GOLDEN / "expected.json").read_text())

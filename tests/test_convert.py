@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.cli import main
-from penstock.conversion import convert
+from penstock.converting import convert
 from penstock.errors import (
     DatasetExistsError,
     FormatError,
@@ -20,7 +20,7 @@ from penstock.errors import (
     PenstockError,
     UsageError,
 )
-from penstock.verify import verify
+from penstock.verifying import verify
 from penstock.write.targets import TARGETS
 
 GOLDEN = Path(__file__).parent / "golden" / "formats"
@@ -209,7 +209,7 @@ def test_ids_that_the_target_cannot_hold_are_refused_and_leave_nothing(tmp_path)
 KILLED = """
 import os, signal, sys
 import penstock
-from penstock.conversion import convert
+from penstock.converting import convert
 from penstock.atomic import OpenFile
 finish, seen = OpenFile.finish, []
 def finish_or_die(self):
@@ -303,7 +303,7 @@ def test_memory_stays_bounded(tmp_path):
             file.write((np.arange(5_000_000) % 50_000 + k).astype("<u2").tobytes())
     script = (
         "import resource, sys, penstock\n"
-        "from penstock.conversion import convert\n"
+        "from penstock.converting import convert\n"
         "data = penstock.open(sys.argv[1])\n"
         "data.records(0, 10)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.audit import Change, audit, audit_tokens
+from penstock.auditing import Change, audit, audit_tokens
 from penstock.errors import StateError, UsageError
 from penstock.load.token_digest import token_digest
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same

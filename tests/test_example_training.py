@@ -42,7 +42,7 @@ class Run:
         context = multiprocessing.get_context("forkserver")
         # A server that another test has started is used as it is, which is slower, no different.
         context.set_forkserver_preload(
-            ["torch._dynamo", "torch._inductor", "penstock.text.live.engine", __name__]
+            ["torch._dynamo", "torch._inductor", "penstock.text.live.pipeline", __name__]
         )
         self.log = log
         log.touch()

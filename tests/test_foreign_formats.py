@@ -13,7 +13,7 @@ import xxhash
 import penstock
 from penstock.errors import FormatError, SplitsError, UsageError
 from penstock.testing import assert_resumes_exactly
-from penstock.verify import verify
+from penstock.verifying import verify
 from penstock.write.llmbatch import write_batch_file
 
 GOLDEN = Path(__file__).parent / "golden" / "formats"

@@ -16,16 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.atomic import OpenFile
+from penstock.atomic import NewFile
 from penstock.cli import main
 from penstock.compat.datatrove import DatatroveFolderDataset
 from penstock.compat.zerobatch import BatchNativeLoader
-from penstock.conversion import convert
+from penstock.converting import convert
 from penstock.errors import FormatError, PenstockError
 from penstock.read.files import FileKind
-from penstock.read.local import LocalReader
-from penstock.verify import verify
-from penstock.write.job import Job
+from penstock.read.local_reader import LocalReader
+from penstock.verifying import verify
+from penstock.write.shard_job import ShardJob
 
 
 @pytest.fixture(autouse=True)
@@ -224,14 +224,14 @@ def test_sentences_about_what_is_lost_help(tmp_path):
 
 
 def _fail_after(monkeypatch, num_shards):
-    write_shard = Job._write
+    write_shard = ShardJob._write
 
     def write_or_fail(self, name, write):
         if int(name) >= num_shards:
             raise OSError(28, "No space left on device")
         return write_shard(self, name, write)
 
-    monkeypatch.setattr(Job, "_write", write_or_fail)
+    monkeypatch.setattr(ShardJob, "_write", write_or_fail)
 
 
 def test_a_source_that_changed_is_not_mixed_with_shards_of_an_earlier_run(tmp_path, monkeypatch):
@@ -444,7 +444,7 @@ def test_an_unfinished_conversion_has_no_other_door(tmp_path, monkeypatch):
 
 def test_a_full_disk_leaves_what_can_be_gone_on_with_and_is_named(tmp_path, monkeypatch):
     data = write(tmp_path / "in", [[k] * 5 for k in range(20)])
-    finish, num_finished = OpenFile.finish, []
+    finish, num_finished = NewFile.finish, []
 
     def fill_up(self):
         if len(num_finished) == 2:  # unfinished.json, and the index of a shard
@@ -453,7 +453,7 @@ def test_a_full_disk_leaves_what_can_be_gone_on_with_and_is_named(tmp_path, monk
         return finish(self)
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match=r"No space .*00000"):
-        patched.setattr(OpenFile, "finish", fill_up)
+        patched.setattr(NewFile, "finish", fill_up)
         convert(data, tmp_path / "out", "datatrove", workers=1)
     with pytest.raises(PenstockError, match="is not finished"):
         penstock.open(tmp_path / "out")

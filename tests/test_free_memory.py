@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.machine.free_memory import available_bytes
+from penstock.system.free_memory import available_bytes
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, StateError, UsageError
-from penstock.text.live.state import Waiting
+from penstock.text.live.lane_state import Waiting
 from tests.test_live import POLICIES, Bytes, corpora, make_loader, rows_of, write
 
 GROUPS = [["abc" * k for k in range(1, 20)], ["d" * 50], ["e" * 9] * 30, ["f" * 70] * 3]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import TextLoader
-from penstock.machine.background_thread import BackgroundThread, StopSignal, call_in_background
+from penstock.system.background_thread import BackgroundThread, StopSignal, call_in_background
 from tests.test_live import Bytes, make_loader, rows_of, write
 
 

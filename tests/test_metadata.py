@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.batches.sample_reader import SampleReader
 from penstock.errors import FormatError, UsageError
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly
-from penstock.views.reading import SampleReader
 
 ACCESS = ["pread", "mmap"]
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

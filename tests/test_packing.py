@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.audit import audit_tokens
+from penstock.auditing import audit_tokens
 from penstock.errors import FormatError, UsageError
 from penstock.pack.survey import survey
 

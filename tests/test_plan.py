@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.load.plan import Plan, Step
+from penstock.load.plan import Step, StepPlan
 
 TAILS = st.sampled_from(["drop", "keep", "wrap"])
 
@@ -19,7 +19,7 @@ def plans(draw):
     shortest = batch_size * ranks if tail == "drop" and not endless else 1
     num_samples = draw(st.integers(shortest, 100))
     return [
-        Plan(
+        StepPlan(
             num_samples=num_samples,
             batch_size=batch_size,
             rank=rank,
@@ -88,7 +88,7 @@ def test_the_steps_of_an_epoch_are_those_that_were_taken_and_those_that_remain(r
 
 def test_a_short_last_step_is_kept_with_rows_that_differ_by_at_most_one():
     plans = [
-        Plan(num_samples=10, batch_size=2, rank=rank, ranks=4, tail="keep") for rank in range(4)
+        StepPlan(num_samples=10, batch_size=2, rank=rank, ranks=4, tail="keep") for rank in range(4)
     ]
     assert [plan.step_at(8) for plan in plans] == [
         Step(8, 1, 10),
@@ -99,7 +99,7 @@ def test_a_short_last_step_is_kept_with_rows_that_differ_by_at_most_one():
 
 
 def test_wrap_takes_the_missing_rows_from_the_next_epoch_and_goes_on_after_them():
-    plan = Plan(num_samples=10, batch_size=4, tail="wrap")
+    plan = StepPlan(num_samples=10, batch_size=4, tail="wrap")
     assert [step.position for step in islice(steps_from(plan, 0), 6)] == [0, 4, 8, 12, 16, 20]
     assert plan.num_steps(0) == 3
     assert plan.num_steps(12) == 2
@@ -117,11 +117,11 @@ def test_wrap_takes_the_missing_rows_from_the_next_epoch_and_goes_on_after_them(
 )
 def test_what_cannot_work_is_refused_with_the_remedy(settings, words):
     with pytest.raises(UsageError, match=words):
-        Plan(**({"num_samples": 10, "batch_size": 1} | settings))
+        StepPlan(**({"num_samples": 10, "batch_size": 1} | settings))
 
 
 def test_a_plan_travels_to_other_processes():
-    plan = Plan(num_samples=10, batch_size=2, rank=1, ranks=2, tail="keep")
+    plan = StepPlan(num_samples=10, batch_size=2, rank=1, ranks=2, tail="keep")
     copy = pickle.loads(pickle.dumps(plan))
     assert [tuple(copy.step_at(position)) for position in (0, 4, 8)] == [
         (0, 2, 4),

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import DatasetExistsError, FormatError, UsageError
-from penstock.text.prepare import job
 from penstock.text.repacking import repack
 from penstock.text.sources import Columns, Source
+from penstock.text.tokenize import job
 
 DOCUMENTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=60)
 

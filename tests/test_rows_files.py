@@ -16,8 +16,8 @@ import pytest
 
 import penstock
 from penstock.errors import PenstockError, ReadError
-from penstock.pack.rows import find_rows
-from penstock.verify import verify
+from penstock.pack.rows_file import find_rows
+from penstock.verifying import verify
 from tests.test_packing import MEMORY, POLICIES, write_numbered
 
 LENGTHS = np.random.default_rng(8).integers(0, 40, 300).tolist()
@@ -263,7 +263,7 @@ def test_an_interrupt_while_rows_are_made_leaves_nothing(path, cache, index, err
 KILLED = """
 import os, signal, sys
 import penstock, penstock.pack.policy
-from penstock.pack.rows import find_rows
+from penstock.pack.rows_file import find_rows
 data = penstock.open(sys.argv[1])
 view = data.documents(32) if sys.argv[2] == "truncate" else data.packed(32, policy=sys.argv[2])
 left = int(sys.argv[3])
@@ -303,7 +303,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(path, policy):
 AT_ONCE = """
 import hashlib, json, sys
 import penstock, penstock.pack.policy
-from penstock.pack.rows import find_rows
+from penstock.pack.rows_file import find_rows
 data = penstock.open(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.read()  # until all are there

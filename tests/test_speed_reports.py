@@ -9,8 +9,8 @@ import pytest
 import penstock
 from penstock.cli import main
 from penstock.cli.tokenize_progress import ProgressLine, print_report
-from penstock.text.prepare.progress import Progress
-from penstock.text.prepare.report import TokenizeReport
+from penstock.text.tokenize.progress import Progress
+from penstock.text.tokenize.report import TokenizeReport
 
 
 @pytest.fixture

@@ -32,12 +32,12 @@ from penstock.errors import (
     VerificationError,
 )
 from penstock.text.batch import TextBatch
-from penstock.text.prepare import job, pieces, shuffle, split
-from penstock.text.prepare.annotations import to_tokens
 from penstock.text.sources import Columns, Source
+from penstock.text.tokenize import job, shuffle_stage, split, text_pieces
+from penstock.text.tokenize.annotations import to_tokens
 from penstock.text.tokenizers.byte_level import ByteTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
-from penstock.verify import verify
+from penstock.verifying import verify
 from tests.vocabularies import gpt2_json, some_text
 
 TASK_BYTES = 2000
@@ -275,8 +275,8 @@ WORDS = st.sampled_from(["a", "Zürich", " ", "\n\n", "12345", "don't", "日本"
 def test_documents_in_pieces_have_the_ids_of_whole_ones(gpt2, documents, sizes, prefix):
     found, current = [], []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "PREFIX_BYTES", prefix)
-        for piece in pieces.cut_pieces(as_batches(documents, sizes), gpt2, 1 << 20, None):
+        patch.setattr(text_pieces, "PREFIX_BYTES", prefix)
+        for piece in text_pieces.cut_pieces(as_batches(documents, sizes), gpt2, 1 << 20, None):
             ids, offsets = gpt2.encode(piece.batch.data, piece.batch.offsets)
             if piece.begins and not piece.ends:
                 assert len(piece.batch.data) >= prefix
@@ -564,8 +564,8 @@ def test_an_id_decides_as_well_as_the_text(tmp_path):
 def test_a_shuffle_is_a_permutation_with_metadata_that_follows_the_seed(
     tmp_path, corpus, monkeypatch, chunk_bytes
 ):
-    monkeypatch.setattr(shuffle, "_CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(shuffle, "_MIN_PART_BYTES", 10_000)
+    monkeypatch.setattr(shuffle_stage, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(shuffle_stage, "_MIN_PART_BYTES", 10_000)
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
     found = {}
     for seed in (1, 2):

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 import penstock
-from penstock.verify import verify
+from penstock.verifying import verify
 
 ALL_FILES = [".stream", ".documents", ".index", ".metadata"]
 NO_METADATA = 0xFFFF_FFFF

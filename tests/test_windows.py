@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import UsageError
-from penstock.verify import verify
+from penstock.verifying import verify
 
 ACCESS = ["pread", "mmap"]
 INTEGERS = ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8"]

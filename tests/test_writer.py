@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
-from penstock.verify import verify
+from penstock.verifying import verify
 
 TOKEN_AND_CONCEPT = [("token", "<u4"), ("concept", "<u2")]
 
@@ -416,7 +416,7 @@ import json, os, shutil, signal, sys
 from pathlib import Path
 import penstock
 from penstock.errors import MissingDataError
-from penstock.verify import verify
+from penstock.verifying import verify
 
 root, job, accident = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -511,7 +511,7 @@ import random, signal, sys
 import numpy as np
 import penstock
 from penstock.errors import UsageError
-from penstock.verify import verify
+from penstock.verifying import verify
 
 def interrupt(number, frame):
     global armed

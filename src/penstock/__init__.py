@@ -17,7 +17,7 @@ from penstock._version import __version__
 
 if TYPE_CHECKING:
     from penstock import testing
-    from penstock.conversion import ConvertReport, convert
+    from penstock.converting import ConvertReport, convert
     from penstock.dataset import Dataset
     from penstock.errors import PenstockError
     from penstock.fetching import FetchProgress, FetchReport, fetch
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from penstock.text.live.loader import TextLoader
     from penstock.text.live.packing import Packing
     from penstock.text.live.stats import TextLoaderStats
-    from penstock.text.prepare.job import tokenize
-    from penstock.text.prepare.report import TokenizeReport
     from penstock.text.repacking import RepackReport, repack
     from penstock.text.sources import Columns, Source
+    from penstock.text.tokenize.job import tokenize
+    from penstock.text.tokenize.report import TokenizeReport
     from penstock.text.tokenizers.loading import load_tokenizer
     from penstock.text.training import TrainingReport, train_tokenizer
     from penstock.views.packed import Documents, Packed
@@ -82,7 +82,7 @@ __all__ = [
 _HOMES = {
     "BlockShuffle": "order",
     "Columns": "text.sources",
-    "ConvertReport": "conversion",
+    "ConvertReport": "converting",
     "Dataset": "dataset",
     "Documents": "views.packed",
     "FetchProgress": "fetching",
@@ -99,12 +99,12 @@ _HOMES = {
     "Source": "text.sources",
     "TextLoader": "text.live.loader",
     "TextLoaderStats": "text.live.stats",
-    "TokenizeReport": "text.prepare.report",
+    "TokenizeReport": "text.tokenize.report",
     "TrainingReport": "text.training",
     "View": "views.view",
     "Windows": "views.windows",
     "Writer": "write.writer",
-    "convert": "conversion",
+    "convert": "converting",
     "fetch": "fetching",
     "finish": "finishing",
     "load_tokenizer": "text.tokenizers.loading",
@@ -112,7 +112,7 @@ _HOMES = {
     "open": "opening",
     "repack": "text.repacking",
     "sum_digests": "order",
-    "tokenize": "text.prepare.job",
+    "tokenize": "text.tokenize.job",
     "train_tokenizer": "text.training",
 }
 

@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import DatasetExistsError
-from penstock.machine.checksums import BlockHasher
+from penstock.system.checksums import BlockHasher
 
 # Copying 1.07 GB from page cache to disk took 0.59 s with the sync at the end alone, 0.39 s with 4
 # MiB sent at a time, and 0.55 s with 16 or 64 MiB; `cp`, which does not sync, took 0.31 s.
@@ -32,7 +32,7 @@ class Written(NamedTuple):
     xxh3: str
 
 
-class OpenFile:
+class NewFile:
     """A file under a temporary name, hashed as it is written: as a whole, and by blocks."""
 
     def __init__(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class OpenFile:
 
 def publish(path: Path, content: str | bytes, *, lasting: bool = True) -> None:
     """Write a whole file; one that is not `lasting` may not be there if the machine fails."""
-    file = OpenFile(path)
+    file = NewFile(path)
     try:
         file.write(content.encode() if isinstance(content, str) else content)
         file.finish()

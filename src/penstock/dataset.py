@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import DTypeLike, NDArray
 
+from penstock.batches.layout import BatchLayout, Extra, Output, token_dtype
 from penstock.errors import FormatError, UsageError
 from penstock.formats.shard import METADATA_ID, STREAM, TOKEN, Manifest, Shard
 from penstock.formats.stream import fields_to_json
@@ -18,8 +19,7 @@ from penstock.pack.policy import Policy
 from penstock.read.documents import document_offsets, document_table, documents_digest
 from penstock.read.files import FileKind
 from penstock.read.fingerprint import records_digest
-from penstock.read.layout import BatchLayout, Extra, Output, token_dtype
-from penstock.read.local import Access, LocalReader
+from penstock.read.local_reader import Access, LocalReader
 from penstock.read.segments import SEGMENT
 from penstock.reprs import counted, one_line
 from penstock.views.packed import Documents, Excerpts, Overflow, Packed

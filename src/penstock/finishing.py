@@ -9,8 +9,8 @@ from penstock.formats.job_marks import PLAN
 from penstock.write import joining
 
 if TYPE_CHECKING:
-    from penstock.text.prepare.progress import Tell
-    from penstock.text.prepare.report import TokenizeReport
+    from penstock.text.tokenize.progress import Tell
+    from penstock.text.tokenize.report import TokenizeReport
 
 
 def finish(
@@ -32,17 +32,17 @@ def finish(
         allow_empty: of a tokenize job, also make a dataset without tokens.
         progress: is told how far that is.
     """
-    from penstock.text.prepare.place import Place
-    from penstock.text.prepare.report import TokenizeReport
+    from penstock.text.tokenize.job_directory import JobDirectory
+    from penstock.text.tokenize.report import TokenizeReport
 
     if not (Path(path) / PLAN).exists():
-        report = TokenizeReport.find(Place(Path(path)).report)
+        report = TokenizeReport.find(JobDirectory(Path(path)).report)
         if report is None:
             joining.finish(path, parts=parts)
         return report
     if parts is not None:
         raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")
-    from penstock.text.prepare import job
+    from penstock.text.tokenize import job
 
     return job.finish(
         Path(path),

@@ -14,24 +14,24 @@ from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import data_files, describe, describe_listed
 from penstock.formats.directories import data_of, divide_files, refuse_cached
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
-from penstock.formats.files import Reached, read_head
+from penstock.formats.files import OpenedPaths, read_head
 from penstock.formats.job_marks import FINISHED
 from penstock.formats.masks import with_mask
 from penstock.formats.shard import Manifest
 from penstock.formats.splits import choose
 from penstock.formats.stream import FORMAT, fields_to_json
-from penstock.formats.wanted import Wanted
+from penstock.formats.wanted_columns import Wanted
 from penstock.paths import local_path
-from penstock.read.local import Access
-from penstock.read.scan import find_documents
+from penstock.read.eos_scan import find_documents
+from penstock.read.local_reader import Access
 from penstock.suggestions import did_you_mean
 
-Source = str | os.PathLike[str]
+DatasetSource = str | os.PathLike[str]
 _WITH_COLUMNS = ("arrow", "parquet")
 
 
 def open(
-    source: Source | Iterable[Source],
+    source: DatasetSource | Iterable[DatasetSource],
     *,
     format: str | None = None,  # noqa: A002
     access: Access = "pread",
@@ -39,9 +39,9 @@ def open(
     bos_id: int | None = None,
     eos_id: int | None = None,
     split: str | None = None,
-    file_list: Source | None = None,
+    file_list: DatasetSource | None = None,
     allow_outside: bool = False,
-    loss_masks: Source | Iterable[Source] | None = None,
+    loss_masks: DatasetSource | Iterable[DatasetSource] | None = None,
     fields: str | Iterable[str] = (),
     metadata: str | Iterable[str] = (),
     ignore: str | Iterable[str] = (),
@@ -139,7 +139,7 @@ def _refuse_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:
                 f"{_name(manifest)}: is {manifest.format}, which has no columns such as "
                 f"{', '.join(wanted.names)}; leave out fields, metadata and ignore"
             )
-    from penstock.formats.columns import MEANT
+    from penstock.formats.token_columns import MEANT
 
     known = {name for manifest in manifests for name in manifest.ignorable}
     for name in wanted.ignore:
@@ -148,7 +148,7 @@ def _refuse_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:
             raise UsageError(f"ignore: no file has a column {name!r}{hint}")
 
 
-class _Found(NamedTuple):
+class _FoundFiles(NamedTuple):
     """A file or a directory that the source means, and the split to choose in it."""
 
     path: Path
@@ -156,13 +156,13 @@ class _Found(NamedTuple):
 
 
 def _describe(
-    found: list[_Found],
+    found: list[_FoundFiles],
     format: str | None,  # noqa: A002
     wanted: Wanted | None,
     allow_outside: bool,
 ) -> tuple[Manifest, ...]:
     """What is known of all paths; tokens that two of them lead to are a mistake."""
-    manifests, finished, reached = list[Manifest](), set[Path](), Reached()
+    manifests, finished, reached = list[Manifest](), set[Path](), OpenedPaths()
     for each in found:
         manifests += describe(
             each.path,
@@ -176,7 +176,7 @@ def _describe(
     return tuple(manifests)
 
 
-def _without_companions(found: list[_Found]) -> list[_Found]:
+def _without_companions(found: list[_FoundFiles]) -> list[_FoundFiles]:
     """Leave out what only belongs to others that are there, as `*` brings it along."""
     there = {each.path for each in found}
     directories = {path.parent for path in there if path.name != FILE_LIST}
@@ -191,9 +191,9 @@ def _without_companions(found: list[_Found]) -> list[_Found]:
 
 
 def _find_listed(
-    source: Source | Iterable[Source],
+    source: DatasetSource | Iterable[DatasetSource],
     format: str | None,  # noqa: A002
-    file_list: Source,
+    file_list: DatasetSource,
     split: str | None,
 ) -> list[ListedFile]:
     """The files of the source, by a list of them that is kept."""
@@ -201,7 +201,7 @@ def _find_listed(
 
     def find() -> list[Path]:
         # The list is of the whole source, and serves every split of it.
-        found = [_Found(path, None) for each in sources for path in _match(local_path(each))]
+        found = [_FoundFiles(path, None) for each in sources for path in _match(local_path(each))]
         found = _without_companions(found)
         return [file for each in found for file in data_files(each.path, format)]
 
@@ -217,7 +217,7 @@ def _find_listed(
 
 
 def _below(
-    files: list[ListedFile], sources: list[Source], listed: Path
+    files: list[ListedFile], sources: list[DatasetSource], listed: Path
 ) -> dict[str, dict[int, str]]:
     """Which of the files, by their numbers, lie below which source, and their paths."""
     roots = {os.path.normpath(_root(local_path(each))): dict[int, str]() for each in sources}
@@ -235,7 +235,7 @@ def _below(
     return {root: paths for root, paths in roots.items() if paths}
 
 
-def _find(source: Source | Iterable[Source], split: str | None) -> list[_Found]:
+def _find(source: DatasetSource | Iterable[DatasetSource], split: str | None) -> list[_FoundFiles]:
     """The files and directories that are meant, in order."""
     sources = _as_list(source)
     if not sources:
@@ -246,20 +246,20 @@ def _find(source: Source | Iterable[Source], split: str | None) -> list[_Found]:
 
 def expand(sources: list[str]) -> list[str]:
     """The directories and files that are meant, where one of several is a directory; else none."""
-    found = [_Found(path, None) for each in sources for path in _match(local_path(each))]
+    found = [_FoundFiles(path, None) for each in sources for path in _match(local_path(each))]
     paths = [each.path for each in _without_companions(found)]
     is_several = len(paths) > 1 and any(path.is_dir() for path in paths)
     return [str(path) for path in paths] if is_several else []
 
 
-def _choose(source: Source, split: str | None) -> list[_Found]:
+def _choose(source: DatasetSource, split: str | None) -> list[_FoundFiles]:
     """What a path or a pattern stands for, of one split."""
     text = local_path(source)
     if not text:
         raise UsageError("nothing to open: the path is empty; write '.' for this directory")
     if not _is_pattern(text):
-        return [_Found(Path(text).absolute(), split)]  # reading goes on in another directory
-    found = [_Found(path, split) for path in _match(text)]
+        return [_FoundFiles(Path(text).absolute(), split)]  # reading goes on in another directory
+    found = [_FoundFiles(path, split) for path in _match(text)]
     refuse_cached(text, [str(each.path) for each in found if each.path.suffix == ".arrow"])
     below = len(str(_root(text)))
     splits = divide_files([str(each.path) for each in found], below, split)
@@ -268,10 +268,10 @@ def _choose(source: Source, split: str | None) -> list[_Found]:
         splits = divide_files([str(each.path) for each in found], below, split)
     if set(splits) == {""}:
         return found
-    return [_Found(found[number].path, None) for number in choose(source, splits, split)]
+    return [_FoundFiles(found[number].path, None) for number in choose(source, splits, split)]
 
 
-def _as_list(source: Source | Iterable[Source]) -> list[Source]:
+def _as_list(source: DatasetSource | Iterable[DatasetSource]) -> list[DatasetSource]:
     if isinstance(source, str | os.PathLike):
         return [source]
     sources = list(source) if isinstance(source, Iterable) else [source]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError
 from penstock.formats.checksums import read_companion
-from penstock.verify import verify
+from penstock.verifying import verify
 
 HEAD = {
     "format": "penstock-checksums",

@@ -34,7 +34,7 @@ from penstock.formats.detection import FORMATS
 from penstock.formats.llmbatch import Header
 from penstock.formats.llmchnk import HEADER as CHUNK_HEADER
 from penstock.formats.llmchnk import MAGIC as CHUNK_MAGIC
-from penstock.verify import verify
+from penstock.verifying import verify
 from tests.memory_limit import limit_memory
 from tests.test_foreign_formats import GOLDEN, tokens_of
 
@@ -779,7 +779,7 @@ def test_a_file_that_is_cut_while_marks_are_looked_for_leaves_no_table(tmp_path,
     np.tile(np.arange(10, dtype="<u2"), 100).tofile(tmp_path / "a.bin")
     whole = (tmp_path / "a.bin").read_bytes()
     times = (tmp_path / "a.bin").stat().st_mtime_ns
-    read_head = penstock.read.scan.read_head
+    read_head = penstock.read.eos_scan.read_head
 
     def cut_after(path, num_bytes):
         head = read_head(path, num_bytes)
@@ -787,7 +787,7 @@ def test_a_file_that_is_cut_while_marks_are_looked_for_leaves_no_table(tmp_path,
         return head
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.read.scan.read_head", cut_after)
+        patch.setattr("penstock.read.eos_scan.read_head", cut_after)
         with pytest.raises(FormatError, match=r"a\.bin: was cut"):
             penstock.open(tmp_path / "a.bin", eos_id=9)
     (tmp_path / "a.bin").write_bytes(whole)

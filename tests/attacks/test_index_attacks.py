@@ -162,7 +162,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_stopped_with_its_name(tmp_path, 
 def run_elsewhere(path, script, memory_bytes=8 << 30):
     """Run a script on the dataset in a process that may crash, with a limit on its memory."""
     prelude = """
-import sys, json, numpy, penstock, penstock.views.batches
+import sys, json, numpy, penstock, penstock.batches.batch_filling
 path = sys.argv[1]
 """
     limit = limit_memory(memory_bytes)

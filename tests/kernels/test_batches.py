@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.batches.batch_filling import BatchReader, ViewKind, ViewState
 from penstock.read.files import FaultCode, FileKind
-from penstock.views.batches import BatchReader, ViewKind, ViewState
 from tests.kernels.reading import array, token_layout, write_files
 
 DERIVED = ("position_ids", "document_ids", "attention_mask", "cu_seqlens")

@@ -3,25 +3,25 @@
 import numpy as np
 import pytest
 
-from penstock.load.plan import Plan
+from penstock.batches.batch_filling import BatchReader, ViewKind
+from penstock.load.plan import StepPlan
 from penstock.load.step_reader import StepReader
-from penstock.machine.checksums import CheckedBlocks, block_checksums
 from penstock.order.evaluation import OrderKind, OrderState
 from penstock.read.files import GEOMETRY, Files, ShardFiles
 from penstock.read.numbers import convert_numbers
 from penstock.read.segments import OUTPUT, LayoutTable
+from penstock.system.checksums import CheckedBlocks, block_checksums
 from penstock.text.merging.merges import MergeTables
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.splitting.pieces import split
 from penstock.text.training import counting
-from penstock.views.batches import BatchReader, ViewKind
 from tests.kernels.reading import token_layout
 from tests.kernels.test_batches import view_state
 
 
 def test_none_is_no_object_and_no_buffer():
     with pytest.raises(TypeError):
-        StepReader(Plan(num_samples=1, batch_size=1), None, None, None)
+        StepReader(StepPlan(num_samples=1, batch_size=1), None, None, None)
     with pytest.raises(TypeError):
         OrderState(OrderKind.SHUFFLED, 10, 0, 1, 1).samples_at(None, None)
 

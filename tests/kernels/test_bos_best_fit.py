@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.pack.bos_best_fit import BosBestFit, Outcome
+from penstock.pack.bos_best_fit import BosBestFit, PackOutcome
 
 
 def packed(lengths, columns, *, buffer_size=10, refill=1, keeps_rest=False, room=1):
@@ -16,8 +16,8 @@ def packed(lengths, columns, *, buffer_size=10, refill=1, keeps_rest=False, room
     starts = np.cumsum(lengths) - lengths
     pieces, row_ends = np.empty((columns + room, 3), np.int64), np.empty(room, np.int64)
     packer = BosBestFit(columns, buffer_size, refill, keeps_rest, pieces, row_ends)
-    rows, outcome = [], Outcome.NEEDS_ROOM
-    while outcome == Outcome.NEEDS_ROOM:
+    rows, outcome = [], PackOutcome.NEEDS_ROOM
+    while outcome == PackOutcome.NEEDS_ROOM:
         outcome = packer.pack(starts, lengths, 0, True)
         ends = [0, *row_ends[: packer.num_rows].tolist()]
         assert ends[-1] == packer.num_pieces
@@ -26,7 +26,7 @@ def packed(lengths, columns, *, buffer_size=10, refill=1, keeps_rest=False, room
             for first, last in itertools.pairwise(ends)
         ]
         packer.clear()
-    assert outcome == Outcome.DONE
+    assert outcome == PackOutcome.DONE
     assert packer.num_documents == len(lengths)
     return rows, packer
 
@@ -69,17 +69,17 @@ def test_a_refill_waits_for_enough_documents_unless_there_are_no_more():
     starts, lengths = np.array([0, 4]), np.array([4, 4])
     pieces, row_ends = np.empty((8, 3), np.int64), np.empty(1, np.int64)
     packer = BosBestFit(8, 2, 3, False, pieces, row_ends)
-    assert packer.pack(starts, lengths, 0, False) == Outcome.NEEDS_DOCUMENTS
+    assert packer.pack(starts, lengths, 0, False) == PackOutcome.NEEDS_DOCUMENTS
     assert packer.num_documents == 0
     starts, lengths = np.array([0, 4, 8]), np.array([4, 4, 8])
-    assert packer.pack(starts, lengths, 0, False) == Outcome.NEEDS_ROOM
+    assert packer.pack(starts, lengths, 0, False) == PackOutcome.NEEDS_ROOM
     assert (packer.num_documents, packer.num_rows, pieces[0].tolist()) == (3, 1, [8, 8, 2])
     packer.clear()
-    assert packer.pack(starts, lengths, 0, False) == Outcome.NEEDS_DOCUMENTS
-    assert packer.pack(starts[:0], lengths[:0], 3, True) == Outcome.NEEDS_ROOM
+    assert packer.pack(starts, lengths, 0, False) == PackOutcome.NEEDS_DOCUMENTS
+    assert packer.pack(starts[:0], lengths[:0], 3, True) == PackOutcome.NEEDS_ROOM
     assert (packer.num_rows, pieces[:2].tolist()) == (1, [[0, 4, 0], [4, 4, 1]])
     packer.clear()
-    assert packer.pack(starts[:0], lengths[:0], 3, True) == Outcome.DONE
+    assert packer.pack(starts[:0], lengths[:0], 3, True) == PackOutcome.DONE
 
 
 def test_the_last_row_can_be_ended_before_it_is_full():

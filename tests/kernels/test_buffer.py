@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pack.buffer import WaitingDocuments
+from penstock.pack.waiting_buffer import WaitingDocuments
 
 
 def filled(lengths, *, longest=100):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.audit.proofs import mark_once, tiling
+from penstock.auditing.proofs import mark_once, tiling
 from penstock.load.token_digest import token_digest
 from penstock.order.evaluation import keyed_hash
 

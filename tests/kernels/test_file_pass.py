@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.batches.batch_filling import BatchReader, ViewKind
 from penstock.formats.shard import Shard, StoredFile
 from penstock.load.announcing import Announcer
 from penstock.load.file_pass import FilePass
 from penstock.order.evaluation import OrderKind, OrderState
 from penstock.read.files import FILE_SPAN, FileKind
-from penstock.read.local import LocalReader
-from penstock.views.batches import BatchReader, ViewKind
+from penstock.read.local_reader import LocalReader
 from tests.kernels.reading import token_layout, write_files
 from tests.kernels.test_batches import view_state
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.batches.batch_filling import BatchReader, ViewKind
 from penstock.formats.shard import NO_METADATA
 from penstock.metadata.groups import SpanTable
 from penstock.read.files import FaultCode, FileKind
 from penstock.read.segments import OUTPUT, LayoutTable
-from penstock.views.batches import BatchReader, ViewKind
 from tests.kernels.reading import write_files
 from tests.kernels.test_batches import view_state
 

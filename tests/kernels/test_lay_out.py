@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.prepare.lay_out import lay_out_narrow, lay_out_wide
+from penstock.text.tokenize.lay_out import lay_out_narrow, lay_out_wide
 
 IDS = np.array([10, 11, 12, 20, 30, 31], np.uint32)
 OFFSETS = np.array([0, 3, 4, 4, 6])  # documents of 3, 1, 0 and 2 ids

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from penstock.pack.buffer import SLOT
-from penstock.read.layout import IGNORED, BatchLayout, Output, derived_outputs
-from penstock.text.live.arena import tokens_between
-from penstock.text.live.lane import ABSENT, Outcome, Policy
-from penstock.text.live.rows import LaneBuffers
+from penstock.batches.layout import IGNORED, BatchLayout, Output, derived_outputs
+from penstock.pack.waiting_buffer import SLOT
+from penstock.text.live.lane_buffer import ABSENT, LaneOutcome, LivePolicyCode
+from penstock.text.live.row_filling import LaneBuffers
+from penstock.text.live.token_arena import tokens_between
 
 NO_MARKS = (-1, -1)
 BOS, EOS = 1, 2
@@ -54,74 +54,74 @@ class Batch:
 
 
 def test_flat_rows_are_cut_anywhere_and_labels_go_on_in_the_next():
-    batch = Batch(Policy.FLAT, 4)
+    batch = Batch(LivePolicyCode.FLAT, 4)
     batch.feed([[10, 11, 12], [20, 21, 22, 23]])
-    assert batch.pack() == Outcome.DONE
+    assert batch.pack() == LaneOutcome.DONE
     assert batch.show("input_ids") == [10, 11, 12, 20]
     assert batch.show("labels") == [11, 12, 20, 21]
     assert batch.show("document_ids") == [100, 100, 100, 101]
     batch.buffers.end(0)
-    assert batch.pack() == Outcome.DONE
+    assert batch.pack() == LaneOutcome.DONE
     assert batch.show("input_ids") == [21, 22, 23, 0]
     assert batch.show("labels") == [22, 23, IGNORED, IGNORED]
-    assert batch.pack() == Outcome.LANE_ENDED
+    assert batch.pack() == LaneOutcome.LANE_ENDED
 
 
 def test_best_fit_begins_with_the_oldest_goes_on_with_the_longest_that_fits_and_pads():
-    batch = Batch(Policy.BEST_FIT, 6, buffer_size=3)
+    batch = Batch(LivePolicyCode.BEST_FIT, 6, buffer_size=3)
     batch.feed([[10, 11, 12], [20], [30, 31]])
-    assert batch.pack() == Outcome.NEEDS_DOCUMENTS
+    assert batch.pack() == LaneOutcome.NEEDS_DOCUMENTS
     batch.buffers.end(0)
-    assert batch.pack(begins=False) == Outcome.DONE
+    assert batch.pack(begins=False) == LaneOutcome.DONE
     assert batch.show("input_ids") == [10, 11, 12, 30, 31, 20]
     assert batch.show("labels") == [11, 12, 30, 31, 20, IGNORED]
 
 
 def test_bos_best_fit_crops_the_shortest_and_counts_what_it_drops():
-    batch = Batch(Policy.BOS_BEST_FIT, 4)
+    batch = Batch(LivePolicyCode.BOS_BEST_FIT, 4)
     batch.feed([[10, 11, 12], [20, 21, 22, 23]])
-    assert batch.pack() == Outcome.NEEDS_DOCUMENTS
+    assert batch.pack() == LaneOutcome.NEEDS_DOCUMENTS
     batch.buffers.end(0)
-    assert batch.pack(begins=False) == Outcome.DONE
+    assert batch.pack(begins=False) == LaneOutcome.DONE
     assert batch.show("input_ids") == [20, 21, 22, 23]
     assert batch.show("labels") == [21, 22, 23, 10]
     assert batch.buffers.num_cropped == 2
-    assert batch.pack() == Outcome.LANE_ENDED
+    assert batch.pack() == LaneOutcome.LANE_ENDED
 
 
 def test_bos_best_fit_keep_lets_the_rest_wait():
-    batch = Batch(Policy.BOS_BEST_FIT_KEEP, 4, rows=2)
+    batch = Batch(LivePolicyCode.BOS_BEST_FIT_KEEP, 4, rows=2)
     batch.feed([[10, 11, 12], [20, 21, 22]])
-    assert batch.pack([0, 0]) == Outcome.NEEDS_DOCUMENTS
+    assert batch.pack([0, 0]) == LaneOutcome.NEEDS_DOCUMENTS
     batch.buffers.end(0)
-    assert batch.pack([0, 0], begins=False) == Outcome.DONE
+    assert batch.pack([0, 0], begins=False) == LaneOutcome.DONE
     assert batch.show("input_ids") == [10, 11, 12, 20]
     assert batch.show("labels") == [11, 12, 20, 21]
     assert batch.show("input_ids", 1) == [21, 22, 0, 0]
 
 
 def test_rows_are_of_the_lanes_that_they_are_asked_of():
-    batch = Batch(Policy.FLAT, 2, rows=3, lanes=2)
+    batch = Batch(LivePolicyCode.FLAT, 2, rows=3, lanes=2)
     batch.feed([[10, 11, 12, 13, 14]], lane=0)
-    assert batch.pack([0, 1, 0]) == Outcome.NEEDS_DOCUMENTS
+    assert batch.pack([0, 1, 0]) == LaneOutcome.NEEDS_DOCUMENTS
     assert batch.buffers.next_row == 1
     batch.feed([[20, 21, 22]], lane=1)
-    assert batch.pack([0, 1, 0], begins=False) == Outcome.DONE
+    assert batch.pack([0, 1, 0], begins=False) == LaneOutcome.DONE
     assert [batch.show("input_ids", row) for row in range(3)] == [[10, 11], [20, 21], [12, 13]]
 
 
 def test_marks_stand_around_every_document():
-    batch = Batch(Policy.FLAT, 7, marks=(BOS, EOS))
+    batch = Batch(LivePolicyCode.FLAT, 7, marks=(BOS, EOS))
     batch.feed([[10, 11], [], [20, 21]])
-    assert batch.pack() == Outcome.DONE
+    assert batch.pack() == LaneOutcome.DONE
     assert batch.show("input_ids") == [BOS, 10, 11, EOS, BOS, EOS, BOS]
     assert batch.show("labels")[-1] == 20
 
 
 def test_ends_are_masked_if_asked():
-    batch = Batch(Policy.FLAT, 4, mask_ends=True)
+    batch = Batch(LivePolicyCode.FLAT, 4, mask_ends=True)
     batch.feed([[10, 11], [20, 21, 22]])
-    assert batch.pack() == Outcome.DONE
+    assert batch.pack() == LaneOutcome.DONE
     assert batch.show("labels") == [11, IGNORED, 21, 22]
 
 
@@ -141,20 +141,20 @@ def test_any_tokens_of_a_document_are_copied_with_its_marks(stored, marks):
 
 
 def test_counting_rows_needs_lengths_only():
-    batch = Batch(Policy.BOS_BEST_FIT_KEEP, 4)
+    batch = Batch(LivePolicyCode.BOS_BEST_FIT_KEEP, 4)
     batch.buffers.feed(0, None, np.array([0, 3, 9, 14]), 0, 0)
     lanes = np.zeros(10, np.int64)
     batch.buffers.begin_batch()
-    assert batch.buffers.pack(lanes, None) == Outcome.NEEDS_DOCUMENTS
+    assert batch.buffers.pack(lanes, None) == LaneOutcome.NEEDS_DOCUMENTS
     batch.buffers.end(0)
-    assert batch.buffers.pack(lanes, None) == Outcome.LANE_ENDED
+    assert batch.buffers.pack(lanes, None) == LaneOutcome.LANE_ENDED
     assert batch.buffers.next_row == 4  # of 14 tokens
 
 
 def test_a_snapshot_shows_what_waits_and_how_far_the_feed_is():
-    batch = Batch(Policy.BOS_BEST_FIT_KEEP, 4, buffer_size=2)
+    batch = Batch(LivePolicyCode.BOS_BEST_FIT_KEEP, 4, buffer_size=2)
     batch.feed([[10, 11, 12, 13, 14, 15, 16, 17, 18], [20, 21]], number=7)
-    assert batch.pack() == Outcome.DONE
+    assert batch.pack() == LaneOutcome.DONE
     assert batch.show("input_ids") == [10, 11, 12, 13]
     assert batch.show("labels") == [11, 12, 13, 14]
     assert batch.buffers.progress(0) == (0, 8)
@@ -166,7 +166,7 @@ def test_a_snapshot_shows_what_waits_and_how_far_the_feed_is():
 
 def restored():
     """A batch with documents 107, from token 4 on, and 108 put back."""
-    batch = Batch(Policy.BOS_BEST_FIT_KEEP, 4, buffer_size=2)
+    batch = Batch(LivePolicyCode.BOS_BEST_FIT_KEEP, 4, buffer_size=2)
     columns = ([107, 108], [4, 0], [1, 2], [0, 0])
     batch.buffers.put_back(0, *(np.array(column) for column in columns))
     batch.buffers.end(0)
@@ -176,26 +176,26 @@ def restored():
 def test_tokens_of_documents_that_were_put_back_are_asked_for_when_they_are_chosen():
     batch = restored()
     assert batch.buffers.chosen(0) is None
-    assert batch.pack() == Outcome.NEEDS_TOKENS
+    assert batch.pack() == LaneOutcome.NEEDS_TOKENS
     first = batch.buffers.chosen(0)
     slots = batch.buffers.snapshot(0)
     assert (slots["document"][first], slots["start"][first]) == (107, ABSENT)
     assert batch.buffers.bring(0, first, np.arange(10, 15, dtype=np.uint32))
-    assert batch.pack(begins=False) == Outcome.NEEDS_TOKENS
+    assert batch.pack(begins=False) == LaneOutcome.NEEDS_TOKENS
     second = batch.buffers.chosen(0)
     assert batch.buffers.bring(0, second, np.array([20, 21], np.uint32))
-    assert batch.pack(begins=False) == Outcome.DONE
+    assert batch.pack(begins=False) == LaneOutcome.DONE
     assert batch.show("input_ids") == [14, 20, 21, 0]
 
 
 @pytest.mark.parametrize("length", [0, 4, 6, 9])
 def test_a_document_of_another_length_is_not_the_one_that_waited(length):
     batch = restored()
-    assert batch.pack() == Outcome.NEEDS_TOKENS
+    assert batch.pack() == LaneOutcome.NEEDS_TOKENS
     assert not batch.buffers.bring(0, batch.buffers.chosen(0), np.zeros(length, np.uint32))
 
 
-@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("policy", list(LivePolicyCode))
 @pytest.mark.parametrize("stored", [SMALL, WIDE])
 def test_tokens_stay_what_they_are_while_the_arena_is_moved_and_grows(policy, stored):
     """Token k of document d is a function of both, so rows say what they should be made of."""
@@ -203,8 +203,8 @@ def test_tokens_stay_what_they_are_while_the_arena_is_moved_and_grows(policy, st
     batch = Batch(policy, width, rows=4, buffer_size=300, refill=16, stored=stored)
     lengths, number, begins = {}, 0, True
     for _ in range(60):
-        while (outcome := batch.pack([0] * 4, begins=begins)) != Outcome.DONE:
-            assert outcome == Outcome.NEEDS_DOCUMENTS
+        while (outcome := batch.pack([0] * 4, begins=begins)) != LaneOutcome.DONE:
+            assert outcome == LaneOutcome.NEEDS_DOCUMENTS
             documents = []
             for k in range(32):
                 length = int(chosen.integers(1, 900))
@@ -229,7 +229,7 @@ def test_tokens_stay_what_they_are_while_the_arena_is_moved_and_grows(policy, st
 
 
 def test_what_would_leave_the_memory_is_refused():
-    batch = Batch(Policy.FLAT, 4)
+    batch = Batch(LivePolicyCode.FLAT, 4)
     buffers, offsets = batch.buffers, np.array([0, 2, 3])
     ids = np.zeros(3, np.uint32)
     for message, call in {

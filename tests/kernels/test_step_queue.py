@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.batches.batch_filling import BatchReader, ViewKind
+from penstock.batches.layout import OutputPlace
 from penstock.load.announcing import Announcer
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool
-from penstock.load.plan import Plan
+from penstock.load.plan import StepPlan
 from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader
 from penstock.load.walk import Iteration, Walk
 from penstock.order.evaluation import OrderKind, OrderState
-from penstock.read.layout import Place
-from penstock.views.batches import BatchReader, ViewKind
 from tests.conftest import no_reading_threads
 from tests.kernels.reading import open_files, token_layout
 from tests.kernels.test_batches import view_state
@@ -73,7 +73,7 @@ class Loading:
     """A walk over the samples, and all that it made."""
 
     def __init__(self, directory, *, depth=2, threads=1, announce=0, decode=None, **plan):
-        self.plan = Plan(num_samples=NUM_SAMPLES, batch_size=ROWS, **plan)
+        self.plan = StepPlan(num_samples=NUM_SAMPLES, batch_size=ROWS, **plan)
         self.before_reading = lambda: None
 
         def new_queue(position, skip, every):
@@ -91,7 +91,9 @@ class Loading:
 
         np.arange(41, dtype="<u2").tofile(directory / "tokens")
         layout, starts = token_layout(ROWS, WIDTH)
-        places = {name: Place(np.dtype("<i8"), start, (WIDTH,)) for name, start in starts.items()}
+        places = {
+            name: OutputPlace(np.dtype("<i8"), start, (WIDTH,)) for name, start in starts.items()
+        }
         self.pool = Pool(layout.num_bytes, depth + 2)
         finish = (lambda batch, memory, step, decoded: decoded) if decode else None
         self.walk = Walk(self.plan, self.pool, BatchMaker(places, ROWS), new_queue, finish)
@@ -188,7 +190,7 @@ def test_memory_that_no_pool_made_is_refused():
 
 
 def test_more_rows_than_the_memory_has_are_refused():
-    maker = BatchMaker({"x": Place(np.dtype("<i8"), 64, (4,))}, 2)
+    maker = BatchMaker({"x": OutputPlace(np.dtype("<i8"), 64, (4,))}, 2)
     with pytest.raises(TypeError, match="too small"):
         maker.make(Pool(128, 0).take(), 3)
 
@@ -273,7 +275,7 @@ def test_a_jump_under_a_thread_that_iterates_is_not_undone(tmp_path, depth):
 
 
 def test_sizes_that_cannot_be_are_refused(tmp_path):
-    plan = Plan(num_samples=NUM_SAMPLES, batch_size=ROWS)
+    plan = StepPlan(num_samples=NUM_SAMPLES, batch_size=ROWS)
     reader = new_reader(Samples(tmp_path), plan)
     good = SIZES
     for name, value in (("position", -1), ("every", 0), ("depth", -1), ("announce", -1)):
@@ -285,7 +287,7 @@ def test_sizes_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(TypeError):
         StepQueue(plan, [reader, None], **good)
     with pytest.raises(ValueError, match="fewer rows"):
-        new_reader(Samples(tmp_path), Plan(num_samples=NUM_SAMPLES, batch_size=ROWS + 1))
+        new_reader(Samples(tmp_path), StepPlan(num_samples=NUM_SAMPLES, batch_size=ROWS + 1))
     with pytest.raises(ValueError, match="not one of this view"):
         order = OrderState(OrderKind.SEQUENTIAL, 11, 0, 1, 1)
         StepReader(plan, order, announcer_of(samples := Samples(tmp_path)), samples)
@@ -310,7 +312,7 @@ def test_a_queue_is_started_once(tmp_path):
 
 def test_memory_and_readers_of_others_are_refused(tmp_path):
     loading = Loading(tmp_path)
-    plan, other = loading.plan, Plan(num_samples=NUM_SAMPLES, batch_size=ROWS)
+    plan, other = loading.plan, StepPlan(num_samples=NUM_SAMPLES, batch_size=ROWS)
     with pytest.raises(ValueError, match="not one of this plan"):
         StepQueue(other, [new_reader(Samples(tmp_path), plan) for _ in range(2)], **SIZES)
     queue = StepQueue(plan, [new_reader(Samples(tmp_path), plan) for _ in range(2)], **SIZES)

@@ -18,7 +18,7 @@ from penstock.cli import options
 from penstock.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from penstock.audit import Change
+    from penstock.auditing import Change
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Walk the plan and report per epoch."""
-    from penstock.audit import audit, audit_tokens
+    from penstock.auditing import audit, audit_tokens
     from penstock.load.loader import order_of
 
     view = options.view(options.open_data(arguments), arguments)
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _changes(arguments: argparse.Namespace) -> "list[Change]":
-    from penstock.audit import Change
+    from penstock.auditing import Change
 
     ranks, batch_size = arguments.ranks, arguments.batch_size
     changes = [Change(step=0, ranks=ranks, batch_size=batch_size)]

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert, and say what was written and what was lost."""
-    from penstock.conversion import convert
+    from penstock.converting import convert
     from penstock.opening import open
 
     data = open(arguments.source, **options.format_of(arguments))

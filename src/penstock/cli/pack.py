@@ -62,7 +62,7 @@ def _store(data: "Dataset", arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from penstock.pack.policy import num_passes
-    from penstock.pack.rows import find_rows
+    from penstock.pack.rows_file import find_rows
 
     view = options.packed(data, arguments)
     total = num_passes(view.recipe, stores=True) * data.num_documents

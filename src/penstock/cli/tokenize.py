@@ -112,7 +112,7 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Tokenize, and report."""
     from penstock.cli.tokenize_progress import ProgressLine, print_report
-    from penstock.text.prepare.job import tokenize, with_held_out
+    from penstock.text.tokenize.job import tokenize, with_held_out
 
     with ProgressLine() as line:
         report = tokenize(

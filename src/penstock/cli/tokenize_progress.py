@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from penstock.text.prepare.progress import Progress
-    from penstock.text.prepare.report import TokenizeReport
+    from penstock.text.tokenize.progress import Progress
+    from penstock.text.tokenize.report import TokenizeReport
 
 _DOING = {"hash": "choosing", "tokenize": "tokenizing", "shuffle": "shuffling"}
 _SECONDS_BETWEEN_LINES = 10.0

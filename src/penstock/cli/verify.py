@@ -31,7 +31,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from penstock.formats.checksums import companions_of
     from penstock.formats.stream import FORMAT
     from penstock.opening import open
-    from penstock.verify import verify
+    from penstock.verifying import verify
 
     if len(arguments.data) == 1:
         path = Path(arguments.data[0])
@@ -84,7 +84,7 @@ def _text_shards(path: Path) -> list[Path] | None:
 
 
 def _verify_text(path: Path, shards: list[Path], *, add_checksums: bool) -> int:
-    from penstock.verify import verify_files
+    from penstock.verifying import verify_files
 
     problems, unlisted = verify_files(path, shards, add_checksums=add_checksums)
     if _report(problems):

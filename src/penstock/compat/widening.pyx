@@ -23,7 +23,7 @@ cdef enum:
     NUM_IN_USE = 2  # batches in the caller's hands
     CACHE_LINE = 64
 
-cdef struct Source:
+cdef struct BatchRange:
     int64_t first_batch
     int64_t num_batches
     const char *start
@@ -33,7 +33,7 @@ cdef struct Source:
 cdef class BatchTable:
     """The batches of several maps, numbered through; it keeps the maps alive."""
 
-    cdef Source *sources
+    cdef BatchRange *sources
     cdef Py_ssize_t num_sources
     cdef list arrays
     cdef readonly int64_t num_batches
@@ -43,7 +43,7 @@ cdef class BatchTable:
         """Take uint32 arrays of (batches, rows, tokens); all batches are of one size."""
         cdef const uint32_t[:, :, :] batches
         self.arrays = list(arrays)
-        self.sources = <Source *>calloc(len(self.arrays) + 1, sizeof(Source))
+        self.sources = <BatchRange *>calloc(len(self.arrays) + 1, sizeof(BatchRange))
         if not self.sources:
             raise MemoryError
         for batches in self.arrays:
@@ -61,7 +61,7 @@ cdef class BatchTable:
             raise ValueError(f"batches of {num_tokens} tokens, after others of {self.num_tokens}")
         if batches.strides[2] != 4 or batches.strides[1] != batches.shape[2] * 4:
             raise ValueError("the rows of a batch do not lie end to end")
-        self.sources[self.num_sources] = Source(
+        self.sources[self.num_sources] = BatchRange(
             self.num_batches, batches.shape[0], <const char *>&batches[0, 0, 0], batches.strides[0]
         )
         self.num_sources += 1
@@ -85,7 +85,7 @@ cdef class BatchTable:
 
     cdef const uint32_t *address(self, int64_t batch) noexcept nogil:
         """Where a batch lies."""
-        cdef Source *source = self.sources
+        cdef BatchRange *source = self.sources
         cdef Py_ssize_t low = 0, high = self.num_sources, middle
         while high - low > 1:
             middle = (low + high) // 2

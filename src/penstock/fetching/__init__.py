@@ -24,11 +24,11 @@ from pathlib import Path
 from penstock.arguments import integer
 from penstock.errors import FetchError, UsageError
 from penstock.fetching.addresses import find_targets
-from penstock.fetching.download import Download, Job, StoppedError
-from penstock.fetching.records import Records
+from penstock.fetching.download import Download, DownloadShared, StoppedError
+from penstock.fetching.records import DownloadRecords
 from penstock.fetching.request import Client
-from penstock.machine.background_thread import StopSignal, call_in_background
 from penstock.new_directory import new_directory
+from penstock.system.background_thread import StopSignal, call_in_background
 
 _WORKPLACE = ".fetch"
 _LOOK_S = 0.2  # between two looks at the threads
@@ -106,11 +106,11 @@ def fetch(
     directory = Path(out).absolute()
     workplace = directory / _WORKPLACE
     notes: deque[str] = deque()
-    job = Job(
+    job = DownloadShared(
         directory=directory,
         workplace=workplace,
         client=Client(_checked(headers or {}), timeout_s),
-        records=Records(workplace / "records.jsonl"),
+        records=DownloadRecords(workplace / "records.jsonl"),
         max_bytes=None if max_bytes is None else integer("max_bytes", max_bytes, 1),
         attempts=integer("attempts", attempts, 1),
         backoff_s=backoff_s,

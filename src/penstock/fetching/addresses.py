@@ -24,7 +24,7 @@ _MOST_TARGETS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class DownloadTarget:
     """A URL, and the file that it becomes."""
 
     url: str
@@ -38,9 +38,9 @@ def find_targets(
     urls: Iterable[str],
     shards: Sequence[int] | None = None,
     sha256: Mapping[str, str] | None = None,
-) -> list[Target]:
+) -> list[DownloadTarget]:
     """The files that URLs, patterns and lines of a list mean, each once."""
-    targets: dict[str, Target] = {}
+    targets: dict[str, DownloadTarget] = {}
     urls = [urls] if isinstance(urls, str) else list(urls)
     if shards is not None and not any(map(_PLACE.search, urls)):
         raise UsageError("shards are given, but no URL has a place for their numbers, {} or {:05d}")
@@ -51,7 +51,7 @@ def find_targets(
             raise UsageError(f"{entry}: one sha256 for {len(expanded):,} files")
         for url in map(_checked, expanded):
             name = _name_of(url)
-            target = Target(url=url, name=name, sha256=_sum_of(name, given, sha256))
+            target = DownloadTarget(url=url, name=name, sha256=_sum_of(name, given, sha256))
             if targets.setdefault(name, target) != target:
                 raise UsageError(
                     f"{shown(targets[name].url)} and {shown(url)} would both become {name!r}; "

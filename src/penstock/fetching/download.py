@@ -11,10 +11,10 @@ from pathlib import Path
 
 from penstock.atomic import hold_lock
 from penstock.errors import DatasetExistsError
-from penstock.fetching.addresses import Target, shown
+from penstock.fetching.addresses import DownloadTarget, shown
 from penstock.fetching.headers import RangeError, RefusedError
-from penstock.fetching.part import Part
-from penstock.fetching.records import Record, Records
+from penstock.fetching.partial_file import PartialFile
+from penstock.fetching.records import DownloadRecords, Record
 from penstock.fetching.request import Answer, Client, InterruptedFetchError
 
 _CHUNK_BYTES = 1 << 18
@@ -29,14 +29,14 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class DownloadShared:
     """What all downloads of one call share."""
 
     directory: Path
     workplace: Path
     """where parts, locks and records are"""
     client: Client
-    records: Records
+    records: DownloadRecords
     max_bytes: int | None
     """a file that is larger is refused"""
     attempts: int
@@ -50,7 +50,7 @@ class Job:
 class Download:
     """One file on its way; another thread may look at its numbers."""
 
-    def __init__(self, target: Target, job: Job) -> None:
+    def __init__(self, target: DownloadTarget, job: DownloadShared) -> None:
         self.target, self._job = target, job
         self.path = job.directory / target.name
         self.size_bytes = 0
@@ -72,7 +72,7 @@ class Download:
             try:
                 self.was_there = self._is_known()
                 if not self.was_there:
-                    part = stack.enter_context(Part(self._job.workplace, self.target.name))
+                    part = stack.enter_context(PartialFile(self._job.workplace, self.target.name))
                     self._fetch(part)
             except RefusedError as error:
                 self.failure = f"{shown(self.target.url)}: {error}"
@@ -125,7 +125,7 @@ class Download:
             )
         )
 
-    def _fetch(self, part: Part) -> None:
+    def _fetch(self, part: PartialFile) -> None:
         failed, most_bytes = 0, part.size_bytes
         while True:
             try:
@@ -154,7 +154,7 @@ class Download:
         if self._job.stop.wait(wait_s):
             raise StoppedError
 
-    def _ask(self, part: Part) -> bool:
+    def _ask(self, part: PartialFile) -> bool:
         """Ask the server once, and say whether the file is here; if not, the part is gone."""
         try:
             answer = self._job.client.get(self.target.url, part.size_bytes)
@@ -187,7 +187,7 @@ class Download:
         self._record(part.sha256, answer.validator)
         return True
 
-    def _start_over(self, part: Part, why: str) -> bool:
+    def _start_over(self, part: PartialFile, why: str) -> bool:
         self._note(f"{why}, after {part.size_bytes:,} bytes; starting over")
         part.discard()
         return False
@@ -201,7 +201,7 @@ class Download:
         known = sha256 or (answer.validator and f"{self.target.url} {answer.validator}")
         return known and f"{known} {total}"
 
-    def _check_size(self, answer: Answer, part: Part) -> None:
+    def _check_size(self, answer: Answer, part: PartialFile) -> None:
         """Refuse a file that is larger than the user allows, or than the disk has room for."""
         total_bytes, max_bytes = answer.total_bytes, self._job.max_bytes
         if total_bytes is None:
@@ -236,7 +236,7 @@ class Download:
         self.was_there = True
         return True
 
-    def _receive(self, answer: Answer, part: Part) -> None:
+    def _receive(self, answer: Answer, part: PartialFile) -> None:
         self.size_bytes = part.size_bytes
         total_bytes, max_bytes = answer.total_bytes, self._job.max_bytes
         while data := answer.read(_CHUNK_BYTES):

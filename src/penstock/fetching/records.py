@@ -24,7 +24,7 @@ class Record:
     """what the server says that changes when the file does, if it was asked"""
 
 
-class Records:
+class DownloadRecords:
     """The records of one directory, those of other processes too."""
 
     def __init__(self, path: Path) -> None:

@@ -15,14 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, PenstockError
-from penstock.formats.columns import Columns, columns_of
-from penstock.formats.decoded import Run, decode, find_decoded, pyarrow
+from penstock.formats.arrow_lists import (
+    VALUES_AT_ONCE,
+    extent,
+    has_nulls,
+    lengths_of,
+    pieces,
+    validated,
+)
+from penstock.formats.decoded import DecodedDocuments, decode, find_decoded, pyarrow
+from penstock.formats.document_tables import make_tables
 from penstock.formats.files import Head
-from penstock.formats.lists import VALUES_AT_ONCE, extent, has_nulls, lengths_of, pieces, validated
-from penstock.formats.rows import is_padded, read_lists, to_run
+from penstock.formats.list_rows import is_padded, read_lists, to_run
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, StoredFile
-from penstock.formats.tables import make_tables
-from penstock.formats.wanted import Wanted
+from penstock.formats.token_columns import TokenColumns, columns_of
+from penstock.formats.wanted_columns import Wanted
 
 _ROWS_AT_ONCE = 4096
 
@@ -52,10 +59,10 @@ def describe_arrow(head: Head, column: str | None = None, wanted: Wanted | None 
         return manifest or _decoded(head, columns, "arrow")
 
 
-def _decoded(head: Head, columns: Columns, kind: str) -> Manifest:
+def _decoded(head: Head, columns: TokenColumns, kind: str) -> Manifest:
     """The documents of a file in our own format."""
 
-    def runs() -> Iterator[Run]:
+    def runs() -> Iterator[DecodedDocuments]:
         batches = _parquet_batches if kind == "parquet" else _arrow_batches
         with _readable(head.path):
             first_row = 0
@@ -79,17 +86,17 @@ def _decoded(head: Head, columns: Columns, kind: str) -> Manifest:
     )
 
 
-def _identity(head: Head, columns: Columns) -> str:
+def _identity(head: Head, columns: TokenColumns) -> str:
     return f"{columns.identity} {head.identity}"
 
 
-def _unread(columns: Columns) -> tuple[str, ...]:
+def _unread(columns: TokenColumns) -> tuple[str, ...]:
     left = ", ".join(f"{name} ({kind})" for name, kind in columns.left_out.items())
     return (f"the columns {left}",) if left else ()
 
 
 def _in_place(
-    head: Head, columns: Columns, batches: Iterator[Any], address: int
+    head: Head, columns: TokenColumns, batches: Iterator[Any], address: int
 ) -> Manifest | None:
     """Where the tokens lie in the file; None if they have to be decoded."""
     if columns.record.names != (TOKEN,) or columns.metadata:
@@ -132,7 +139,7 @@ def _in_place(
     )
 
 
-def _place(head: Head, lists: Any, address: int, columns: Columns) -> tuple[int, int] | None:
+def _place(head: Head, lists: Any, address: int, columns: TokenColumns) -> tuple[int, int] | None:
     """Where in the file the tokens of an array lie, and how many; None if they are not there."""
     if has_nulls(lists):
         raise FormatError(
@@ -150,7 +157,7 @@ def _place(head: Head, lists: Any, address: int, columns: Columns) -> tuple[int,
     return (first_byte, stop - start) if is_inside else None
 
 
-def _offsets(path: Path, columns: Columns, batch: Any) -> NDArray[np.int64]:
+def _offsets(path: Path, columns: TokenColumns, batch: Any) -> NDArray[np.int64]:
     """Where the documents of a batch end, from 0 on; an error if any of its tokens is padding."""
     if columns.attention_mask is not None:
         for piece in pieces(batch, columns.tokens):
@@ -178,7 +185,7 @@ def _parquet(path: Path) -> Any:
         )
 
 
-def _parquet_batches(path: Path, columns: Columns) -> Iterator[Any]:
+def _parquet_batches(path: Path, columns: TokenColumns) -> Iterator[Any]:
     file = _parquet(path)
     metadata = file.metadata
     chunks = (
@@ -197,7 +204,7 @@ def _parquet_batches(path: Path, columns: Columns) -> Iterator[Any]:
     )
 
 
-def _arrow_batches(path: Path, columns: Columns) -> Iterator[Any]:
+def _arrow_batches(path: Path, columns: TokenColumns) -> Iterator[Any]:
     with _batches(path) as (_, batches, _):
         for batch in batches:
             if batch.num_rows:

@@ -21,10 +21,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.atomic import OpenFile, Written, publish
+from penstock.atomic import NewFile, Written, publish
 from penstock.errors import FormatError
 from penstock.formats.files import MOST, open_regular, plain_name
-from penstock.machine.checksums import BLOCK_BYTES, block_checksums, num_blocks
+from penstock.system.checksums import BLOCK_BYTES, block_checksums, num_blocks
 
 CHECKSUMS = ".checksums"
 FORMAT, VERSION = "penstock-checksums", 1
@@ -56,7 +56,7 @@ def write_companion(path: Path, files: Mapping[str, FileChecksums]) -> None:
     publish(path, content + xxhash.xxh3_64_digest(content), lasting=False)
 
 
-def finish_files(companion: Path, files: Mapping[str, OpenFile]) -> dict[str, Written]:
+def finish_files(companion: Path, files: Mapping[str, NewFile]) -> dict[str, Written]:
     """Give files their names, and write their companion; the directory is not synced."""
     written = {name: file.finish() for name, file in files.items()}
     write_companion(

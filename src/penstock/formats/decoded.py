@@ -32,7 +32,7 @@ _MAX_PART_BYTES = 1 << 24
 _MAX_SNAPPY_RATIO = 32  # three bytes of it stand for at most 64
 
 
-class Run(NamedTuple):
+class DecodedDocuments(NamedTuple):
     """Some documents, end to end."""
 
     records: NDArray[Any] | dict[str, NDArray[Any]]
@@ -60,7 +60,7 @@ def pyarrow(module: str = "pyarrow") -> Any:
 
 def decode(
     identity: str,
-    runs: Callable[[], Iterator[Run]],
+    runs: Callable[[], Iterator[DecodedDocuments]],
     kind: str,
     *,
     record: np.dtype[Any] | None = None,
@@ -99,7 +99,11 @@ def _find(directory: Path) -> Manifest | None:
 
 
 def _write(
-    directory: Path, runs: Iterator[Run], record: np.dtype[Any] | None, *, with_metadata: bool
+    directory: Path,
+    runs: Iterator[DecodedDocuments],
+    record: np.dtype[Any] | None,
+    *,
+    with_metadata: bool,
 ) -> None:
     from penstock.write.writer import Writer
 

@@ -34,7 +34,7 @@ from penstock.formats.directories import (
 from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
 from penstock.formats.files import (
     Head,
-    Reached,
+    OpenedPaths,
     plain_name,
     read_head,
     read_whole,
@@ -45,7 +45,7 @@ from penstock.formats.recognition import refuse_others, unknown
 from penstock.formats.shard import Manifest
 from penstock.formats.signatures import is_arrow_stream
 from penstock.formats.splits import choose, divide, find, refuse, split_of
-from penstock.formats.wanted import Wanted
+from penstock.formats.wanted_columns import Wanted
 from penstock.suggestions import did_you_mean_path
 
 _HF_STATE = "state.json"
@@ -61,7 +61,7 @@ class _Said:
     option: str | None
     """what stands behind its colon"""
     wanted: Wanted | None
-    reached: Reached
+    reached: OpenedPaths
     """what the same call has opened"""
 
 
@@ -73,14 +73,14 @@ def describe(
     split: str | None = None,
     allow_outside: bool = False,
     finished: set[Path] | None = None,
-    reached: Reached | None = None,
+    reached: OpenedPaths | None = None,
 ) -> list[Manifest]:
     """What is known of the dataset at `path`: one manifest, or one for each file of a directory.
 
     `finished` collects directories of files that are not being written, each looked at once;
     `reached` all that is opened.
     """
-    said = _Said(*_parse_format(format), wanted, reached or Reached())
+    said = _Said(*_parse_format(format), wanted, reached or OpenedPaths())
     said.reached.source = path
     try:
         path = _existing(path)
@@ -241,7 +241,7 @@ def describe_listed(
     wanted: Wanted | None = None,
 ) -> list[Manifest]:
     """What is known of the files of a list, which may have their formats and checksums."""
-    return _describe_listed(files, _Said(*_parse_format(format), wanted, Reached()))
+    return _describe_listed(files, _Said(*_parse_format(format), wanted, OpenedPaths()))
 
 
 def _describe_listed(files: Sequence[ListedFile], said: _Said) -> list[Manifest]:

@@ -47,7 +47,7 @@ _OF_TOKENIZER = "token_bytes.npy"  # what penstock train-tokenizer writes beside
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class DirectoryListing:
     """The names in a directory that matter, sorted."""
 
     path: Path
@@ -96,7 +96,7 @@ def refuse_cached(where: object, files: Sequence[str]) -> None:
         )
 
 
-def scan(path: Path) -> Listing:
+def scan(path: Path) -> DirectoryListing:
     """List a directory, once."""
     files, directories, all_are_splits = [], [], False
     with os.scandir(path) as entries:
@@ -112,7 +112,7 @@ def scan(path: Path) -> Listing:
                 directories.append(name)
     unnamed = () if all_are_splits else divide(directories).get("", ())
     splits = [name for number, name in enumerate(directories) if number not in unnamed]
-    return Listing(path, sorted(files), sorted(splits))
+    return DirectoryListing(path, sorted(files), sorted(splits))
 
 
 def divide_files(
@@ -154,7 +154,7 @@ def data_of(path: Path) -> Path | None:
     return None
 
 
-def nothing_in(listing: Listing, name: str) -> MissingDataError:
+def nothing_in(listing: DirectoryListing, name: str) -> MissingDataError:
     """Say why a directory does not open."""
     path = listing.path
     is_ours = name in ("", "penstock")

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, ReadError
+from penstock.formats.document_tables import make_table, num_entries
 from penstock.formats.files import MOST, Head, num_items, read_head, read_part
 from penstock.formats.flat import describe_flat, one_file
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
-from penstock.formats.tables import make_table, num_entries
 
 TABLE_SUFFIX = ".csv.gz"
 _TOKENS: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
@@ -41,7 +41,7 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
     if not os.path.lexists(listed):
         flat = describe_flat(head, dtype, "dolma")
         return one_file(head, flat.fields[TOKEN], flat.shards[0].num_records, kind="dolma")
-    table = make_table(Documents(str(listed), read_head(listed).identity), None)
+    table = make_table(DolmaDocuments(str(listed), read_head(listed).identity), None)
     last = OFFSET.itemsize * (num_entries(table) - 1)
     end = read_part(Path(table.path), last, OFFSET.itemsize)
     num_tokens = int.from_bytes(end, "little")
@@ -61,7 +61,7 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class DolmaDocuments:
     """The lines of a `.csv.gz`."""
 
     path: str

@@ -62,7 +62,7 @@ def read_head(path: Path, num_bytes: int = 4096) -> Head:
     return Head(path, start, found.st_size, times_ns, (found.st_dev, found.st_ino))
 
 
-class Reached:
+class OpenedPaths:
     """The files and directories that one call opens, each of which must be reached once."""
 
     def __init__(self) -> None:

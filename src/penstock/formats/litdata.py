@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.formats.decoded import Run, decode, decompress
+from penstock.formats.decoded import DecodedDocuments, decode, decompress
+from penstock.formats.document_tables import make_tables
 from penstock.formats.files import (
     Head,
     check_size,
@@ -25,7 +26,6 @@ from penstock.formats.files import (
     refuse_repeats,
 )
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
-from penstock.formats.tables import make_tables
 
 # The numbers that litdata gives to types, of torch and of NumPy.
 _TORCH = {11: "|u1", 12: "|i1", 13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8"}
@@ -128,7 +128,7 @@ def _offsets(path: Path, table: bytes, token: np.dtype[Any]) -> NDArray[np.int64
     return starts // token.itemsize
 
 
-def _decode(directory: Path, chunks: list[Any], token: np.dtype[Any]) -> Iterator[Run]:
+def _decode(directory: Path, chunks: list[Any], token: np.dtype[Any]) -> Iterator[DecodedDocuments]:
     for chunk in chunks:
         path, num_documents, size = (
             _path(directory, chunk),
@@ -146,4 +146,4 @@ def _decode(directory: Path, chunks: list[Any], token: np.dtype[Any]) -> Iterato
         tokens = np.frombuffer(content, token, (size - first) // token.itemsize, first)
         if offsets[-1] * token.itemsize != size - first:
             raise FormatError(f"{path}: its items end elsewhere than it does")
-        yield Run(tokens, np.diff(offsets))
+        yield DecodedDocuments(tokens, np.diff(offsets))

@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, UsageError
-from penstock.formats.decoded import Run, decode, decompress
+from penstock.formats.decoded import DecodedDocuments, decode, decompress
 from penstock.formats.files import (
     check_size,
     plain_name,
@@ -262,7 +262,9 @@ def _find_tokens(path: Path, sample: bytes, column: Column) -> tuple[int, int, n
     return start, (stop - start) // token.itemsize, token
 
 
-def _decode(directory: Path, shards: list[dict[str, Any]], column: Column) -> Iterator[Run]:
+def _decode(
+    directory: Path, shards: list[dict[str, Any]], column: Column
+) -> Iterator[DecodedDocuments]:
     types = set[np.dtype[Any]]()
     for shard in shards:
         path = directory / _stored(shard)["basename"]
@@ -276,7 +278,7 @@ def _decode(directory: Path, shards: list[dict[str, Any]], column: Column) -> It
         types |= {part.dtype for part in parts}
         if len(types) > 1:
             raise FormatError(f"{path}: its samples have tokens of different types")
-        yield Run(np.concatenate(parts), lengths)
+        yield DecodedDocuments(np.concatenate(parts), lengths)
 
 
 def _decompress(path: Path, shard: dict[str, Any]) -> bytes:

@@ -79,7 +79,7 @@ def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
         check_size(head.path, head.size_bytes, expected, why)
     token = types[code]
     num_tokens = num_items(tokens.path, tokens.size_bytes, token)
-    documents = Documents(
+    documents = MegatronDocuments(
         str(head.path),
         head.identity,
         header.size,
@@ -128,7 +128,7 @@ def _is_fairseq(head: Head) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
+class MegatronDocuments:
     """Where documents end, from the lengths and starts of their sequences."""
 
     path: str

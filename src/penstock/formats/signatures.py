@@ -15,7 +15,7 @@ from penstock.formats.files import Head, read_part
 _WRITE = "read it with {with_what}, and write the tokens with penstock.Writer"
 
 
-class Kind(NamedTuple):
+class Signature(NamedTuple):
     """A kind of file: its first bytes, what to check beside them, and what to do with it."""
 
     name: str
@@ -153,77 +153,88 @@ _OLD_PICKLES = (b"(lp", b"(dp", b"]q\0", b"}q\0", b"cnumpy.", b"ccopy_reg\n")  #
 _TORCH = _WRITE.format(with_what="torch.load")
 _KINDS = (
     # Formats with tokens that open as what they are.
-    Kind("a NumPy array", b"\x93NUMPY", LEAVE_OUT),
-    Kind("an LLMBATCH file", b"LLMBATCH", LEAVE_OUT),
-    Kind("an LLMCHNK file", b"LLMCHNK\0", LEAVE_OUT),
-    Kind(
+    Signature("a NumPy array", b"\x93NUMPY", LEAVE_OUT),
+    Signature("an LLMBATCH file", b"LLMBATCH", LEAVE_OUT),
+    Signature("an LLMCHNK file", b"LLMCHNK\0", LEAVE_OUT),
+    Signature(
         "a Megatron-LM index", b"MMIDIDX\0\0", "copy the .bin of that name beside it, and open that"
     ),
-    Kind("a Parquet file", b"PAR1", LEAVE_OUT, _ends_with(b"PAR1")),
-    Kind("an Arrow file", b"ARROW1\0\0", LEAVE_OUT),
+    Signature("a Parquet file", b"PAR1", LEAVE_OUT, _ends_with(b"PAR1")),
+    Signature("an Arrow file", b"ARROW1\0\0", LEAVE_OUT),
     # Archives and compressed files.
-    Kind("a PyTorch checkpoint", b"PK\3\4", _TORCH, _is_torch),
-    Kind(
+    Signature("a PyTorch checkpoint", b"PK\3\4", _TORCH, _is_torch),
+    Signature(
         "a NumPy archive (.npz)",
         b"PK\3\4",
         "save its array with numpy.save, and open that",
         lambda head: _zip_member(head).endswith(".npy"),
     ),
-    Kind("a zip archive", b"PK\3\4", _UNPACK, lambda head: bool(_zip_member(head))),
-    Kind("a 7z archive", b"7z\xbc\xaf\x27\x1c", _UNPACK),
-    Kind("compressed (gzip)", b"\x1f\x8b\x08", DECOMPRESS, _is_gzip),
-    Kind("compressed (zstd)", b"\x28\xb5\x2f\xfd", DECOMPRESS, _is_zstd),
-    Kind("compressed (xz)", b"\xfd7zXZ\0", DECOMPRESS),
-    Kind("compressed (bzip2)", b"BZh", DECOMPRESS, _has(4, b"1AY&SY")),
-    Kind("compressed (lz4)", b"\x04\x22\x4d\x18", DECOMPRESS, _is_lz4),
+    Signature("a zip archive", b"PK\3\4", _UNPACK, lambda head: bool(_zip_member(head))),
+    Signature("a 7z archive", b"7z\xbc\xaf\x27\x1c", _UNPACK),
+    Signature("compressed (gzip)", b"\x1f\x8b\x08", DECOMPRESS, _is_gzip),
+    Signature("compressed (zstd)", b"\x28\xb5\x2f\xfd", DECOMPRESS, _is_zstd),
+    Signature("compressed (xz)", b"\xfd7zXZ\0", DECOMPRESS),
+    Signature("compressed (bzip2)", b"BZh", DECOMPRESS, _has(4, b"1AY&SY")),
+    Signature("compressed (lz4)", b"\x04\x22\x4d\x18", DECOMPRESS, _is_lz4),
     # Arrays, records and tables of others.
-    Kind("a PyTorch checkpoint", b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _TORCH),
-    *(Kind("a pickle", b"\x80" + bytes([version]), _PICKLE, _is_pickle) for version in range(2, 6)),
-    *(Kind("a pickle", magic, _PICKLE, _is_pickle) for magic in _OLD_PICKLES),
-    Kind("an HDF5 file", b"\x89HDF\r\n\x1a\n", _WRITE.format(with_what="h5py")),
-    Kind(
+    Signature("a PyTorch checkpoint", b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _TORCH),
+    *(
+        Signature("a pickle", b"\x80" + bytes([version]), _PICKLE, _is_pickle)
+        for version in range(2, 6)
+    ),
+    *(Signature("a pickle", magic, _PICKLE, _is_pickle) for magic in _OLD_PICKLES),
+    Signature("an HDF5 file", b"\x89HDF\r\n\x1a\n", _WRITE.format(with_what="h5py")),
+    Signature(
         "an ArrayRecord (Riegeli) file",
         b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f",
         _WRITE.format(with_what="array_record or grain"),
     ),
-    Kind("a GGUF model", b"GGUF", _OTHER_FILE, _has(5, b"\0\0\0")),
-    Kind("an SQLite database", b"SQLite format 3\0", _WRITE.format(with_what="sqlite3")),
-    Kind(
+    Signature("a GGUF model", b"GGUF", _OTHER_FILE, _has(5, b"\0\0\0")),
+    Signature(
+        "an SQLite database", b"SQLite format 3\0", _WRITE.format(with_what="sqlite3")
+    ),
+    Signature(
         "an Avro file",
         b"Obj\1",
         _WRITE.format(with_what="fastavro"),
         lambda head: b"avro.schema" in head.start,
     ),
-    Kind("an ORC file", b"ORC", _WRITE.format(with_what="pyarrow.orc"), _ends_with(b"ORC", 1)),
-    Kind(
+    Signature(
+        "an ORC file", b"ORC", _WRITE.format(with_what="pyarrow.orc"), _ends_with(b"ORC", 1)
+    ),
+    Signature(
         "a Feather file of version 1",
         b"FEA1",
         _WRITE.format(with_what="pyarrow.feather"),
         _ends_with(b"FEA1"),
     ),
     # What data directories also hold.
-    Kind("a program or a library (ELF)", b"\x7fELF", _OTHER_FILE, _has(6, b"\1")),
-    Kind("a PDF document", b"%PDF-", "extract its text, and tokenize that"),
-    Kind("an image (PNG)", b"\x89PNG\r\n\x1a\n", _OTHER_FILE),
-    Kind("an image (GIF)", b"GIF8", _OTHER_FILE, _has(4, b"7a", b"9a")),
-    Kind("an image (JPEG)", b"\xff\xd8\xff", _OTHER_FILE, _has(6, b"JFIF", b"Exif")),
-    Kind("an image (WebP)", b"RIFF", _OTHER_FILE, _has(8, b"WEBP")),
-    Kind("audio or video (RIFF)", b"RIFF", _OTHER_FILE, _has(8, b"WAVE", b"AVI ")),
+    Signature("a program or a library (ELF)", b"\x7fELF", _OTHER_FILE, _has(6, b"\1")),
+    Signature("a PDF document", b"%PDF-", "extract its text, and tokenize that"),
+    Signature("an image (PNG)", b"\x89PNG\r\n\x1a\n", _OTHER_FILE),
+    Signature("an image (GIF)", b"GIF8", _OTHER_FILE, _has(4, b"7a", b"9a")),
+    Signature("an image (JPEG)", b"\xff\xd8\xff", _OTHER_FILE, _has(6, b"JFIF", b"Exif")),
+    Signature("an image (WebP)", b"RIFF", _OTHER_FILE, _has(8, b"WEBP")),
+    Signature("audio or video (RIFF)", b"RIFF", _OTHER_FILE, _has(8, b"WAVE", b"AVI ")),
 )
-_BY_FIRST_BYTE: dict[bytes, list[Kind]] = {}
+_BY_FIRST_BYTE: dict[bytes, list[Signature]] = {}
 for _kind in _KINDS:
     _BY_FIRST_BYTE.setdefault(_kind.magic[:1], []).append(_kind)
 
 _BY_STRUCTURE = (
-    Kind(
+    Signature(
         "a tar archive, as of WebDataset", b"", "unpack it, and open or tokenize its files", _is_tar
     ),
-    Kind("a safetensors file", b"", _WRITE.format(with_what="safetensors"), _is_safetensors),
-    Kind("a TFRecord file", b"", _WRITE.format(with_what="tf.data.TFRecordDataset"), _is_tfrecord),
+    Signature(
+        "a safetensors file", b"", _WRITE.format(with_what="safetensors"), _is_safetensors
+    ),
+    Signature(
+        "a TFRecord file", b"", _WRITE.format(with_what="tf.data.TFRecordDataset"), _is_tfrecord
+    ),
 )
 
 
-def find_kind(head: Head) -> Kind | None:
+def find_kind(head: Head) -> Signature | None:
     """The kind that a file certainly is of."""
     by_magic = _BY_FIRST_BYTE.get(head.start[:1], [])
     for kind in (*by_magic, *_BY_STRUCTURE):

@@ -3,13 +3,13 @@
 from libc.stdint cimport int64_t
 
 from penstock.load.file_pass cimport FilePass, PassState
-from penstock.order.evaluation cimport Order
+from penstock.order.evaluation cimport OrderParams
 from penstock.read.files cimport NUM_KINDS, FileTable
-from penstock.views.batches cimport BatchReading
+from penstock.batches.batch_filling cimport BatchReading
 
 # What one thread announces with.
 cdef struct Announcing:
-    Order *order  # this thread's own: what is announced may be an epoch ahead of what is read
+    OrderParams *order  # this thread's own: what is announced may be an epoch ahead of what is read
     BatchReading *reading
     FileTable *tables[NUM_KINDS]
     PassState *file_pass  # of all threads, or NULL

@@ -1,8 +1,8 @@
 from typing import Self
 
+from penstock.batches.batch_filling import BatchReader
 from penstock.load.file_pass import FilePass
 from penstock.order.evaluation import OrderState
-from penstock.views.batches import BatchReader
 
 class Announcer:
     def __new__(

@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc
 from penstock.load.file_pass cimport FilePass, check_files, read_on, start_at
 from penstock.order.evaluation cimport OrderState, fill_samples
 from penstock.read.files cimport Files
-from penstock.views.batches cimport (
+from penstock.batches.batch_filling cimport (
     BatchReader,
     announce_sample,
     first_record,

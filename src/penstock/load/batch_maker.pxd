@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from penstock.load.batch_memory cimport BatchMemory
-from penstock.read.segments cimport Counts
+from penstock.read.segments cimport BatchCounts
 
 cdef enum Length:
     OF_LAYOUT
@@ -20,7 +20,7 @@ cdef class Shown:
     cdef tuple shape
     cdef Length length
     cdef object torch_dtype
-    cdef tuple shape_of(self, int64_t rows, const Counts *counts)
+    cdef tuple shape_of(self, int64_t rows, const BatchCounts *counts)
     cdef object as_array(self, memory, tuple shape)
     cdef object as_pinned(self, block, tuple shape)
 

@@ -1,14 +1,17 @@
 from collections.abc import Callable
 from typing import Any, Self
 
+from penstock.batches.layout import OutputPlace
 from penstock.load.batch_memory import BatchMemory
-from penstock.read.layout import Place
 
 class Shown:
-    def __new__(cls, name: str, place: Place, rows: int, torch_dtype: Any) -> Self: ...
+    def __new__(cls, name: str, place: OutputPlace, rows: int, torch_dtype: Any) -> Self: ...
 
 class BatchMaker:
     def __new__(
-        cls, places: dict[str, Place], rows: int, from_numpy: Callable[[Any], Any] | None = None
+        cls,
+        places: dict[str, OutputPlace],
+        rows: int,
+        from_numpy: Callable[[Any], Any] | None = None,
     ) -> Self: ...
     def make(self, memory: BatchMemory, rows: int) -> dict[str, Any]: ...

@@ -11,7 +11,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 from penstock.load.batch_memory cimport BatchMemory
-from penstock.read.segments cimport Counts
+from penstock.read.segments cimport BatchCounts
 
 cdef extern from "Python.h":
     # In the limited API Cython would make a tuple for the call.
@@ -33,7 +33,7 @@ cdef class Shown:
         elif place.count == "num_boundaries":
             self.length = OF_BOUNDARIES
 
-    cdef tuple shape_of(self, int64_t rows, const Counts *counts):
+    cdef tuple shape_of(self, int64_t rows, const BatchCounts *counts):
         """Its shape in a batch of `rows` rows."""
         if self.length == OF_BOUNDARIES:
             return (counts.num_boundaries,)
@@ -77,7 +77,7 @@ cdef class BatchMaker:
 
     cpdef dict make(self, BatchMemory memory, int64_t rows):
         """The batch that was read into `memory`."""
-        cdef const Counts *counts = memory.counts()
+        cdef const BatchCounts *counts = memory.counts()
         cdef dict batch = {}
         cdef Shown shown
         cdef tuple shape

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.read.segments cimport Counts
+from penstock.read.segments cimport BatchCounts
 
 
 cdef class Pool:
@@ -20,6 +20,6 @@ cdef class BatchMemory:
     cdef int64_t num_bytes
     cdef object tensor  # that owns page-locked memory, or None
 
-    cdef inline const Counts *counts(self) noexcept:
+    cdef inline const BatchCounts *counts(self) noexcept:
         """What kernels said about the batch."""
-        return <const Counts *>self.address
+        return <const BatchCounts *>self.address

@@ -36,7 +36,7 @@ cdef class Pool:
     """
 
     def __cinit__(self, int64_t num_bytes, int64_t keep, new_tensor=None):
-        if num_bytes < <int64_t>sizeof(Counts) or keep < 0:
+        if num_bytes < <int64_t>sizeof(BatchCounts) or keep < 0:
             raise ValueError("a batch is larger than what is said about it")
         self.num_bytes, self.keep, self.new_tensor = num_bytes, keep, new_tensor
         self.free_blocks = <void **>calloc(keep + 1, sizeof(void *))

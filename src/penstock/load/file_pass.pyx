@@ -12,12 +12,12 @@ files that are pushed out of memory again are not read over and over.
 
 from libc.stdint cimport int64_t
 
-from penstock.machine.checks cimport try_lock, unlock
-from penstock.machine.threads cimport seconds_now
+from penstock.system.checks cimport try_lock, unlock
+from penstock.system.threads cimport seconds_now
 from penstock.read.files cimport (
     NUM_KINDS,
     RECORDS,
-    Run,
+    ItemRun,
     Turn,
     cache_bytes,
     find_run,
@@ -75,14 +75,14 @@ cdef void start_at(PassState *state, FileTable **tables, int64_t record) noexcep
 cdef void read_on(PassState *state, FileTable **tables, const int *stop) noexcept nogil:
     """Read on for a turn, unless another thread does so or nothing is left."""
     cdef FileSpan file
-    cdef Run run
+    cdef ItemRun run
     cdef Turn turn = Turn(seconds_now() + TURN_SECONDS, stop)
     cdef int64_t count
     if not try_lock(&state.lock):
         return
     while state.left > 0 and not is_over(&turn):
         file = state.files[state.file]
-        run = Run(state.offset, min(state.left, file.stop - state.offset))
+        run = ItemRun(state.offset, min(state.left, file.stop - state.offset))
         # Where a file cannot be read, reading its rows will say so.
         count = cache_bytes(tables[file.kind], file.shard, run, &turn)
         count = run.count if count < 0 else count

@@ -10,13 +10,14 @@ import numpy as np
 from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
-from penstock.load.agreement import check_agreement
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.closable import Closable
-from penstock.load.plan import Plan, Step, Tail
+from penstock.load.frameworks import check_caller
+from penstock.load.plan import Step, StepPlan, Tail
+from penstock.load.rank_agreement import check_agreement
 from penstock.load.ranks import find_rank, num_local_ranks
-from penstock.load.source import Source
+from penstock.load.read_ahead import ReadAhead
 from penstock.load.state import HEADER, State, check_keys, list_differences
 from penstock.load.tensors import (
     check_output,
@@ -28,10 +29,9 @@ from penstock.load.tensors import (
 from penstock.load.walk import Iteration, Walk
 from penstock.load.worker_iteration import FailedIteration, WorkerIteration
 from penstock.load.workers import Board, Worker, find_worker
-from penstock.load.wrappers import check_caller
-from penstock.machine.processors import num_processors
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
 from penstock.reprs import one_line
+from penstock.system.processors import num_processors
 from penstock.views.view import View
 
 _MAX_POSITION = 1 << 62
@@ -132,7 +132,7 @@ class Loader(Closable):
             )
         self.view = view
         self.order: Order = order_of(view, shuffle, seed)
-        self.plan = Plan(
+        self.plan = StepPlan(
             num_samples=len(view),
             batch_size=integer("batch_size", batch_size, 1),
             rank=integer("rank", rank),
@@ -153,7 +153,7 @@ class Loader(Closable):
             raise UsageError(f"cache_files is {cache_files!r}; it must be True, False or None")
         if cache_files and not announce:
             raise UsageError("cache_files=True announces files; leave out announce=0")
-        self._source = Source(
+        self._source = ReadAhead(
             view=view,
             order=self.order,
             layout=view.layout(self.plan.batch_size, plain_dtype(dtype)),

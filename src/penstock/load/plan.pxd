@@ -9,7 +9,7 @@ cdef struct StepSpan:
     int64_t end  # the position after it, past what the plan leaves out
 
 
-cdef class Plan:
+cdef class StepPlan:
     cdef readonly int64_t num_samples
     cdef readonly int64_t batch_size
     cdef readonly int64_t rank

@@ -7,7 +7,7 @@ class Step(NamedTuple):
     rows: int
     end: int
 
-class Plan:
+class StepPlan:
     num_samples: int
     batch_size: int
     rank: int

@@ -25,7 +25,7 @@ Tail = Literal["drop", "keep", "wrap"]
 Step = namedtuple("Step", "position rows end")  # of a `StepSpan`
 
 
-cdef class Plan:
+cdef class StepPlan:
     """How `num_samples` per epoch are walked."""
 
     def __cinit__(
@@ -118,7 +118,7 @@ cdef class Plan:
 
 
 def _make_plan(num_samples, batch_size, rank, ranks, tail, endless):
-    return Plan(
+    return StepPlan(
         num_samples=num_samples,
         batch_size=batch_size,
         rank=rank,

@@ -5,13 +5,13 @@ from libc.stdint cimport int64_t
 from posix.types cimport pid_t
 
 from penstock.load.batch_memory cimport BatchMemory
-from penstock.load.plan cimport Plan, StepSpan
+from penstock.load.plan cimport StepPlan, StepSpan
 from penstock.load.step_reader cimport StepReading, WantedStep
-from penstock.machine.threads cimport pthread_cond_t, pthread_mutex_t, pthread_t
+from penstock.system.threads cimport pthread_cond_t, pthread_mutex_t, pthread_t
 
 # What the consumer and the threads share; steps are numbered from 0 on, and step k is at
 # k % num_places. The mutex is never held while anybody waits for the GIL.
-cdef struct Queue:
+cdef struct StepRing:
     pthread_mutex_t mutex
     pthread_cond_t is_wanted  # there is a step to read, or everything ends
     pthread_cond_t is_done  # a step that a consumer waits for, or a thread
@@ -24,9 +24,9 @@ cdef struct Queue:
     int is_stopped
 
 # One thread.
-cdef struct Part:
+cdef struct ReaderThread:
     PyObject *owner  # the StepQueue, of which every running thread holds a reference
-    Queue *queue
+    StepRing *queue
     int number
     StepReading *reading
     bint decodes
@@ -34,13 +34,13 @@ cdef struct Part:
 
 
 cdef class StepQueue:
-    cdef Queue queue
-    cdef Part *parts
+    cdef StepRing queue
+    cdef ReaderThread *parts
     cdef int num_threads
     cdef int num_started
     cdef bint is_joined
     cdef pid_t pid
-    cdef Plan plan
+    cdef StepPlan plan
     cdef int64_t every
     cdef int64_t position  # of the step that is asked for next
     cdef int64_t position_ahead  # of the step that is announced with it

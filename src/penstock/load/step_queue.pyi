@@ -1,14 +1,14 @@
 from typing import Self
 
 from penstock.load.batch_memory import Pool
-from penstock.load.plan import Plan
+from penstock.load.plan import StepPlan
 from penstock.load.step_reader import StepReader
 
 class StepQueue:
     num_ready: int
     def __new__(
         cls,
-        plan: Plan,
+        plan: StepPlan,
         readers: list[StepReader],
         *,
         position: int,

@@ -28,10 +28,10 @@ from posix.unistd cimport getpid
 
 from penstock.load.announcing cimport cache_files
 from penstock.load.batch_memory cimport BatchMemory, Pool
-from penstock.load.plan cimport Plan, StepSpan
+from penstock.load.plan cimport StepPlan, StepSpan
 from penstock.load.step_reader cimport StepReader, WantedStep, is_step_cached, read_step
-from penstock.machine.checks cimport is_set, set_flag
-from penstock.machine.threads cimport (
+from penstock.system.checks cimport is_set, set_flag
+from penstock.system.threads cimport (
     enter_background,
     init_condition,
     is_this_thread,
@@ -78,7 +78,7 @@ cdef class StepQueue:
 
     def __cinit__(
         self,
-        Plan plan,
+        StepPlan plan,
         list readers,
         *,
         int64_t position,
@@ -98,7 +98,7 @@ cdef class StepQueue:
         if not readers or (depth == 0) != (self.num_threads == 0):
             raise ValueError("a queue needs a reader of its consumer, and threads to read ahead")
         self.queue.places = <WantedStep *>calloc(self.queue.num_places, sizeof(WantedStep))
-        self.parts = <Part *>calloc(len(readers), sizeof(Part))
+        self.parts = <ReaderThread *>calloc(len(readers), sizeof(ReaderThread))
         if not self.queue.places or not self.parts:
             raise MemoryError
         pthread_mutex_init(&self.queue.mutex, NULL)
@@ -141,7 +141,7 @@ cdef class StepQueue:
 
     cdef int start_threads(self) except -1:
         """Start all threads, or none."""
-        cdef Part *part
+        cdef ReaderThread *part
         cdef int error
         if self.num_threads == 0:
             return 0
@@ -173,7 +173,7 @@ cdef class StepQueue:
 
     cdef int request(self, BatchMemory memory) except -1:
         """Ask for the next step; nothing but this adds to the queue."""
-        cdef Queue *queue = &self.queue
+        cdef StepRing *queue = &self.queue
         cdef int64_t place = queue.end % queue.num_places
         cdef WantedStep *wanted = &queue.places[place]
         if memory is None or memory.num_bytes < self.least_bytes:
@@ -193,7 +193,7 @@ cdef class StepQueue:
 
     cdef int wait_for(self, int64_t number) except -1:
         """Return when a step is done, was handed out to another thread, or the queue is stopped."""
-        cdef Queue *queue = &self.queue
+        cdef StepRing *queue = &self.queue
         cdef double started
         if queue.first != number or is_set(&queue.places[number % queue.num_places].is_done):
             return 0
@@ -216,7 +216,7 @@ cdef class StepQueue:
 
         A decoder or a signal handler may get here too, while the step is being read.
         """
-        cdef Queue *queue = &self.queue
+        cdef StepRing *queue = &self.queue
         cdef int64_t place = number % queue.num_places
         cdef bint was_read
         self.turn.acquire()
@@ -237,7 +237,7 @@ cdef class StepQueue:
 
     cdef bint read_along(self) except -1:
         """Read a step that no thread has begun; False if there is none, or it is not in memory."""
-        cdef Part *part = &self.parts[self.num_threads]
+        cdef ReaderThread *part = &self.parts[self.num_threads]
         cdef WantedStep *wanted
         cdef bint was_read
         if part.decodes or not self.turn.acquire(False):  # a decoder's errors are its thread's
@@ -275,7 +275,7 @@ cdef class StepQueue:
 
     cdef int advance(self, BatchMemory memory) except -1:
         """Let go of the first step, and ask for another, to be read into `memory`."""
-        cdef Queue *queue = &self.queue
+        cdef StepRing *queue = &self.queue
         self.decoded[queue.first % queue.num_places] = None
         pthread_mutex_lock(&queue.mutex)
         queue.first += 1
@@ -349,7 +349,7 @@ cdef class StepQueue:
                     pthread_join(self.parts[number].thread, NULL)
 
 
-cdef bint is_awaited(Queue *queue, int64_t number) noexcept nogil:
+cdef bint is_awaited(StepRing *queue, int64_t number) noexcept nogil:
     """Whether it makes sense to wait for a step."""
     return (
         queue.first == number
@@ -358,7 +358,7 @@ cdef bint is_awaited(Queue *queue, int64_t number) noexcept nogil:
     )
 
 
-cdef void wait_once(Queue *queue, int64_t number) noexcept nogil:
+cdef void wait_once(StepRing *queue, int64_t number) noexcept nogil:
     """Wait for a step, but not for long."""
     pthread_mutex_lock(&queue.mutex)
     if is_awaited(queue, number):
@@ -366,7 +366,7 @@ cdef void wait_once(Queue *queue, int64_t number) noexcept nogil:
     pthread_mutex_unlock(&queue.mutex)
 
 
-cdef void wait_for_threads(Queue *queue) noexcept nogil:
+cdef void wait_for_threads(StepRing *queue) noexcept nogil:
     """Wait until no thread is running, but not for long."""
     pthread_mutex_lock(&queue.mutex)
     if queue.num_running:
@@ -374,7 +374,7 @@ cdef void wait_for_threads(Queue *queue) noexcept nogil:
     pthread_mutex_unlock(&queue.mutex)
 
 
-cdef WantedStep *take_step(Queue *queue) noexcept nogil:
+cdef WantedStep *take_step(StepRing *queue) noexcept nogil:
     """Wait for a step that nobody reads yet; NULL when there will be none."""
     cdef WantedStep *wanted = NULL
     pthread_mutex_lock(&queue.mutex)
@@ -387,13 +387,13 @@ cdef WantedStep *take_step(Queue *queue) noexcept nogil:
     return wanted
 
 
-cdef WantedStep *take_cached_step(Part *part) noexcept nogil:
+cdef WantedStep *take_cached_step(ReaderThread *part) noexcept nogil:
     """Take a step that nobody reads yet and that is in memory; NULL if there is none.
 
     None either where a step after the first is done: then the threads keep up, and so will the
     first be in a moment.
     """
-    cdef Queue *queue = part.queue
+    cdef StepRing *queue = part.queue
     cdef WantedStep *wanted = NULL
     cdef StepSpan step
     cdef int64_t number, k
@@ -417,7 +417,7 @@ cdef WantedStep *take_cached_step(Part *part) noexcept nogil:
     return wanted
 
 
-cdef void mark_done(Queue *queue, WantedStep *wanted) noexcept nogil:
+cdef void mark_done(StepRing *queue, WantedStep *wanted) noexcept nogil:
     """Note that a step is read, or has failed; wake the consumers, if it is the first."""
     cdef bint is_first
     pthread_mutex_lock(&queue.mutex)
@@ -430,7 +430,7 @@ cdef void mark_done(Queue *queue, WantedStep *wanted) noexcept nogil:
 
 cdef void *run_thread(void *argument) noexcept nogil:
     """The life of a thread."""
-    cdef Part *part = <Part *>argument
+    cdef ReaderThread *part = <ReaderThread *>argument
     enter_background("penstock-reader")
     if part.decodes:
         read_and_decode(part)
@@ -440,13 +440,13 @@ cdef void *run_thread(void *argument) noexcept nogil:
     return NULL
 
 
-cdef void read_and_decode(Part *part) noexcept with gil:
+cdef void read_and_decode(ReaderThread *part) noexcept with gil:
     """Read steps with one Python state, in which a decoder's thread-local variables live."""
     with nogil:
         read_steps(part)
 
 
-cdef void read_steps(Part *part) noexcept nogil:
+cdef void read_steps(ReaderThread *part) noexcept nogil:
     """Read steps until the queue is stopped."""
     cdef WantedStep *wanted
     cdef bint was_read
@@ -463,7 +463,7 @@ cdef void read_steps(Part *part) noexcept nogil:
         mark_done(part.queue, wanted)
 
 
-cdef void conclude(Part *part, int64_t place, bint was_read) noexcept with gil:
+cdef void conclude(ReaderThread *part, int64_t place, bint was_read) noexcept with gil:
     """Decode the metadata of a step that was read; say why, if it was not."""
     cdef StepQueue owner = <StepQueue>part.owner
     try:
@@ -472,9 +472,9 @@ cdef void conclude(Part *part, int64_t place, bint was_read) noexcept with gil:
         owner.failures[place] = error
 
 
-cdef void end_thread(Part *part) noexcept with gil:
+cdef void end_thread(ReaderThread *part) noexcept with gil:
     """Close the thread's files, and let go of the queue."""
-    cdef Queue *queue = part.queue
+    cdef StepRing *queue = part.queue
     cdef StepQueue owner = <StepQueue>part.owner
     (<StepReader>owner.readers[part.number]).batches.close()
     pthread_mutex_lock(&queue.mutex)

@@ -3,9 +3,9 @@
 from libc.stdint cimport int64_t
 
 from penstock.load.announcing cimport Announcer, Announcing
-from penstock.load.plan cimport Plan, StepSpan
-from penstock.order.evaluation cimport Order, OrderState
-from penstock.views.batches cimport BatchReader, BatchReading
+from penstock.load.plan cimport StepPlan, StepSpan
+from penstock.order.evaluation cimport OrderParams, OrderState
+from penstock.batches.batch_filling cimport BatchReader, BatchReading
 
 # A step that is to be read, is being read, or is read.
 cdef struct WantedStep:
@@ -16,7 +16,7 @@ cdef struct WantedStep:
     int is_done  # read, or failed
 
 cdef struct StepReading:
-    Order *order
+    OrderParams *order
     Announcing *announcing
     BatchReading *reading
     int64_t rank
@@ -27,7 +27,7 @@ cdef struct StepReading:
 
 cdef class StepReader:
     cdef StepReading steps
-    cdef Plan plan
+    cdef StepPlan plan
     cdef OrderState order
     cdef Announcer announcer
     cdef BatchReader batches

@@ -1,9 +1,9 @@
 from typing import Self
 
+from penstock.batches.sample_reader import SampleReader
 from penstock.load.announcing import Announcer
-from penstock.load.plan import Plan
+from penstock.load.plan import StepPlan
 from penstock.order.evaluation import OrderState
-from penstock.views.reading import SampleReader
 
 def num_step_readers() -> int: ...
 
@@ -12,7 +12,7 @@ class StepReader:
     decodes: bool
     def __new__(
         cls,
-        plan: Plan,
+        plan: StepPlan,
         order: OrderState,
         announcer: Announcer,
         sample_reader: SampleReader,

@@ -5,9 +5,9 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from penstock.load.announcing cimport Announcer, announce_step
-from penstock.load.plan cimport Plan, StepSpan
+from penstock.load.plan cimport StepPlan, StepSpan
 from penstock.order.evaluation cimport OrderState, fill_samples
-from penstock.views.batches cimport BatchReader, fill_batch, sample_is_cached
+from penstock.batches.batch_filling cimport BatchReader, fill_batch, sample_is_cached
 
 cdef int _num_readers = 0
 
@@ -25,7 +25,7 @@ cdef class StepReader:
     the files.
     """
 
-    def __cinit__(self, Plan plan, OrderState order, Announcer announcer, sample_reader):
+    def __cinit__(self, StepPlan plan, OrderState order, Announcer announcer, sample_reader):
         global _num_readers
         cdef BatchReader batches = sample_reader.batches
         cdef int64_t rows = plan.batch_size

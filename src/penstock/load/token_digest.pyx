@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from penstock.order.threefry cimport DIGEST_KEY, FOR_TOKENS, Words, threefry
+from penstock.order.threefry cimport DIGEST_KEY, FOR_TOKENS, WordPair, threefry
 
 
 def token_digest(
@@ -16,7 +16,7 @@ def token_digest(
 
     Row k stands at `position + k * stride`. A label counts where it is not the next input.
     """
-    cdef Words total = Words(0, 0), one
+    cdef WordPair total = WordPair(0, 0), one
     cdef Py_ssize_t k, num_rows = inputs.shape[0], width = inputs.shape[1]
     if labels.shape[0] != num_rows or labels.shape[1] != width or lengths.shape[0] != num_rows:
         raise ValueError("inputs, labels and lengths are not of one batch")

@@ -5,12 +5,12 @@ from posix.types cimport pid_t
 
 from penstock.load.batch_maker cimport BatchMaker
 from penstock.load.batch_memory cimport Pool
-from penstock.load.plan cimport Plan, StepSpan
+from penstock.load.plan cimport StepPlan, StepSpan
 from penstock.load.step_queue cimport StepQueue
 
 
 cdef class Walk:
-    cdef Plan plan
+    cdef StepPlan plan
     cdef Pool pool
     cdef BatchMaker maker
     cdef object new_queue

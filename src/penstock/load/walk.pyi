@@ -3,7 +3,7 @@ from typing import Any, Self
 
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool
-from penstock.load.plan import Plan, Step
+from penstock.load.plan import Step, StepPlan
 from penstock.load.step_queue import StepQueue
 
 _Finish = Callable[[dict[str, Any], BatchMemory, Step, dict[str, Any] | None], Any]
@@ -20,7 +20,7 @@ class Walk:
     waited_seconds: float
     def __new__(
         cls,
-        plan: Plan,
+        plan: StepPlan,
         pool: Pool,
         maker: BatchMaker,
         new_queue: Callable[[int, int, int], StepQueue],

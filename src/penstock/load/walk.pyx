@@ -13,10 +13,10 @@ from posix.unistd cimport getpid
 
 from penstock.load.batch_maker cimport BatchMaker
 from penstock.load.batch_memory cimport BatchMemory, Pool
-from penstock.load.plan cimport Plan
+from penstock.load.plan cimport StepPlan
 from penstock.load.step_queue cimport StepQueue
 from penstock.load.step_reader cimport WantedStep
-from penstock.machine.checks cimport is_set
+from penstock.system.checks cimport is_set
 
 from penstock.load.plan import Step
 
@@ -35,7 +35,7 @@ cdef class Walk:
     if it is given, completes a batch in Python, and what it returns is kept as `finished`.
     """
 
-    def __cinit__(self, Plan plan, Pool pool, BatchMaker maker, new_queue, finish=None):
+    def __cinit__(self, StepPlan plan, Pool pool, BatchMaker maker, new_queue, finish=None):
         self.plan, self.pool, self.maker = plan, pool, maker
         self.new_queue, self.finish = new_queue, finish
         self.every = 1

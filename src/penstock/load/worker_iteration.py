@@ -3,7 +3,7 @@
 from typing import Any, Self
 
 from penstock.errors import StateError
-from penstock.load.plan import Plan
+from penstock.load.plan import StepPlan
 from penstock.load.walk import Walk
 from penstock.load.workers import Board, Worker
 
@@ -11,7 +11,7 @@ from penstock.load.workers import Board, Worker
 class WorkerIteration:
     """A worker's steps of an epoch, or without end; it has a state, for StatefulDataLoader."""
 
-    def __init__(self, worker: Worker, board: Board, walk: Walk, plan: Plan) -> None:
+    def __init__(self, worker: Worker, board: Board, walk: Walk, plan: StepPlan) -> None:
         self._worker, self._board, self._walk, self._plan = worker, board, walk, plan
         self._end = plan.end_of_epoch(walk.position)
         self._is_over, self._num_steps = False, 0

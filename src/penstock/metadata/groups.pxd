@@ -6,14 +6,14 @@ from penstock.read.files cimport Fault, Files, FileTable
 from penstock.read.segments cimport Segment
 
 # Consecutive records of a row with the same metadata.
-cdef struct Span:
+cdef struct SpanParams:
     int64_t shard
     int64_t id  # in the shard
     int64_t start  # where its bytes lie among all that are read for the batch
     int64_t stop
 
 # Metadata of one shard that is read in one go.
-cdef struct Group:
+cdef struct SpanGroup:
     int64_t shard
     int64_t first_byte
     int64_t num_bytes
@@ -21,9 +21,9 @@ cdef struct Group:
 
 # The spans of a batch, and room to group them.
 cdef struct SpanList:
-    Span *spans
+    SpanParams *spans
     int64_t *row_first  # the first span of each row, and one more entry at the end
-    Group *groups
+    SpanGroup *groups
     int64_t *offsets  # index entries of one group
     int64_t *sequence  # the spans of each row, by shard and id
     int64_t num_spans

@@ -6,11 +6,11 @@ from penstock.formats import shard as _shard
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from penstock.machine.memory_access cimport load_u32, store_u32
+from penstock.system.memory_access cimport load_u32, store_u32
 from penstock.read.files cimport (
     FINE,
     WRONG_CONTENT,
-    Run,
+    ItemRun,
     describe_fault,
     find_shard,
     num_items,
@@ -35,8 +35,8 @@ cdef class SpanTable:
 
     def __cinit__(self, int64_t rows, int64_t width):
         cdef int64_t most = max(rows * width, 1)
-        cdef Span[::1] spans
-        cdef Group[::1] groups
+        cdef SpanParams[::1] spans
+        cdef SpanGroup[::1] groups
         cdef int64_t[::1] row_first, offsets, sequence
         if rows < 0 or width < 1:
             raise ValueError("a batch has columns")
@@ -68,7 +68,7 @@ cdef class SpanTable:
     def read(self, Files blobs, uint8_t[::1] target):
         """Read the bytes of all groups to where the spans expect them; the fault, or None."""
         cdef Fault fault
-        cdef Group *group
+        cdef SpanGroup *group
         cdef int64_t g
         cdef bint done = True
         if target.shape[0] < self.spans_.total_bytes:
@@ -81,7 +81,7 @@ cdef class SpanTable:
                     done = read_items(
                         &blobs.table,
                         group.shard,
-                        Run(group.first_byte, group.num_bytes),
+                        ItemRun(group.first_byte, group.num_bytes),
                         <char *>&target[group.where],
                         &fault,
                     )
@@ -162,14 +162,14 @@ cdef bint collect_spans(
     return True
 
 
-cdef inline bint is_before(const Span *spans, int64_t a, int64_t b) noexcept nogil:
+cdef inline bint is_before(const SpanParams *spans, int64_t a, int64_t b) noexcept nogil:
     if spans[a].shard != spans[b].shard:
         return spans[a].shard < spans[b].shard
     return spans[a].id < spans[b].id
 
 
 cdef void sift_down(
-    const Span *spans, int64_t *sequence, int64_t root, int64_t size
+    const SpanParams *spans, int64_t *sequence, int64_t root, int64_t size
 ) noexcept nogil:
     cdef int64_t child
     while 2 * root + 1 < size:
@@ -182,7 +182,7 @@ cdef void sift_down(
         root = child
 
 
-cdef void sort_row(const Span *spans, int64_t *sequence, int64_t size) noexcept nogil:
+cdef void sort_row(const SpanParams *spans, int64_t *sequence, int64_t size) noexcept nogil:
     """Sort spans by shard and id; as a writer lays them out, they are sorted already."""
     cdef bint is_sorted = True
     cdef int64_t k
@@ -199,7 +199,7 @@ cdef void sort_row(const Span *spans, int64_t *sequence, int64_t size) noexcept 
 
 cdef int64_t group_end(const SpanList *list_, int64_t first, int64_t *last_id) noexcept nogil:
     """The end of the spans that are read together with the first, in `sequence`."""
-    cdef const Span *span = &list_.spans[list_.sequence[first]]
+    cdef const SpanParams *span = &list_.spans[list_.sequence[first]]
     cdef int64_t low = span.id, shard = span.shard, stop = first + 1
     last_id[0] = low
     while stop < list_.num_spans:
@@ -212,14 +212,14 @@ cdef int64_t group_end(const SpanList *list_, int64_t first, int64_t *last_id) n
 
 
 cdef bint read_group(
-    const MetadataFiles *files, SpanList *list_, const Span *first, int64_t last_id
+    const MetadataFiles *files, SpanList *list_, const SpanParams *first, int64_t last_id
 ) noexcept nogil:
     """Read the index entries of a group, and append it; False, and a fault, if they are wrong."""
     cdef int64_t count = last_id - first.id + 2, shard = first.shard
     cdef int64_t size_bytes = num_items(files.blobs, shard), previous = 0, i
     cdef int64_t *offsets = list_.offsets
-    cdef Group *group = &list_.groups[list_.num_groups]
-    if not read_items(files.index, shard, Run(first.id, count), <char *>offsets, files.fault):
+    cdef SpanGroup *group = &list_.groups[list_.num_groups]
+    if not read_items(files.index, shard, ItemRun(first.id, count), <char *>offsets, files.fault):
         return False
     for i in range(count):
         if not previous <= offsets[i] <= size_bytes:
@@ -227,7 +227,7 @@ cdef bint read_group(
                 files.fault, WRONG_CONTENT, files.index.kind, shard, first.id + i, offsets[i]
             )
         previous = offsets[i]
-    group[0] = Group(shard, offsets[0], previous - offsets[0], list_.total_bytes)
+    group[0] = SpanGroup(shard, offsets[0], previous - offsets[0], list_.total_bytes)
     if group.num_bytes > _MAX_BYTES - list_.total_bytes:
         return set_fault(files.fault, WRONG_CONTENT, files.index.kind, shard, first.id, previous)
     list_.num_groups += 1
@@ -243,8 +243,8 @@ cdef bint find_groups(
     Within a row no bytes are wanted twice, in whatever order its records refer to them.
     """
     cdef int64_t *sequence = list_.sequence
-    cdef const Group *group
-    cdef Span *span
+    cdef const SpanGroup *group
+    cdef SpanParams *span
     cdef int64_t row, s = 0, k, stop, last_id, first_id
     list_.num_groups = list_.total_bytes = 0
     for k in range(list_.num_spans):

@@ -11,7 +11,7 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.shard import INDEX
 from penstock.metadata.groups import SpanTable
 from penstock.read.files import Files
-from penstock.read.local import LocalReader
+from penstock.read.local_reader import LocalReader
 
 Decoder = Callable[[bytes], Any] | DTypeLike
 

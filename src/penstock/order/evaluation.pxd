@@ -16,7 +16,7 @@ cdef struct Keys:
     uint64_t rounds[NUM_KEYS]
     uint64_t swap  # 1 if indices 0 and 1 are swapped before the first round, else 0
 
-cdef struct Order:
+cdef struct OrderParams:
     OrderKind kind
     uint64_t num_samples
     uint64_t seed
@@ -38,9 +38,9 @@ cdef struct Order:
 
 
 cdef class OrderState:
-    cdef Order order
+    cdef OrderParams order
 
 
 cdef void fill_samples(
-    Order *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
+    OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
 ) noexcept nogil

@@ -19,7 +19,7 @@ from libc.math cimport sqrt
 from libc.stdint cimport int64_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from penstock.order.threefry cimport DIGEST_KEY, FOR_SAMPLES, Words, threefry
+from penstock.order.threefry cimport DIGEST_KEY, FOR_SAMPLES, WordPair, threefry
 
 cdef extern from "rounds.h" nogil:
     cdef enum:
@@ -112,7 +112,7 @@ cdef class OrderState:
         """Add up a hash of (position, sample) over the positions [start, stop)."""
         cdef int64_t[CHUNK] positions
         cdef int64_t[CHUNK] samples
-        cdef Words total = Words(0, 0), one
+        cdef WordPair total = WordPair(0, 0), one
         cdef Py_ssize_t k, size
         if start < stop and self.order.num_samples == 0:
             raise ValueError("an order of no samples has no positions")
@@ -134,7 +134,7 @@ cdef class OrderState:
 
 def keyed_hash(uint64_t key0, uint64_t key1, uint64_t counter0, uint64_t counter1):
     """Threefry, for tests against its published values."""
-    cdef Words words = threefry(key0, key1, counter0, counter1)
+    cdef WordPair words = threefry(key0, key1, counter0, counter1)
     return words.first, words.second
 
 
@@ -224,8 +224,8 @@ cdef void network_all(
         count -= size
 
 
-cdef void fill_keys(Keys *keys, Words key, uint64_t number) noexcept nogil:
-    cdef Words words
+cdef void fill_keys(Keys *keys, WordPair key, uint64_t number) noexcept nogil:
+    cdef WordPair words
     cdef int j
     for j in range(NUM_ROUNDS):
         words = threefry(key.first, key.second, j, number)
@@ -233,11 +233,11 @@ cdef void fill_keys(Keys *keys, Words key, uint64_t number) noexcept nogil:
     keys.swap = threefry(key.first, key.second, NUM_ROUNDS, number).first & 1
 
 
-cdef void fill_tables(Order *order, Words key) noexcept nogil:
+cdef void fill_tables(OrderParams *order, WordPair key) noexcept nogil:
     """Fisher-Yates; a draw from 64 bits is uneven by less than 2^-48."""
     cdef uint16_t *table = order.table
     cdef uint64_t i, j, drawn
-    cdef Words words = Words(0, 0)
+    cdef WordPair words = WordPair(0, 0)
     for i in range(order.table_size):
         table[i] = <uint16_t>i
     for drawn in range(1, order.table_size):
@@ -250,22 +250,24 @@ cdef void fill_tables(Order *order, Words key) noexcept nogil:
         order.inverse[table[i]] = <uint16_t>i
 
 
-cdef inline uint64_t num_blocks(const Order *order) noexcept nogil:
+cdef inline uint64_t num_blocks(const OrderParams *order) noexcept nogil:
     """How many things are permuted: blocks, the last of which may be short, or whole groups."""
     if order.kind == BUCKETS:
         return order.num_samples // order.block_size
     return (order.num_samples + order.block_size - 1) // order.block_size
 
 
-cdef inline uint64_t permute(const Order *order, uint64_t index, uint64_t n) noexcept nogil:
+cdef inline uint64_t permute(const OrderParams *order, uint64_t index, uint64_t n) noexcept nogil:
     return order.table[index] if n < TABLE_BELOW else network(index, n, &order.keys)
 
 
-cdef inline uint64_t permute_inverse(const Order *order, uint64_t index, uint64_t n) noexcept nogil:
+cdef inline uint64_t permute_inverse(
+    const OrderParams *order, uint64_t index, uint64_t n
+) noexcept nogil:
     return order.inverse[index] if n < TABLE_BELOW else network_inverse(index, n, &order.keys)
 
 
-cdef void enter_epoch(Order *order, uint64_t epoch) noexcept nogil:
+cdef void enter_epoch(OrderParams *order, uint64_t epoch) noexcept nogil:
     """Derive what depends on (seed, epoch) alone, unless it is there already."""
     cdef uint64_t n = num_blocks(order), group
     if order.has_epoch and order.epoch == epoch:
@@ -280,19 +282,19 @@ cdef void enter_epoch(Order *order, uint64_t epoch) noexcept nogil:
         order.short_slot = permute_inverse(order, n - 1, n)
 
 
-cdef void enter_block(Order *order, uint64_t epoch, uint64_t block) noexcept nogil:
+cdef void enter_block(OrderParams *order, uint64_t epoch, uint64_t block) noexcept nogil:
     """Derive the keys that shuffle inside a block or bucket."""
     if not order.has_block or order.block != block:
         fill_keys(&order.inner_keys, threefry(order.seed, FOR_INSIDE, epoch, 0), block)
         order.has_block, order.block = True, block
 
 
-cdef inline uint64_t short_length(const Order *order) noexcept nogil:
+cdef inline uint64_t short_length(const OrderParams *order) noexcept nogil:
     """How many samples the last block of the dataset has."""
     return order.num_samples - (num_blocks(order) - 1) * order.block_size
 
 
-cdef uint64_t sample_at(Order *order, uint64_t epoch, uint64_t index) noexcept nogil:
+cdef uint64_t sample_at(OrderParams *order, uint64_t epoch, uint64_t index) noexcept nogil:
     """Which sample stands at an index of an epoch."""
     if order.kind == SEQUENTIAL:
         return index
@@ -304,7 +306,7 @@ cdef uint64_t sample_at(Order *order, uint64_t epoch, uint64_t index) noexcept n
     return sample_in_blocks(order, epoch, index)
 
 
-cdef uint64_t index_of(Order *order, uint64_t epoch, uint64_t sample) noexcept nogil:
+cdef uint64_t index_of(OrderParams *order, uint64_t epoch, uint64_t sample) noexcept nogil:
     """The inverse of `sample_at`."""
     if order.kind == SEQUENTIAL:
         return sample
@@ -316,7 +318,7 @@ cdef uint64_t index_of(Order *order, uint64_t epoch, uint64_t sample) noexcept n
     return index_in_blocks(order, epoch, sample)
 
 
-cdef uint64_t sample_in_blocks(Order *order, uint64_t epoch, uint64_t index) noexcept nogil:
+cdef uint64_t sample_in_blocks(OrderParams *order, uint64_t epoch, uint64_t index) noexcept nogil:
     """Blocks are permuted whole; what comes after the short one starts that much earlier."""
     cdef uint64_t size = order.block_size, short = short_length(order)
     cdef uint64_t slot, block, offset
@@ -330,7 +332,7 @@ cdef uint64_t sample_in_blocks(Order *order, uint64_t epoch, uint64_t index) noe
     return block * size + offset
 
 
-cdef uint64_t index_in_blocks(Order *order, uint64_t epoch, uint64_t sample) noexcept nogil:
+cdef uint64_t index_in_blocks(OrderParams *order, uint64_t epoch, uint64_t sample) noexcept nogil:
     """The inverse of `sample_in_blocks`."""
     cdef uint64_t size = order.block_size, short = short_length(order)
     cdef uint64_t block = sample // size
@@ -344,7 +346,7 @@ cdef uint64_t index_in_blocks(Order *order, uint64_t epoch, uint64_t sample) noe
     return slot * size + offset - (size - short if slot > order.short_slot else 0)
 
 
-cdef uint64_t sample_in_buckets(Order *order, uint64_t epoch, uint64_t index) noexcept nogil:
+cdef uint64_t sample_in_buckets(OrderParams *order, uint64_t epoch, uint64_t index) noexcept nogil:
     """Groups in shuffled order, of samples that are shuffled within their buckets.
 
     What does not fill a group is left out of the buckets, in every epoch at another place, and
@@ -362,7 +364,7 @@ cdef uint64_t sample_in_buckets(Order *order, uint64_t epoch, uint64_t index) no
     return place if place < order.first_left_out else place + order.num_samples - num_grouped
 
 
-cdef uint64_t index_in_buckets(Order *order, uint64_t epoch, uint64_t sample) noexcept nogil:
+cdef uint64_t index_in_buckets(OrderParams *order, uint64_t epoch, uint64_t sample) noexcept nogil:
     """The inverse of `sample_in_buckets`."""
     cdef uint64_t size = order.block_size, num_groups = num_blocks(order)
     cdef uint64_t num_grouped = num_groups * size
@@ -377,20 +379,20 @@ cdef uint64_t index_in_buckets(Order *order, uint64_t epoch, uint64_t sample) no
     return permute_inverse(order, group, num_groups) * size + place - group * size
 
 
-cdef uint64_t enter_bucket(Order *order, uint64_t epoch, uint64_t place) noexcept nogil:
+cdef uint64_t enter_bucket(OrderParams *order, uint64_t epoch, uint64_t place) noexcept nogil:
     """Derive the keys of the bucket of a place; returns the first place of the bucket."""
     cdef uint64_t bucket = place // order.bucket_size
     enter_block(order, epoch, bucket)
     return bucket * order.bucket_size
 
 
-cdef inline uint64_t bucket_length(const Order *order, uint64_t first) noexcept nogil:
+cdef inline uint64_t bucket_length(const OrderParams *order, uint64_t first) noexcept nogil:
     """How many places a bucket has; the last may have fewer."""
     return min(order.bucket_size, num_blocks(order) * order.block_size - first)
 
 
 cdef void fill_samples(
-    Order *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
+    OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
 ) noexcept nogil:
     """Which sample stands at each of some positions, which are not negative."""
     cdef uint64_t *out = <uint64_t *>samples

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-cdef struct Words:
+cdef struct WordPair:
     uint64_t first
     uint64_t second
 
@@ -25,7 +25,7 @@ cdef inline uint64_t rotated(uint64_t word, int num_bits) noexcept nogil:
     return word << num_bits | word >> (64 - num_bits)
 
 
-cdef inline void mix(Words *state, int r0, int r1, int r2, int r3) noexcept nogil:
+cdef inline void mix(WordPair *state, int r0, int r1, int r2, int r3) noexcept nogil:
     """Four rounds."""
     state.first += state.second
     state.second = rotated(state.second, r0) ^ state.first
@@ -37,12 +37,12 @@ cdef inline void mix(Words *state, int r0, int r1, int r2, int r3) noexcept nogi
     state.second = rotated(state.second, r3) ^ state.first
 
 
-cdef inline Words threefry(
+cdef inline WordPair threefry(
     uint64_t key0, uint64_t key1, uint64_t counter0, uint64_t counter1
 ) noexcept nogil:
     """The hash of two counters under two key words."""
     cdef uint64_t key2 = THREEFRY_PARITY ^ key0 ^ key1
-    cdef Words state
+    cdef WordPair state
     state.first, state.second = counter0 + key0, counter1 + key1
     mix(&state, 16, 42, 12, 31)
     state.first += key1

@@ -12,7 +12,7 @@ they lie in the stream.
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 
-from penstock.machine.checks cimport check
+from penstock.system.checks cimport check
 from penstock.pack.bitset cimport (
     BitSet,
     add,
@@ -21,8 +21,8 @@ from penstock.pack.bitset cimport (
     next_member,
     remove,
 )
-from penstock.pack.documents cimport (
-    Documents,
+from penstock.pack.document_run cimport (
+    DocumentRun,
     Pieces,
     documents_in,
     next_length,
@@ -43,7 +43,7 @@ cdef struct Instruction:
     int64_t slot
 
 # Rows with equal space left and equal content.
-cdef struct Group:
+cdef struct EqualRows:
     int64_t first_row
     int64_t num_rows  # 0 once the rows are in other groups
     int64_t num_pieces  # in each row
@@ -51,29 +51,29 @@ cdef struct Group:
     int64_t next  # the next group with this space, or NONE
 
 # Where the next piece of a length goes.
-cdef struct Cursor:
+cdef struct LengthCursor:
     int64_t instruction
     int64_t row
     int64_t taken  # pieces that the row has of this instruction
 
-cdef struct Plan:
+cdef struct RowPlan:
     int64_t width
     int64_t num_rows
     Instruction *instructions
     int64_t num_instructions
     int64_t *first_instruction  # by length: its instructions end where those of length - 1 begin
-    Group *groups  # in the end those that have rows, in the order of these
+    EqualRows *groups  # in the end those that have rows, in the order of these
     int64_t num_groups
     int64_t room  # of both tables
     int64_t *heads  # by space: the first group, or NONE
     BitSet spaces  # that groups have
-    Cursor *cursors  # by length; NULL until pieces are dealt
+    LengthCursor *cursors  # by length; NULL until pieces are dealt
 
 
 cdef class BestFit:
     """The plan of rows for a histogram of piece lengths; `deal` then carries it out."""
 
-    cdef Plan plan
+    cdef RowPlan plan
 
     def __cinit__(self, const int64_t[::1] histogram):
         """Plan rows of `len(histogram) - 1` columns; histogram[L] pieces have length L."""
@@ -133,7 +133,7 @@ cdef class BestFit:
 
         Returns False if there are more of a length than were counted.
         """
-        cdef Documents documents = documents_in(offsets, first_record, first_document)
+        cdef DocumentRun documents = documents_in(offsets, first_record, first_document)
         cdef Pieces table = pieces_in(pieces)
         cdef bint fits
         self.check_rows(row_first)
@@ -157,7 +157,7 @@ def count_lengths(const int64_t[::1] offsets, bint splits, int64_t[::1] histogra
     A longer document is split into full pieces and a rest, or cut off after the first. Returns how
     many documents are empty, and how many are longer.
     """
-    cdef Documents documents = documents_in(offsets, 0, 0)
+    cdef DocumentRun documents = documents_in(offsets, 0, 0)
     cdef int64_t width = histogram.shape[0] - 1, num_empty = 0, num_longer = 0, k, length
     if width < 1:
         raise ValueError("a histogram counts lengths from 0 to at least 1")
@@ -176,7 +176,7 @@ def count_lengths(const int64_t[::1] offsets, bint splits, int64_t[::1] histogra
     return num_empty, num_longer
 
 
-cdef bint make_plan(Plan *plan, const int64_t *histogram) noexcept nogil:
+cdef bint make_plan(RowPlan *plan, const int64_t *histogram) noexcept nogil:
     """Pack the longest pieces first, each where it leaves the least space; False: no memory."""
     cdef int64_t length, left
     for length in range(plan.width, 0, -1):
@@ -195,11 +195,11 @@ cdef bint make_plan(Plan *plan, const int64_t *histogram) noexcept nogil:
     return True
 
 
-cdef bint has_room(Plan *plan) noexcept nogil:
+cdef bint has_room(RowPlan *plan) noexcept nogil:
     """Have room for one more step; False if there is no memory."""
     cdef int64_t room = plan.room
     cdef Instruction *instructions
-    cdef Group *groups
+    cdef EqualRows *groups
     if max(plan.num_groups, plan.num_instructions) + MOST_A_STEP <= room:
         return True
     room = 2 * room if room else FIRST_ROOM
@@ -207,7 +207,7 @@ cdef bint has_room(Plan *plan) noexcept nogil:
     if instructions == NULL:
         return False
     plan.instructions = instructions
-    groups = <Group *>realloc(plan.groups, room * sizeof(Group))
+    groups = <EqualRows *>realloc(plan.groups, room * sizeof(EqualRows))
     if groups == NULL:
         return False
     plan.groups = groups
@@ -215,9 +215,9 @@ cdef bint has_room(Plan *plan) noexcept nogil:
     return True
 
 
-cdef int64_t fill_rows(Plan *plan, int64_t length, int64_t left) noexcept nogil:
+cdef int64_t fill_rows(RowPlan *plan, int64_t length, int64_t left) noexcept nogil:
     """Put pieces into the rows of one group, or into new rows; return how many."""
-    cdef Group group = take_group(plan, length, left)
+    cdef EqualRows group = take_group(plan, length, left)
     cdef int64_t per_row = group.space // length
     cdef int64_t full = min(group.num_rows, left // per_row), placed = full * per_row
     if full:
@@ -230,10 +230,10 @@ cdef int64_t fill_rows(Plan *plan, int64_t length, int64_t left) noexcept nogil:
     return placed
 
 
-cdef Group take_group(Plan *plan, int64_t length, int64_t left) noexcept nogil:
+cdef EqualRows take_group(RowPlan *plan, int64_t length, int64_t left) noexcept nogil:
     """Return the rows with the least space that is enough: of a group, or new ones for `left`."""
     cdef int64_t space = next_member(&plan.spaces, length), g, per_row, num_rows
-    cdef Group group
+    cdef EqualRows group
     if space >= 0:
         g = plan.heads[space]
         group = plan.groups[g]
@@ -244,13 +244,13 @@ cdef Group take_group(Plan *plan, int64_t length, int64_t left) noexcept nogil:
         return group
     per_row = plan.width // length
     num_rows = (left + per_row - 1) // per_row
-    group = Group(plan.num_rows, num_rows, 0, plan.width, NONE)
+    group = EqualRows(plan.num_rows, num_rows, 0, plan.width, NONE)
     plan.num_rows += num_rows
     return group
 
 
 cdef void extend(
-    Plan *plan, Group *group, int64_t num_rows, int64_t per_row, int64_t length
+    RowPlan *plan, EqualRows *group, int64_t num_rows, int64_t per_row, int64_t length
 ) noexcept nogil:
     """Instruct the first rows of a group to take pieces; they leave it for another group."""
     check(plan.num_instructions < plan.room)
@@ -261,7 +261,7 @@ cdef void extend(
     plan.num_instructions += 1
     add_group(
         plan,
-        Group(
+        EqualRows(
             group.first_row,
             num_rows,
             group.num_pieces + per_row,
@@ -273,7 +273,7 @@ cdef void extend(
     group.num_rows -= num_rows
 
 
-cdef void add_group(Plan *plan, Group group) noexcept nogil:
+cdef void add_group(RowPlan *plan, EqualRows group) noexcept nogil:
     check(plan.num_groups < plan.room)
     check(group.space <= plan.width)
     group.next = plan.heads[group.space]
@@ -283,7 +283,7 @@ cdef void add_group(Plan *plan, Group group) noexcept nogil:
     add(&plan.spaces, group.space)
 
 
-cdef void sort_groups(Plan *plan) noexcept nogil:
+cdef void sort_groups(RowPlan *plan) noexcept nogil:
     """Keep the groups that have rows, in the order of their rows."""
     cdef int64_t g, num_kept = 0
     for g in range(plan.num_groups):
@@ -291,15 +291,15 @@ cdef void sort_groups(Plan *plan) noexcept nogil:
             plan.groups[num_kept] = plan.groups[g]
             num_kept += 1
     plan.num_groups = num_kept
-    qsort(plan.groups, num_kept, sizeof(Group), compare_rows)
+    qsort(plan.groups, num_kept, sizeof(EqualRows), compare_rows)
 
 
 cdef int compare_rows(const void *one, const void *other) noexcept nogil:
-    cdef int64_t row = (<const Group *>one).first_row
-    return 1 if row > (<const Group *>other).first_row else -1
+    cdef int64_t row = (<const EqualRows *>one).first_row
+    return 1 if row > (<const EqualRows *>other).first_row else -1
 
 
-cdef void number_rows(const Plan *plan, int64_t *row_first) noexcept nogil:
+cdef void number_rows(const RowPlan *plan, int64_t *row_first) noexcept nogil:
     """Add up the pieces of the rows."""
     cdef int64_t g, _k, row = 0, piece = 0, num_pieces
     row_first[0] = 0
@@ -312,23 +312,23 @@ cdef void number_rows(const Plan *plan, int64_t *row_first) noexcept nogil:
     check(row == plan.num_rows)
 
 
-cdef Cursor *new_cursors(const Plan *plan) noexcept nogil:
+cdef LengthCursor *new_cursors(const RowPlan *plan) noexcept nogil:
     """Return cursors at the first instruction of each length; NULL if there is no memory."""
-    cdef Cursor *cursors = <Cursor *>calloc(plan.width + 1, sizeof(Cursor))
+    cdef LengthCursor *cursors = <LengthCursor *>calloc(plan.width + 1, sizeof(LengthCursor))
     cdef int64_t length, first
     if cursors != NULL:
         for length in range(1, plan.width + 1):
             first = plan.first_instruction[length]
-            cursors[length] = Cursor(first, plan.instructions[first].first_row, 0)
+            cursors[length] = LengthCursor(first, plan.instructions[first].first_row, 0)
     return cursors
 
 
 cdef bint deal(
-    const Plan *plan, Documents documents, const int64_t *row_first, Pieces pieces
+    const RowPlan *plan, DocumentRun documents, const int64_t *row_first, Pieces pieces
 ) noexcept nogil:
     """Place the pieces of documents; False if there are more than were counted."""
     cdef int64_t k, start, left, length, place, width = plan.width
-    cdef Cursor *cursors = plan.cursors
+    cdef LengthCursor *cursors = plan.cursors
     cdef const Instruction *instructions = plan.instructions
     cdef const int64_t *first_instruction = plan.first_instruction
     for k in range(documents.count):
@@ -350,7 +350,7 @@ cdef bint deal(
 
 
 cdef inline int64_t next_place(
-    Cursor *cursor, const Instruction *instructions, const int64_t *row_first
+    LengthCursor *cursor, const Instruction *instructions, const int64_t *row_first
 ) noexcept nogil:
     """Return the place of the next piece of a length, and advance its cursor."""
     cdef const Instruction *instruction = &instructions[cursor.instruction]

@@ -7,8 +7,8 @@ steps.
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from penstock.machine.checks cimport check
-from penstock.machine.memory_access cimport leading_zeros, trailing_zeros
+from penstock.system.checks cimport check
+from penstock.system.memory_access cimport leading_zeros, trailing_zeros
 
 cdef enum:
     WORD_BITS = 64

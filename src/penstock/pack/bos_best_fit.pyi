@@ -4,7 +4,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-class Outcome(IntEnum):
+class PackOutcome(IntEnum):
     NEEDS_DOCUMENTS = 0
     NEEDS_ROOM = 1
     DONE = 2
@@ -37,6 +37,6 @@ class BosBestFit:
         lengths: NDArray[np.int64],
         first_document: int,
         is_last: bool,
-    ) -> Outcome: ...
+    ) -> PackOutcome: ...
     def end_row(self) -> None: ...
     def clear(self) -> None: ...

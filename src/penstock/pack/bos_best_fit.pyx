@@ -8,7 +8,7 @@ filled up, some documents at a time. Of equals the first to come is chosen.
 from libc.stdint cimport int64_t
 from libc.string cimport memmove
 
-from penstock.pack.buffer cimport (
+from penstock.pack.waiting_buffer cimport (
     NO_SLOT,
     Buffer,
     Slot,
@@ -19,10 +19,10 @@ from penstock.pack.buffer cimport (
     release,
     shortest_of,
 )
-from penstock.pack.documents cimport Pieces, pieces_in
+from penstock.pack.document_run cimport Pieces, pieces_in
 from penstock.pack.piece cimport Piece
 
-cpdef enum Outcome:
+cpdef enum PackOutcome:
     """Why packing stopped."""
     NEEDS_DOCUMENTS
     NEEDS_ROOM
@@ -36,7 +36,7 @@ cdef struct Offer:
     int64_t count
     bint is_last  # whether no more will follow
 
-cdef struct Packer:
+cdef struct BosPacker:
     int64_t columns
     int64_t buffer_size
     int64_t refill  # documents that come into the buffer at a time
@@ -57,7 +57,7 @@ cdef struct Packer:
 cdef class BosBestFit:
     """Packs into the tables `pieces` and `row_ends`, which `clear` makes free again."""
 
-    cdef Packer packer
+    cdef BosPacker packer
     cdef object tables  # kept alive: the packer points into them
 
     def __cinit__(
@@ -130,7 +130,7 @@ cdef class BosBestFit:
         these were the last.
         """
         cdef Offer offer
-        cdef Outcome outcome
+        cdef PackOutcome outcome
         offer.starts = &starts[0] if starts.shape[0] else NULL
         offer.lengths = &lengths[0] if lengths.shape[0] else NULL
         offer.first_document = first_document
@@ -160,7 +160,7 @@ cdef class BosBestFit:
         self.packer.num_pieces = self.packer.num_rows = 0
 
 
-cdef Outcome pack(Packer *packer, const Offer *offer) noexcept nogil:
+cdef PackOutcome pack(BosPacker *packer, const Offer *offer) noexcept nogil:
     """Fill rows until that needs something."""
     cdef int64_t slot, space
     while True:
@@ -181,7 +181,7 @@ cdef Outcome pack(Packer *packer, const Offer *offer) noexcept nogil:
             end_row(packer)
 
 
-cdef bint fill_buffer(Packer *packer, const Offer *offer) noexcept nogil:
+cdef bint fill_buffer(BosPacker *packer, const Offer *offer) noexcept nogil:
     """Have enough documents to choose from, or all; False if more are needed for that."""
     cdef int64_t k = packer.num_documents - offer.first_document, stop
     cdef Slot document = Slot(0, 0, 0, NO_SLOT, 0, 0, 0)
@@ -200,7 +200,7 @@ cdef bint fill_buffer(Packer *packer, const Offer *offer) noexcept nogil:
     return True
 
 
-cdef void place(Packer *packer, int64_t slot, int64_t space) noexcept nogil:
+cdef void place(BosPacker *packer, int64_t slot, int64_t space) noexcept nogil:
     """Put a document into the row in the making; what does not fit is dropped, or waits again."""
     cdef Slot chosen = packer.buffer.slots[slot], rest
     cdef int64_t shown = min(chosen.length, space), more = 0
@@ -223,7 +223,7 @@ cdef void place(Packer *packer, int64_t slot, int64_t space) noexcept nogil:
     packer.open_columns += shown
 
 
-cdef void end_row(Packer *packer) noexcept nogil:
+cdef void end_row(BosPacker *packer) noexcept nogil:
     packer.num_pieces += packer.open_pieces
     packer.row_ends[packer.num_rows] = packer.num_pieces
     packer.num_rows += 1

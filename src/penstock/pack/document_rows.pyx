@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from penstock.pack.documents cimport (
-    Documents,
+from penstock.pack.document_run cimport (
+    DocumentRun,
     Pieces,
     documents_in,
     next_length,
@@ -13,7 +13,7 @@ from penstock.pack.documents cimport (
 )
 from penstock.pack.piece cimport Piece
 
-cdef struct Listing:
+cdef struct RowListing:
     int64_t width
     bint splits
     bint by_length
@@ -27,7 +27,7 @@ cdef class DocumentRows:
     go from the shortest to the longest.
     """
 
-    cdef Listing listing
+    cdef RowListing listing
 
     def __cinit__(self, const int64_t[::1] histogram, *, bint splits, bint by_length):
         """Histogram[L] pieces have length L, up to the width of rows: see `count_lengths`."""
@@ -56,7 +56,7 @@ cdef class DocumentRows:
         int64_t[:, ::1] pieces,
     ):
         """Fill in the pieces of the next documents; False if they are more than the table holds."""
-        cdef Documents documents = documents_in(offsets, first_record, first_document)
+        cdef DocumentRun documents = documents_in(offsets, first_record, first_document)
         cdef Pieces table = pieces_in(pieces)
         cdef bint fits
         with nogil:
@@ -64,7 +64,7 @@ cdef class DocumentRows:
         return fits
 
 
-cdef bint list_documents(Listing *listing, Documents documents, Pieces pieces) noexcept nogil:
+cdef bint list_documents(RowListing *listing, DocumentRun documents, Pieces pieces) noexcept nogil:
     """Place pieces one after the other, or each after those of its length; False: no room.
 
     A loop for either: one for both has too few registers, and takes a tenth longer.
@@ -82,7 +82,7 @@ cdef bint list_documents(Listing *listing, Documents documents, Pieces pieces) n
 
 
 cdef int64_t list_in_order(
-    const Listing *listing, Documents documents, Pieces pieces
+    const RowListing *listing, DocumentRun documents, Pieces pieces
 ) noexcept nogil:
     """Place pieces one after the other; return how many, or -1 if there is no room."""
     cdef int64_t width = listing.width, k, start, left, length
@@ -104,7 +104,7 @@ cdef int64_t list_in_order(
 
 
 cdef bint list_by_length(
-    const Listing *listing, Documents documents, Pieces pieces
+    const RowListing *listing, DocumentRun documents, Pieces pieces
 ) noexcept nogil:
     """Place each piece after those of its length; False if there is no room."""
     cdef int64_t width = listing.width, k, start, left, length, row

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.errors import FormatError
 from penstock.pack.best_fit import BestFit, count_lengths
-from penstock.pack.bos_best_fit import BosBestFit, Outcome
+from penstock.pack.bos_best_fit import BosBestFit, PackOutcome
 from penstock.pack.document_rows import DocumentRows
 from penstock.read.documents import DocumentChunk, document_chunks
 
@@ -208,8 +208,8 @@ def _bos_best_fit(
         packer.clear()
 
     def pack(is_last: bool) -> None:
-        outcome = Outcome.NEEDS_ROOM
-        while outcome == Outcome.NEEDS_ROOM:
+        outcome = PackOutcome.NEEDS_ROOM
+        while outcome == PackOutcome.NEEDS_ROOM:
             outcome = packer.pack(starts, lengths, first_document, is_last)
             hand_over()
 

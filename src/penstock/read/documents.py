@@ -9,9 +9,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
+from penstock.formats.document_tables import is_table, make_table, num_entries, table_checksum
 from penstock.formats.files import open_regular
 from penstock.formats.shard import DOCUMENTS, OFFSET, Shard, StoredFile
-from penstock.formats.tables import is_table, make_table, num_entries, table_checksum
 
 _CHUNK = 1 << 20
 

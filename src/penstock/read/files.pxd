@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.machine.checks cimport is_set
-from penstock.machine.threads cimport seconds_now
+from penstock.system.checks cimport is_set
+from penstock.system.threads cimport seconds_now
 
 cpdef enum FileKind:
     RECORDS
@@ -44,7 +44,7 @@ cdef struct Geometry:
     int64_t num_implied  # entries that a table of documents leaves out at its start: they are 0
     int64_t row_records  # 0, or the length of every document where there is no table
 
-cdef struct OpenFile:
+cdef struct OpenShardFile:
     int64_t shard  # or -1
     int descriptor
     char *mapping  # with mmap
@@ -62,7 +62,7 @@ cdef struct FileTable:
     const char *names
     bint use_mmap
     int64_t num_places
-    OpenFile *places
+    OpenShardFile *places
 
 # The bytes of one shard's file that hold its items.
 cdef struct FileSpan:
@@ -77,7 +77,7 @@ cdef struct Turn:
     const int *stop  # set by another thread
 
 # Items of one shard that lie end to end in its file.
-cdef struct Run:
+cdef struct ItemRun:
     int64_t offset  # in bytes
     int64_t count
 
@@ -99,19 +99,19 @@ cdef object describe_fault(const Fault *fault)
 cdef bint set_fault(
     Fault *fault, FaultCode code, FileKind kind, int64_t shard, int64_t offset, int64_t detail
 ) noexcept nogil
-cdef OpenFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil
+cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil
 cdef bint read_exactly(
-    const FileTable *files, const OpenFile *file, char *target, Run bytes_, Fault *fault
+    const FileTable *files, const OpenShardFile *file, char *target, ItemRun bytes_, Fault *fault
 ) noexcept nogil
 cdef bint read_items(
-    FileTable *files, int64_t shard, Run items, char *target, Fault *fault
+    FileTable *files, int64_t shard, ItemRun items, char *target, Fault *fault
 ) noexcept nogil
 cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil
 cdef void announce_items(
     FileTable *files, int64_t start, int64_t length, Fault *fault
 ) noexcept nogil
 cdef int64_t cache_bytes(
-    const FileTable *files, int64_t shard, Run bytes_, const Turn *turn
+    const FileTable *files, int64_t shard, ItemRun bytes_, const Turn *turn
 ) noexcept nogil
 cdef bint is_cached(FileTable *files, int64_t start, Fault *fault) noexcept nogil
 
@@ -136,14 +136,14 @@ cdef inline int64_t find_shard(const FileTable *files, int64_t item) noexcept no
     return low
 
 
-cdef inline Run find_run(const FileTable *files, int64_t shard, int64_t item) noexcept nogil:
+cdef inline ItemRun find_run(const FileTable *files, int64_t shard, int64_t item) noexcept nogil:
     """Where an item of a shard lies in its file, and how many lie end to end from there on."""
     cdef const Geometry *geometry = &files.geometry[shard]
     cdef int64_t left = num_items(files, shard) - item, block, within
     if geometry.block_items == 0:
-        return Run(geometry.first_byte + item * files.item_bytes, left)
+        return ItemRun(geometry.first_byte + item * files.item_bytes, left)
     block, within = item // geometry.block_items, item % geometry.block_items
-    return Run(
+    return ItemRun(
         geometry.first_byte + block * geometry.block_bytes + within * files.item_bytes,
         min(left, geometry.block_items - within),
     )

@@ -1,7 +1,7 @@
 """Opening files, and reading what lies in them, outside the GIL.
 
 A kernel cannot raise: it leaves what went wrong in a `Fault`, and the caller asks
-`penstock.read.local` for the error with the file's name in it.
+`penstock.read.local_reader` for the error with the file's name in it.
 """
 
 from collections import namedtuple
@@ -17,8 +17,8 @@ from posix.fcntl cimport O_CLOEXEC, O_NONBLOCK, O_RDONLY, O_WRONLY, open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 from posix.unistd cimport SEEK_END, close, lseek, pread
 
-from penstock.machine.checks cimport check
-from penstock.machine.memory_access cimport prefetch
+from penstock.system.checks cimport check
+from penstock.system.memory_access cimport prefetch
 
 cdef extern from "page_cache.h" nogil:
     void expect_random_reads "penstock_expect_random_reads"(int descriptor)
@@ -94,7 +94,7 @@ cdef class Files:
             self.table.geometry = &shards.geometry[0]
         self.table.names = shards.names
         self.table.use_mmap = use_mmap
-        self.table.places = <OpenFile *>calloc(num_places, sizeof(OpenFile))
+        self.table.places = <OpenShardFile *>calloc(num_places, sizeof(OpenShardFile))
         if not self.table.places:
             raise MemoryError
         self.table.num_places = num_places
@@ -132,7 +132,7 @@ cdef bint set_fault(
     return False
 
 
-cdef void close_place(FileTable *files, OpenFile *file) noexcept nogil:
+cdef void close_place(FileTable *files, OpenShardFile *file) noexcept nogil:
     """Close the file at a place, if there is one."""
     if file.shard >= 0:
         if files.use_mmap:
@@ -162,10 +162,10 @@ cdef int open_path(FileTable *files, int64_t shard) noexcept nogil:
     return descriptor
 
 
-cdef OpenFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil:
+cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil:
     """Find or open a shard; NULL, and a fault, if that fails."""
     check(0 <= shard < files.num_shards)
-    cdef OpenFile *file = &files.places[shard % files.num_places]
+    cdef OpenShardFile *file = &files.places[shard % files.num_places]
     cdef int64_t size_bytes
     if file.shard == shard:
         return file
@@ -192,7 +192,7 @@ cdef OpenFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcep
 
 
 cdef bint read_exactly(
-    const FileTable *files, const OpenFile *file, char *target, Run bytes_, Fault *fault
+    const FileTable *files, const OpenShardFile *file, char *target, ItemRun bytes_, Fault *fault
 ) noexcept nogil:
     """Read a run of bytes, however many calls the system wants for it.
 
@@ -217,14 +217,14 @@ cdef bint read_exactly(
 
 
 cdef bint read_items(
-    FileTable *files, int64_t shard, Run items, char *target, Fault *fault
+    FileTable *files, int64_t shard, ItemRun items, char *target, Fault *fault
 ) noexcept nogil:
     """Read items of one shard, which has no blocks, as they are stored.
 
     The offset of `items` counts items here.
     """
-    cdef OpenFile *file = open_shard(files, shard, fault)
-    cdef Run bytes_ = Run(
+    cdef OpenShardFile *file = open_shard(files, shard, fault)
+    cdef ItemRun bytes_ = ItemRun(
         files.geometry[shard].first_byte + items.offset * files.item_bytes,
         items.count * files.item_bytes,
     )
@@ -241,7 +241,7 @@ cdef bint read_items(
 cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil:
     """Bring the first bytes of mapped items towards the processor."""
     cdef int64_t shard = find_shard(files, start)
-    cdef OpenFile *file = &files.places[shard % files.num_places]
+    cdef OpenShardFile *file = &files.places[shard % files.num_places]
     cdef const char *items
     cdef int line
     if file.shard == shard:
@@ -255,8 +255,8 @@ cdef void announce_items(
 ) noexcept nogil:
     """Ask the system to fetch items that will be read later."""
     cdef int64_t shard
-    cdef OpenFile *file
-    cdef Run run
+    cdef OpenShardFile *file
+    cdef ItemRun run
     while length > 0:
         shard = find_shard(files, start)
         file = open_shard(files, shard, fault)
@@ -270,7 +270,7 @@ cdef void announce_items(
 
 
 cdef int64_t cache_bytes(
-    const FileTable *files, int64_t shard, Run bytes_, const Turn *turn
+    const FileTable *files, int64_t shard, ItemRun bytes_, const Turn *turn
 ) noexcept nogil:
     """Bring bytes of a shard's file into the page cache; returns how many, or -1 if that fails.
 
@@ -300,8 +300,8 @@ cdef int64_t cache_bytes(
 cdef bint is_cached(FileTable *files, int64_t start, Fault *fault) noexcept nogil:
     """Whether the first byte of an item can be read without waiting for the disk."""
     cdef int64_t shard = find_shard(files, start)
-    cdef OpenFile *file = open_shard(files, shard, fault)
+    cdef OpenShardFile *file = open_shard(files, shard, fault)
     if not file:
         return True
-    cdef Run run = find_run(files, shard, start - files.first_item[shard])
+    cdef ItemRun run = find_run(files, shard, start - files.first_item[shard])
     return is_byte_cached(file.descriptor, run.offset)

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
-from penstock.machine.memory_access cimport (
+from penstock.system.memory_access cimport (
     load_u16,
     load_u32,
     load_u64,

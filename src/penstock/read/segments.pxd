@@ -13,7 +13,7 @@ cdef struct Segment:
     int64_t document  # or -1
 
 # An output of the batch that shows a field of the records.
-cdef struct Output:
+cdef struct OutputParams:
     int64_t within  # where the field lies in the record
     int64_t field_bytes  # of the whole field
     int64_t size_in  # of its numbers; 0: the output is only masked
@@ -28,24 +28,24 @@ cdef struct Output:
 
 cdef struct Outputs:
     Py_ssize_t count
-    const Output *items  # of tokens: the first is input_ids, the second labels
+    const OutputParams *items  # of tokens: the first is input_ids, the second labels
 
 # An output that is computed from the segments of a row.
-cdef struct Derived:
+cdef struct DerivedParams:
     int64_t start  # of its array in the memory of the batch, or -1 if it is not wanted
     int64_t size  # of its numbers
     int64_t max_entries  # of cu_seqlens, for one row
 
 # Where the outputs go in the memory of a batch.
-cdef struct Layout:
+cdef struct LayoutParams:
     int64_t scratch_records  # how many stored records the scratch memory holds
     Outputs outputs
     Outputs apart  # those that show, or are masked by, the field in files of its own
-    Derived position_ids
-    Derived document_ids
-    Derived attention_mask
-    Derived cu_seqlens
-    Derived metadata_ids
+    DerivedParams position_ids
+    DerivedParams document_ids
+    DerivedParams attention_mask
+    DerivedParams cu_seqlens
+    DerivedParams metadata_ids
 
 # A row of a batch in memory.
 cdef struct BatchRow:
@@ -54,7 +54,7 @@ cdef struct BatchRow:
     int64_t row
 
 # Files of one kind, the outputs that show their records, and what reading takes.
-cdef struct Reading:
+cdef struct RecordReading:
     FileTable *files
     const Outputs *outputs
     char *scratch
@@ -63,7 +63,7 @@ cdef struct Reading:
 
 
 # What is said about a batch, at the start of its memory; the rows' lengths come after it.
-cdef struct Counts:
+cdef struct BatchCounts:
     int64_t num_tokens  # columns that hold records, in all rows together
     int64_t width  # of the rows
     int64_t num_boundaries  # entries of cu_seqlens
@@ -71,12 +71,12 @@ cdef struct Counts:
 
 
 cdef class LayoutTable:
-    cdef Layout layout
+    cdef LayoutParams layout
     cdef readonly int64_t num_bytes
     cdef readonly int64_t rows
     cdef readonly int64_t width
-    cdef const Output[::1] outputs
-    cdef const Output[::1] apart
+    cdef const OutputParams[::1] outputs
+    cdef const OutputParams[::1] apart
     cdef int check_places(self, dict derived) except -1
 
 
@@ -90,7 +90,7 @@ cdef void unpack(
 ) noexcept nogil
 cdef void fill_rest(const Outputs *outputs, const BatchRow *row, int64_t column) noexcept nogil
 cdef bint fill_segments(
-    const Reading *reading,
+    const RecordReading *reading,
     const Segment *segments,
     int64_t num_segments,
     char *batch,
@@ -99,7 +99,7 @@ cdef bint fill_segments(
 
 
 cdef inline char *place_of(
-    const Output *output, const BatchRow *row, int64_t column
+    const OutputParams *output, const BatchRow *row, int64_t column
 ) noexcept nogil:
     """Where a column of a row lies in an output."""
     cdef int64_t element = row.row * row.width + column - output.first_column

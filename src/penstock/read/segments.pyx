@@ -5,13 +5,13 @@ import numpy as np
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
-from penstock.machine.checks cimport check
+from penstock.system.checks cimport check
 from penstock.read.files cimport (
     FINE,
     SHORT_READ,
     Files,
-    OpenFile,
-    Run,
+    OpenShardFile,
+    ItemRun,
     describe_fault,
     find_run,
     find_shard,
@@ -51,8 +51,8 @@ cdef class LayoutTable:
 
     def __cinit__(
         self,
-        const Output[::1] outputs,
-        const Output[::1] apart,
+        const OutputParams[::1] outputs,
+        const OutputParams[::1] apart,
         dict derived,
         *,
         int64_t scratch_records,
@@ -64,7 +64,7 @@ cdef class LayoutTable:
         self.num_bytes, self.rows, self.width = num_bytes, rows, width
         if rows < 0 or width < 0 or scratch_records < 1:
             raise ValueError("sizes are not negative, and records are read at least one at a time")
-        cdef Layout *layout = &self.layout
+        cdef LayoutParams *layout = &self.layout
         layout.scratch_records = scratch_records
         layout.outputs = _outputs(outputs)
         layout.apart = _outputs(apart)
@@ -80,7 +80,7 @@ cdef class LayoutTable:
         cdef Py_ssize_t k
         cdef object rows = self.rows, cells, start, num_bytes
         cells = rows * self.width
-        places = [(0, sizeof(Counts) + 8 * rows)]
+        places = [(0, sizeof(BatchCounts) + 8 * rows)]
         for k in range(self.outputs.shape[0]):
             places.append((self.outputs[k].start, cells * self.outputs[k].column_bytes))
         for k in range(self.apart.shape[0]):
@@ -94,7 +94,7 @@ cdef class LayoutTable:
         return 0
 
 
-cdef Outputs _outputs(const Output[::1] outputs) except *:
+cdef Outputs _outputs(const OutputParams[::1] outputs) except *:
     cdef Outputs table = Outputs(outputs.shape[0], NULL)
     cdef Py_ssize_t k
     for k in range(outputs.shape[0]):
@@ -105,10 +105,10 @@ cdef Outputs _outputs(const Output[::1] outputs) except *:
     return table
 
 
-cdef Derived _derived(dict derived, str name) except *:
+cdef DerivedParams _derived(dict derived, str name) except *:
     """What is said of a derived output: where it starts, its numbers' bytes, its most entries."""
     start, size, max_entries = derived.get(name, (-1, 0, 0))
-    return Derived(start, size, max_entries)
+    return DerivedParams(start, size, max_entries)
 
 
 def read_segments(
@@ -120,7 +120,7 @@ def read_segments(
 ):
     """Read segments into the memory of a batch; returns the fault, or None."""
     cdef Fault fault
-    cdef Reading reading
+    cdef RecordReading reading
     cdef bint done
     if memory.shape[0] < layout.num_bytes or scratch.shape[0] == 0:
         raise ValueError("the memory is too small for the batch")
@@ -129,7 +129,7 @@ def read_segments(
     _check_segments(segments, layout, files)
     if segments.shape[0] == 0:
         return None
-    reading = Reading(
+    reading = RecordReading(
         &files.table,
         &layout.layout.outputs,
         <char *>&scratch[0],
@@ -164,13 +164,17 @@ cdef int _check_segments(const Segment[::1] segments, LayoutTable layout, Files 
     return 0
 
 
-cdef inline bint is_one_number(const Output *output) noexcept nogil:
+cdef inline bint is_one_number(const OutputParams *output) noexcept nogil:
     """Whether a field is one number of a size that integers have, not several or a string."""
     return output.field_bytes == output.size_in and output.size_in in (1, 2, 4, 8)
 
 
 cdef void show(
-    const Output *output, const char *records, int64_t record_bytes, char *target, int64_t count
+    const OutputParams *output,
+    const char *records,
+    int64_t record_bytes,
+    char *target,
+    int64_t count,
 ) noexcept nogil:
     """Show one field of stored records, from `target` on."""
     cdef const char *source = records + output.within
@@ -199,7 +203,7 @@ cdef void unpack(
     int64_t count,
 ) noexcept nogil:
     """Spread `count` stored records, from `column` of a row on, over the outputs of a batch."""
-    cdef const Output *output
+    cdef const OutputParams *output
     cdef int64_t first, num
     cdef Py_ssize_t k
     for k in range(outputs.count):
@@ -218,7 +222,7 @@ cdef void unpack(
 
 cdef void fill_rest(const Outputs *outputs, const BatchRow *row, int64_t column) noexcept nogil:
     """Fill the columns of a row from `column` on, where there are no records."""
-    cdef const Output *output
+    cdef const OutputParams *output
     cdef int64_t first, count
     cdef char *target
     cdef Py_ssize_t k
@@ -235,13 +239,15 @@ cdef void fill_rest(const Outputs *outputs, const BatchRow *row, int64_t column)
             memset(target, 0, count * output.column_bytes)
 
 
-cdef bint read_run(const Reading *reading, const Segment *run, const BatchRow *row) noexcept nogil:
+cdef bint read_run(
+    const RecordReading *reading, const Segment *run, const BatchRow *row
+) noexcept nogil:
     """Read consecutive records into a row of the batch."""
     cdef FileTable *files = reading.files
     cdef int64_t column = run.column, start = run.start, left = run.length, shard
     cdef const char *records
-    cdef OpenFile *file
-    cdef Run stored
+    cdef OpenShardFile *file
+    cdef ItemRun stored
     while left > 0:
         shard = find_shard(files, start)
         file = open_shard(files, shard, reading.fault)
@@ -263,7 +269,7 @@ cdef bint read_run(const Reading *reading, const Segment *run, const BatchRow *r
                 files,
                 file,
                 reading.scratch,
-                Run(stored.offset, stored.count * files.item_bytes),
+                ItemRun(stored.offset, stored.count * files.item_bytes),
                 reading.fault,
             ):
                 return False
@@ -275,7 +281,7 @@ cdef bint read_run(const Reading *reading, const Segment *run, const BatchRow *r
 
 
 cdef bint fill_segments(
-    const Reading *reading,
+    const RecordReading *reading,
     const Segment *segments,
     int64_t num_segments,
     char *batch,

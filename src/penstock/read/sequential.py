@@ -16,7 +16,7 @@ from penstock.errors import FormatError
 from penstock.formats.files import open_regular
 from penstock.formats.shard import STREAM
 from penstock.read.files import FileKind
-from penstock.read.local import LocalReader
+from penstock.read.local_reader import LocalReader
 
 # Fits the processor's cache: what is then hashed and written need not come from memory again.
 _CHUNK_BYTES = 1 << 20

@@ -23,15 +23,15 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.checksums import CHECKSUMS, read_companion, write_companion
 from penstock.formats.files import MOST
 from penstock.formats.shard import TOKEN
-from penstock.machine.processors import num_processors
+from penstock.system.processors import num_processors
 from penstock.text.batch import TextBatch
-from penstock.text.prepare.plan import relax_source, source_differences
-from penstock.text.prepare.statistics import MOST_PLACES, Statistics, no_documents
 from penstock.text.sources import BadRow, Paths, Slice, Source
 from penstock.text.sources.rows import too_long
 from penstock.text.text_shards import SHARDS, TextShard
+from penstock.text.tokenize.plan import relax_source, source_differences
+from penstock.text.tokenize.statistics import MOST_PLACES, Statistics, no_documents
 from penstock.text.tokenizers.byte_level import ByteTokenizer
-from penstock.write.job import Job, OpenNew, WriteShard
+from penstock.write.shard_job import OpenNew, ShardJob, WriteShard
 
 To = Literal["parquet", "jsonl", "text"]
 Document = tuple[bytes, dict[str, Any]]
@@ -109,13 +109,13 @@ def repack(
     source.warn_of_missing_keys()
     directory = Path(out).absolute()
     wanted = {"to": to, "shard_chars": shard_chars, "shuffle": seed, "source": source.identity()}
-    job = Job(directory, wanted, _differences, command="repack")
+    job = ShardJob(directory, wanted, _differences, command="repack")
 
     def advance(num_bytes: int) -> None:
         job.check()
         progress(num_bytes)
 
-    work = _Work(
+    work = _RepackWork(
         source=source, to=to, shard_chars=shard_chars, allow_empty=allow_empty, advance=advance
     )
     with job.begin() as done:
@@ -159,9 +159,9 @@ def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
 
 def _remove_unshuffled(unshuffled: Path) -> None:
     """Remove the dataset of bytes; the report first, without which it counts as not there."""
-    from penstock.text.prepare.place import Place
+    from penstock.text.tokenize.job_directory import JobDirectory
 
-    Place(unshuffled).report.unlink(missing_ok=True)
+    JobDirectory(unshuffled).report.unlink(missing_ok=True)
     shutil.rmtree(unshuffled, ignore_errors=True)
 
 
@@ -201,7 +201,7 @@ def _report(counts: list[Path], skipped: Statistics) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Work:
+class _RepackWork:
     """What becomes a shard, and how."""
 
     source: Source
@@ -227,11 +227,11 @@ class _Work:
     ) -> tuple[Mapping[str, WriteShard], Statistics]:
         """A shard of each stretch of a random order, and the rows that were left out before."""
         from penstock.opening import open
-        from penstock.text.prepare.job import tokenize
-        from penstock.text.prepare.place import Place
-        from penstock.text.prepare.report import TokenizeReport
+        from penstock.text.tokenize.job import tokenize
+        from penstock.text.tokenize.job_directory import JobDirectory
+        from penstock.text.tokenize.report import TokenizeReport
 
-        place = Place(unshuffled)
+        place = JobDirectory(unshuffled)
         if place.plan.exists() or not place.report.exists():
             if not place.plan.exists():  # a run was killed that had begun to remove it
                 shutil.rmtree(unshuffled, ignore_errors=True)
@@ -260,7 +260,7 @@ class _Work:
 
         def write(open_new: OpenNew) -> None:
             counts = Statistics()
-            shards = _Shards(self, most_chars, open_new)
+            shards = _RepackedShards(self, most_chars, open_new)
             try:
                 for text, metadata in documents(*where, counts):
                     shards.write(text, metadata)
@@ -312,7 +312,7 @@ def _of_order(
 ) -> Iterator[Document]:
     """Documents by a random order, from the dataset of their bytes."""
     from penstock.order import make_order
-    from penstock.text.prepare.shuffle import Gather
+    from penstock.text.tokenize.shuffle_stage import Gather
 
     gather = Gather(data)
     order = make_order(True, data.num_documents, seed)
@@ -332,10 +332,10 @@ def _of_order(
                     begun.clear()
 
 
-class _Shards:
+class _RepackedShards:
     """The shards of one piece of work, one after the other."""
 
-    def __init__(self, work: _Work, most_chars: int, open_new: OpenNew) -> None:
+    def __init__(self, work: _RepackWork, most_chars: int, open_new: OpenNew) -> None:
         self.num_documents = self.num_characters = self.num_bytes = 0
         self._work, self._most_chars, self._open_new = work, most_chars, open_new
         self._shard: TextShard | None = None

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from penstock.atomic import OpenFile
+from penstock.atomic import NewFile
 from penstock.errors import FormatError
 from penstock.formats.decoded import pyarrow
 
@@ -27,7 +27,7 @@ class TextShard(Protocol):
         """Write no more: whoever opened the file removes it."""
 
 
-Open = Callable[[OpenFile, Sequence[str]], TextShard]
+Open = Callable[[NewFile, Sequence[str]], TextShard]
 """begins a shard in a file; documents have metadata of these names"""
 
 
@@ -37,11 +37,11 @@ class ParquetShard:
     What is no string is stored as JSON.
     """
 
-    def __init__(self, file: OpenFile, names: Sequence[str]) -> None:
+    def __init__(self, file: NewFile, names: Sequence[str]) -> None:
         arrow, parquet = pyarrow(), pyarrow("pyarrow.parquet")
         self._names = names
         self._schema = arrow.schema([(name, arrow.string()) for name in ("text", *names)])
-        self._sink = _Sink(file)
+        self._sink = _HashedSink(file)
         self._writer = parquet.ParquetWriter(
             arrow.PythonFile(self._sink, "w"),
             self._schema,
@@ -85,7 +85,7 @@ class ParquetShard:
 class _CompressedLines:
     """Lines under zstd, in frames that can be read on their own."""
 
-    def __init__(self, file: OpenFile, names: Sequence[str]) -> None:
+    def __init__(self, file: NewFile, names: Sequence[str]) -> None:
         self._file, self._lines = file, bytearray()
         self._codec = pyarrow().Codec("zstd", compression_level=_LEVEL)
 
@@ -135,12 +135,12 @@ SHARDS: dict[str, tuple[str, Open]] = {
 }
 
 
-class _Sink:
-    """An `OpenFile` as pyarrow wants files."""
+class _HashedSink:
+    """An `NewFile` as pyarrow wants files."""
 
     closed = False
 
-    def __init__(self, file: OpenFile) -> None:
+    def __init__(self, file: NewFile) -> None:
         self._file, self._size_bytes = file, 0
         self.is_open = True
 

@@ -6,5 +6,5 @@
 
 A view knows nothing of files. `windows` are rows of equal length cut from the stream without regard
 to documents; `packed` has those that were planned from the lengths of documents, one document a row
-or several. What they have in common is in `view`; `reading` reads their samples as one thread does.
+or several. What they have in common is in `view`; `penstock.batches` reads their samples.
 """

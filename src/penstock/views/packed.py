@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer, one_of
+from penstock.batches.batch_filling import ViewKind, ViewState
+from penstock.batches.layout import check_extras
 from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
-from penstock.pack.rows import Rows, find_rows
-from penstock.read.layout import check_extras
+from penstock.pack.rows_file import PlannedRows, find_rows
 from penstock.reprs import counted
-from penstock.views.batches import ViewKind, ViewState
 from penstock.views.view import View
 
 Overflow = Literal["truncate", "split"]
@@ -62,7 +62,7 @@ class _StoredRows(View):
         return f"of {self.seq_len:,} tokens ({self.recipe.policy}): {samples}"
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> PlannedRows:
         """The rows; the first use of a recipe on a dataset makes and stores them."""
         return find_rows(self.dataset, self.recipe)
 

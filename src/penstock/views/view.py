@@ -10,25 +10,25 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
-from penstock.errors import UsageError
-from penstock.formats.masks import LOSS_MASK
-from penstock.formats.shard import METADATA_ID, TOKEN
-from penstock.machine.checksums import CheckedBlocks
-from penstock.metadata.spans import check_decoder
-from penstock.read.layout import (
+from penstock.batches.batch_filling import ViewKind, ViewState
+from penstock.batches.layout import (
     IGNORED,
     BatchLayout,
-    Derived,
+    DerivedOutput,
     Extra,
     Output,
     check_extras,
     derived_outputs,
     label_dtype,
 )
+from penstock.batches.sample_reader import SampleReader
+from penstock.errors import UsageError
+from penstock.formats.masks import LOSS_MASK
+from penstock.formats.shard import METADATA_ID, TOKEN
+from penstock.metadata.spans import check_decoder
 from penstock.reprs import counted, one_line
 from penstock.suggestions import did_you_mean
-from penstock.views.batches import ViewKind, ViewState
-from penstock.views.reading import SampleReader
+from penstock.system.checksums import CheckedBlocks
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
@@ -224,7 +224,7 @@ class View(Sequence[Batch]):
         """The tokens' own type, or the next that also holds the ignored label."""
         return label_dtype(tokens) if self._pads or self.mask_ends or self.loss_mask else tokens
 
-    def _derived(self) -> tuple[Derived, ...]:
+    def _derived(self) -> tuple[DerivedOutput, ...]:
         return derived_outputs(self.extras, self.max_segments + self._pads)
 
     def __getitem__(self, index: Any) -> Any:

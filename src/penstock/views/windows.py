@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from penstock.arguments import integer
+from penstock.batches.batch_filling import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
-from penstock.views.batches import ViewKind, ViewState
 from penstock.views.view import View
 
 

@@ -32,12 +32,12 @@ ctypedef fused Stored:
     uint32_t
     uint64_t
 
-cdef struct Run:
+cdef struct IntegerRun:
     const char *first  # integers side by side
     int64_t count
 
 # Where integers go, and which of them may.
-cdef struct Target:
+cdef struct IntegerTarget:
     char *first
     int64_t size  # bytes of each: 1, 2, 4 or 8
     int64_t lowest
@@ -53,7 +53,7 @@ cdef class Collected:
     share an object.
     """
 
-    cdef Target target  # its `first` is that of all the documents
+    cdef IntegerTarget target  # its `first` is that of all the documents
     cdef object records
     cdef object lengths
     cdef uint8_t[::1] bytes_of_records  # memory of `records`
@@ -77,7 +77,7 @@ cdef class Collected:
             lowest, limit = integer_range(fields[_TOKEN], vocab_size)
             self.max_records = len(self.records)
             self.bytes_of_records = self.records.view(np.uint8)
-            self.target = Target(
+            self.target = IntegerTarget(
                 <char *>&self.bytes_of_records[0], fields.itemsize, lowest, min(limit, 1 << 63) - 1
             )
 
@@ -118,7 +118,7 @@ cdef class Collected:
 
     cdef int64_t add_list(self, list numbers):
         """Copy the ints of a list behind the records; -1 if it is left to the caller."""
-        cdef Target target = self.end()
+        cdef IntegerTarget target = self.end()
         cdef int64_t count = len(numbers)
         cdef int overflow = 0
         cdef long long value
@@ -136,7 +136,7 @@ cdef class Collected:
 
     cdef int64_t add_array(self, array):
         """Copy the integers of an array behind the records; -1 if it is left to the caller."""
-        cdef Target target = self.end()
+        cdef IntegerTarget target = self.end()
         cdef Py_buffer view
         cdef int64_t count
         try:
@@ -145,15 +145,15 @@ cdef class Collected:
             return -1
         count = count_of_run(&view)
         if not 0 <= count <= self.space() or not copy_array(
-            Run(<const char *>view.buf, count), view.format, &target
+            IntegerRun(<const char *>view.buf, count), view.format, &target
         ):
             count = -1
         PyBuffer_Release(&view)
         return count
 
-    cdef inline Target end(self) noexcept:
+    cdef inline IntegerTarget end(self) noexcept:
         """Where the next document goes."""
-        cdef Target target = self.target
+        cdef IntegerTarget target = self.target
         target.first += self.num_waiting_records * target.size
         return target
 
@@ -169,7 +169,7 @@ cdef int64_t count_of_run(const Py_buffer *view) noexcept nogil:
     return view.shape[0]
 
 
-cdef bint copy_array(Run run, const char *format, Target *target) noexcept nogil:
+cdef bint copy_array(IntegerRun run, const char *format, IntegerTarget *target) noexcept nogil:
     """Copy the items of a buffer; False if no loop is made for them, or one is out of range."""
     if format[0] == 0 or format[1] != 0:  # records, and numbers of the other byte order
         return False
@@ -186,7 +186,7 @@ cdef bint copy_array(Run run, const char *format, Target *target) noexcept nogil
     return False
 
 
-cdef bint copy_given(Run run, Target *target, Given type_) noexcept nogil:
+cdef bint copy_given(IntegerRun run, IntegerTarget *target, Given type_) noexcept nogil:
     """Copy integers of one type."""
     if target.size == 2:
         return copy_run(run, target, type_, <uint16_t>0)
@@ -197,7 +197,9 @@ cdef bint copy_given(Run run, Target *target, Given type_) noexcept nogil:
     return copy_run(run, target, type_, <uint8_t>0)
 
 
-cdef inline bint copy_run(Run run, Target *target, Given low, Stored stored) noexcept nogil:
+cdef inline bint copy_run(
+    IntegerRun run, IntegerTarget *target, Given low, Stored stored
+) noexcept nogil:
     """Copy integers of one type to another; False if one is out of range.
 
     Compilers vectorize the smallest and the largest, but not a comparison of each with two bounds.

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock.arguments import integer
-from penstock.atomic import OpenFile, hold_lock, sync_directory
+from penstock.atomic import NewFile, hold_lock, sync_directory
 from penstock.errors import DatasetExistsError, UsageError
 from penstock.formats.checksums import CHECKSUMS, finish_files
 from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
@@ -68,7 +68,7 @@ def write_batch_file(
     order = np.argsort(shape.new_keys().random_raw(len(records)), kind="stable")
     with (
         _workspace(output_path, as_directory=False) as directory,
-        _Output(directory, shape, len(records), Path(output_path).name, None) as output,
+        _BatchFile(directory, shape, len(records), Path(output_path).name, None) as output,
     ):
         for start in range(0, len(records), piece):
             output.write(records[order[start : start + piece]].astype(_TOKEN))
@@ -114,7 +114,7 @@ def write_batch_dataset(
     ):
         _take_in(tokens_iter, shape, sorter, progress)
         name = Path(output_path).name
-        with _Output(directory, shape, sorter.num_records, name, batches_per_file) as output:
+        with _BatchFile(directory, shape, sorter.num_records, name, batches_per_file) as output:
             for items in sorter.in_order():
                 output.write(items["tokens"])
     if sorter.num_records != expected:
@@ -201,7 +201,7 @@ def _check_range(records: NDArray[Any], first: int) -> None:
         )
 
 
-class _Output:
+class _BatchFile:
     """Rows to batches, and batches to one file, or to several and their list."""
 
     def __init__(
@@ -223,7 +223,7 @@ class _Output:
         self._name, self._batches_per_file = name, batches_per_file
         whole = self._header(1)
         self._padding = bytes(whole.padded_batch_bytes - whole.batch_bytes)
-        self._file: OpenFile | None = None
+        self._file: NewFile | None = None
         self._rows_left_in_batch = shape.batch_size
         self._batches_left_in_file = 0
         self._batches_left = self.num_batches
@@ -259,7 +259,7 @@ class _Output:
         shape = self._shape
         return Header(shape.batch_size, shape.seq_len, num_batches, shape.seed, self._num_records)
 
-    def _open_file(self) -> OpenFile:
+    def _open_file(self) -> NewFile:
         if self._file is None:
             path = self._finished
             if self._batches_per_file is not None:
@@ -268,11 +268,11 @@ class _Output:
                 path /= self._name
             num_batches = min(self._batches_left, self._batches_per_file or self._batches_left)
             self._batches_left_in_file = num_batches
-            self._file = OpenFile(path)
+            self._file = NewFile(path)
             self._file.write(self._header(num_batches).pack())
         return self._file
 
-    def _end_batch(self, file: OpenFile) -> None:
+    def _end_batch(self, file: NewFile) -> None:
         file.write(self._padding)
         self._rows_left_in_batch = self._shape.batch_size
         self._batches_left -= 1

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from penstock.errors import UsageError
 from penstock.formats.shard import NO_METADATA
 
-Encoder = Callable[[Any], bytes]
+MetadataEncoder = Callable[[Any], bytes]
 Span = tuple[int, int, Any]
 
 
@@ -74,7 +74,7 @@ class Attached:
             f"overlaps the one before, or leaves the document's {length:,} records"
         )
 
-    def encode(self, encoder: Encoder) -> list[bytes]:
+    def encode(self, encoder: MetadataEncoder) -> list[bytes]:
         """The metadata as bytes."""
         blobs = [encoder(value) for value in self.values]
         for number, blob in enumerate(blobs):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.atomic import OpenFile, sync_directory
+from penstock.atomic import NewFile, sync_directory
 from penstock.formats.checksums import CHECKSUMS, finish_files
 from penstock.formats.shard import DOCUMENTS, INDEX, METADATA, OFFSET, STREAM, Shard, StoredFile
 
@@ -21,10 +21,10 @@ class OpenShard:
         self.num_spans = 0
         self._directory, self._name = directory, name
         self._metadata_bytes = 0
-        self._files: dict[str, OpenFile] = {}
+        self._files: dict[str, NewFile] = {}
         try:
             for suffix in SUFFIXES if with_metadata else SUFFIXES[:2]:
-                self._files[suffix] = OpenFile(directory / f"{name}{suffix}")
+                self._files[suffix] = NewFile(directory / f"{name}{suffix}")
                 if suffix in (DOCUMENTS, INDEX):
                     self._files[suffix].write(bytes(8))
         except BaseException:

@@ -12,19 +12,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.atomic import OpenFile
+from penstock.atomic import NewFile
 from penstock.errors import UsageError
 from penstock.formats import datatrove, llmchnk, megatron
 from penstock.formats.flat import LLMC
 from penstock.formats.llmbatch import Header
 from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN
-from penstock.write.job import OpenNew
+from penstock.write.shard_job import OpenNew
 
 Ends = NDArray[np.int64]
 
 
-class Documents(Protocol):
+class DocumentsToWrite(Protocol):
     """Documents that lie end to end, as a writer sees them."""
 
     @property
@@ -54,7 +54,7 @@ class Documents(Protocol):
 class Target:
     """A format that can be written."""
 
-    write: Callable[[Documents, OpenNew], None]
+    write: Callable[[DocumentsToWrite, OpenNew], None]
     token_types: tuple[str, ...]
     """which types of tokens it can hold; nothing stands for any"""
     holds_documents: bool = True
@@ -62,7 +62,7 @@ class Target:
     holds_fields: bool = False
 
 
-def write_stream(documents: Documents, open_new: OpenNew) -> None:
+def write_stream(documents: DocumentsToWrite, open_new: OpenNew) -> None:
     """Our own shard."""
     table, stream = open_new(DOCUMENTS), open_new(STREAM)
     table.write(bytes(OFFSET.itemsize))
@@ -72,7 +72,7 @@ def write_stream(documents: Documents, open_new: OpenNew) -> None:
         stream.write(records)
 
 
-def write_datatrove(documents: Documents, open_new: OpenNew) -> None:
+def write_datatrove(documents: DocumentsToWrite, open_new: OpenNew) -> None:
     """`X.ds`, `X.ds.index`, `X.ds.loss` where there is a mask, and `X.ds.metadata`."""
     suffix = datatrove.SUFFIX
     tokens, index = open_new(suffix), open_new(suffix + datatrove.INDEX_SUFFIX)
@@ -90,7 +90,7 @@ def write_datatrove(documents: Documents, open_new: OpenNew) -> None:
     open_new(suffix + datatrove.TEXT_SUFFIX).write(text.encode())
 
 
-def write_megatron(documents: Documents, open_new: OpenNew) -> None:
+def write_megatron(documents: DocumentsToWrite, open_new: OpenNew) -> None:
     """`X.bin` and `X.idx`, a sequence for every document."""
     code = next(c for c, dtype in megatron.DTYPES.items() if dtype == documents.fields[TOKEN])
     size, count = documents.fields[TOKEN].itemsize, documents.num_documents
@@ -110,7 +110,7 @@ def write_megatron(documents: Documents, open_new: OpenNew) -> None:
     _write_tokens(documents, open_new(".bin"))
 
 
-def _lengths_and_starts(documents: Documents) -> Iterator[tuple[Ends, Ends]]:
+def _lengths_and_starts(documents: DocumentsToWrite) -> Iterator[tuple[Ends, Ends]]:
     last = 0
     for ends in documents.ends():
         starts = np.concatenate([[last], ends[:-1]])
@@ -118,12 +118,12 @@ def _lengths_and_starts(documents: Documents) -> Iterator[tuple[Ends, Ends]]:
         last = int(ends[-1])
 
 
-def write_flat(documents: Documents, open_new: OpenNew) -> None:
+def write_flat(documents: DocumentsToWrite, open_new: OpenNew) -> None:
     """Tokens, nothing else."""
     _write_tokens(documents, open_new(".bin"))
 
 
-def write_llmc(documents: Documents, open_new: OpenNew) -> None:
+def write_llmc(documents: DocumentsToWrite, open_new: OpenNew) -> None:
     """Tokens behind 256 int32."""
     magic, version = next((m, v) for m, (v, t) in LLMC.items() if t == documents.fields[TOKEN])
     if documents.num_records > np.iinfo(np.int32).max:
@@ -133,7 +133,7 @@ def write_llmc(documents: Documents, open_new: OpenNew) -> None:
     _write_tokens(documents, file)
 
 
-def write_llmchnk(documents: Documents, open_new: OpenNew) -> None:
+def write_llmchnk(documents: DocumentsToWrite, open_new: OpenNew) -> None:
     """A header, where records start, and their tokens."""
     code = llmchnk.DTYPES.index(documents.fields[TOKEN])
     counts = documents.num_documents, documents.num_records
@@ -148,7 +148,7 @@ def write_llmchnk(documents: Documents, open_new: OpenNew) -> None:
 def llmbatch_target(batch_size: int, seq_len: int) -> Target:
     """Rows of `seq_len` tokens, in batches, in the order in which they come."""
 
-    def write(documents: Documents, open_new: OpenNew) -> None:
+    def write(documents: DocumentsToWrite, open_new: OpenNew) -> None:
         num_rows = documents.num_records // seq_len
         header = Header(batch_size, seq_len, num_rows // batch_size, 0, num_rows)
         file = open_new(".batch")
@@ -174,7 +174,7 @@ def llmbatch_target(batch_size: int, seq_len: int) -> Target:
     return Target(write, ("<u4",), holds_documents=False)
 
 
-def _write_tokens(documents: Documents, file: OpenFile) -> None:
+def _write_tokens(documents: DocumentsToWrite, file: NewFile) -> None:
     for records in documents.records():
         file.write(np.ascontiguousarray(records[TOKEN]))
 

@@ -23,7 +23,7 @@ from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
 from penstock.new_directory import new_directory
 from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
-from penstock.write.metadata import Attached, Encoder, Span
+from penstock.write.metadata import Attached, MetadataEncoder, Span
 from penstock.write.records import Records, as_lengths, as_records, record_type
 from penstock.write.shard import SUFFIXES, OpenShard
 
@@ -58,7 +58,7 @@ class Writer:
         *,
         fields: DTypeLike | None = None,
         vocab_size: int | None = None,
-        metadata: Encoder | None = None,
+        metadata: MetadataEncoder | None = None,
         part: int | None = None,
         shard_bytes: int = 1 << 30,
         tokenizer: Mapping[str, str] | None = None,

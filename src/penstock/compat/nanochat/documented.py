@@ -12,7 +12,7 @@ from penstock.compat.nanochat.states import STATE_KEY
 from penstock.errors import MissingDataError, StateError, UsageError
 from penstock.load.ranks import find_rank
 from penstock.text.live.packing import Packing
-from penstock.text.sources.listing import Kind, kind_of
+from penstock.text.sources.listing import SourceKind, kind_of
 
 _COUNTS = ("shard_idx", "byte_offset", "tokens_consumed")
 
@@ -83,7 +83,7 @@ def _source(data_shards: Shards) -> CountingSource:
     return source
 
 
-def _kind(shards: Sequence[str | os.PathLike[str]]) -> Kind:
+def _kind(shards: Sequence[str | os.PathLike[str]]) -> SourceKind:
     """What the shards are; a name such as shard_000.zst says only that it is compressed."""
     kinds = {kind_of(os.fspath(shard)) or "text" for shard in shards}
     if len(kinds) > 1:

@@ -8,9 +8,9 @@ import numpy as np
 
 from penstock.errors import UsageError
 from penstock.text.batch import TextBatch
-from penstock.text.live.loader import Reached, TextLoader
-from penstock.text.live.reading import Place
-from penstock.text.live.state import LaneState
+from penstock.text.live.lane_state import LaneState
+from penstock.text.live.lane_text import LanePosition
+from penstock.text.live.loader import LoaderPosition, TextLoader
 from penstock.text.sources import BadRow, Slice, Source
 
 
@@ -38,7 +38,7 @@ class RowGroupLoader(TextLoader):
         end = self.lanes.first_ordinal(lane, epoch)
         while ordinal < end and self._file_and_group(lane, ordinal) < (pq_idx, next_group):
             ordinal += 1
-        self._reached = Reached(0, 0, {lane: LaneState(place=Place(ordinal=ordinal))})
+        self._reached = LoaderPosition(0, 0, {lane: LaneState(place=LanePosition(ordinal=ordinal))})
 
     def _file_and_group(self, lane: int, ordinal: int) -> tuple[int, int]:
         block = self._blocks[self.lanes.block_at(lane, ordinal)[1]]
@@ -96,7 +96,7 @@ class FileLoader(TextLoader):
             with_text = {self._blocks[int(first)].files[0] for first in firsts}
             empty = next(file for file in source.files if file not in with_text)
             raise UsageError(f"{empty}: has no text, so no rank can be given it; leave it out")
-        self._restored: tuple[Place, tuple[int, int]] | None = None
+        self._restored: tuple[LanePosition, tuple[int, int]] | None = None
         self._counted_to = -1, 0
         """a block, and the bytes of the blocks before it in its file"""
 
@@ -113,7 +113,7 @@ class FileLoader(TextLoader):
             self._counted_to = block, self._bytes_before(block)
         return int(self._blocks.file_numbers[block]), self._counted_to[1] + block_bytes
 
-    def _find(self, place: Place) -> tuple[int, int]:
+    def _find(self, place: LanePosition) -> tuple[int, int]:
         """The block of a place, and the bytes before it there, by reading so far."""
         if self._restored is None or self._restored[0] != place:
             lane = self._lanes_at(self._reached.position, self.lanes.count)[0]

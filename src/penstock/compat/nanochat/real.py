@@ -11,7 +11,7 @@ from penstock.compat.nanochat.states import STATE_KEY, State, resume
 from penstock.errors import UsageError
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import check_output
-from penstock.machine.processors import num_processors
+from penstock.system.processors import num_processors
 from penstock.text.live.packing import Packing
 from penstock.text.sources import Source
 from penstock.text.tokenizers.adapting import adapt

@@ -1,6 +1,6 @@
 from typing import Any, Self
 
-from penstock.machine.background_thread import StopSignal
+from penstock.system.background_thread import StopSignal
 from penstock.text.live.loader import TextLoader
 
 class Handover:

@@ -3,7 +3,7 @@
 Each method is one compiled call, in which no signal handler runs but where it waits.
 """
 
-from penstock.machine.background_thread import StopSignal
+from penstock.system.background_thread import StopSignal
 
 
 cdef class Handover:

@@ -10,10 +10,11 @@ import numpy as np
 
 from penstock.arguments import integer, one_of
 from penstock.errors import PenstockError, StateError, UsageError
-from penstock.load.agreement import check_agreement
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.closable import Closable
+from penstock.load.frameworks import check_caller
+from penstock.load.rank_agreement import check_agreement
 from penstock.load.ranks import find_rank
 from penstock.load.state import HEADER, State
 from penstock.load.tensors import (
@@ -24,14 +25,13 @@ from penstock.load.tensors import (
     register_as_dataset,
 )
 from penstock.load.workers import find_worker
-from penstock.load.wrappers import check_caller
-from penstock.machine.processors import num_processors
 from penstock.reprs import counted, one_line
+from penstock.system.processors import num_processors
+from penstock.text.live.block_dealing import Dealing, Lanes
 from penstock.text.live.handover import BatchIterator
-from penstock.text.live.lanes import Dealing, Lanes
+from penstock.text.live.loader_state import check_state, join_states
 from penstock.text.live.packing import LivePolicy, Packing
-from penstock.text.live.saving import check_state, join_states
-from penstock.text.live.stats import Counts, Seconds, SkippedRows, TextLoaderStats
+from penstock.text.live.stats import LiveCounts, Seconds, SkippedRows, TextLoaderStats
 from penstock.text.sources import Source
 from penstock.text.sources.listing import Paths
 from penstock.text.tokenizers.adapting import adapt
@@ -39,17 +39,17 @@ from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from penstock.text.live.engine import Engine, Ready
-    from penstock.text.live.reading import LaneText
-    from penstock.text.live.state import LaneState, Snapshot
-    from penstock.text.live.survey import RowCounts
+    from penstock.text.live.lane_state import LaneState, Snapshot
+    from penstock.text.live.lane_text import LaneText
+    from penstock.text.live.pipeline import PackedBatch, Pipeline
+    from penstock.text.live.row_counts import RowCounts
 
 _READ_BYTES, _LEAST_READ_BYTES = 1 << 18, 1 << 16
 
 Batch = dict[str, Any]
 
 
-class Reached(NamedTuple):
+class LoaderPosition(NamedTuple):
     """What was handed out: replaced as a whole, so that an interrupt leaves no half of it."""
 
     epoch: int
@@ -58,7 +58,7 @@ class Reached(NamedTuple):
     """of this rank's lanes"""
     snapshots: "tuple[Snapshot, ...]" = ()
     """or these, in the order of the lanes, if a batch was handed out since"""
-    counts: Counts = Counts()
+    counts: LiveCounts = LiveCounts()
     """since the loader was made"""
 
 
@@ -160,7 +160,7 @@ class TextLoader(Closable):
         self._layout = self.packing.layout(
             self.tokenizer, self.seq_len, self.batch_size, plain_dtype(dtype)
         )
-        self._reached = Reached(0, 0, {})
+        self._reached = LoaderPosition(0, 0, {})
         self._counted: tuple[tuple[int, int], RowCounts] | None = None
         self._reset()
 
@@ -182,7 +182,7 @@ class TextLoader(Closable):
 
     def _reset(self) -> None:
         """Forget what was handed out and started; the position stays."""
-        self._engine: Engine | None = None
+        self._engine: Pipeline | None = None
         self._lock = threading.RLock()
         # Beside those packed ahead: the one in the making, and some in the user's hands.
         new_tensor = new_pinned if self._pin_memory else None
@@ -190,7 +190,7 @@ class TextLoader(Closable):
         self._maker = BatchMaker(self._layout.places(), self._layout.rows, from_numpy(self._output))
         register_as_dataset(TextLoader)
         self._seconds, self._skipped = Seconds(), SkippedRows()
-        self._reached = self._reached._replace(counts=Counts())
+        self._reached = self._reached._replace(counts=LiveCounts())
         self._first: tuple[float, int] | None = None
         """when the first batch came, and its tokens"""
         self._pid = os.getpid()  # last: interrupted, a forked child begins again
@@ -273,7 +273,9 @@ class TextLoader(Closable):
         self._notice_fork()
         with self._lock:
             self._stop_engine()
-            self._reached = Reached(self._reached.epoch + 1, 0, {}, counts=self._reached.counts)
+            self._reached = LoaderPosition(
+                self._reached.epoch + 1, 0, {}, counts=self._reached.counts
+            )
 
     def _steps_from(self, position: int) -> int:
         """Steps from a position of the epoch to its end."""
@@ -282,7 +284,7 @@ class TextLoader(Closable):
     def _rows_of_epoch(self) -> "RowCounts":
         key = self._reached.epoch, self.lanes.count
         if self._counted is None or self._counted[0] != key:
-            from penstock.text.live.survey import count_rows
+            from penstock.text.live.row_counts import count_rows
 
             rows = count_rows(
                 self._text(),
@@ -341,7 +343,7 @@ class TextLoader(Closable):
                 f"lanes {list(saved)!s:.100}: load the state that this rank saved, or one that "
                 "TextLoader.join_states made of the states of all ranks"
             )
-        from penstock.text.live.state import LaneState
+        from penstock.text.live.lane_state import LaneState
 
         most = self.packing.max_waiting
         states = {
@@ -352,7 +354,7 @@ class TextLoader(Closable):
         self._notice_fork()
         with self._lock:
             self._stop_engine()
-            reached = Reached(state["epoch"], position, states, counts=self._reached.counts)
+            reached = LoaderPosition(state["epoch"], position, states, counts=self._reached.counts)
             # Between these two no signal handler runs.
             self.lanes, self._reached = lanes, reached
             self._has_to_agree = self._checks_ranks
@@ -415,7 +417,7 @@ class TextLoader(Closable):
             f"{self._reached.position:,}; {self.source!r}, {self.tokenizer!r}"
         )
 
-    def _find_next(self) -> tuple[Batch, Reached] | None:
+    def _find_next(self) -> tuple[Batch, LoaderPosition] | None:
         """The next batch, and what is reached with it; None where the epoch has no more.
 
         Until that is stored, by `BatchIterator`, this finds the same batch again.
@@ -428,12 +430,12 @@ class TextLoader(Closable):
         self._seconds.consumer_waiting += now - started
         reached, before, num_tokens = self._reached, self._reached.counts, ready.memory.num_tokens
         self._first = self._first or (now, num_tokens)
-        return self._maker.make(ready.memory, ready.rows), Reached(
+        return self._maker.make(ready.memory, ready.rows), LoaderPosition(
             reached.epoch,
             reached.position + self.batch_size * self.ranks,
             {},
             ready.snapshots,
-            Counts(
+            LiveCounts(
                 batches=before.batches + 1,
                 rows=before.rows + ready.rows,
                 tokens=before.tokens + num_tokens,
@@ -441,7 +443,7 @@ class TextLoader(Closable):
             ),
         )
 
-    def _get_ready(self) -> "Ready":
+    def _get_ready(self) -> "PackedBatch":
         ready = None
         while ready is None:  # a signal handler may close the engine that we wait for
             if self._engine is None or self._engine.is_closed:
@@ -450,7 +452,7 @@ class TextLoader(Closable):
             ready = self._get_checked(self._engine)
         return ready
 
-    def _get_checked(self, engine: "Engine") -> "Ready | None":
+    def _get_checked(self, engine: "Pipeline") -> "PackedBatch | None":
         try:
             ready = engine.get(self._reached.position)
             if not self.endless and ready is not None:
@@ -478,27 +480,27 @@ class TextLoader(Closable):
         return dict(zip(lanes, states, strict=True))
 
     def _text(self) -> "LaneText":
-        from penstock.text.live.reading import LaneText
+        from penstock.text.live.lane_text import LaneText
 
         read_bytes = max(_READ_BYTES * self.ranks // self.lanes.count, _LEAST_READ_BYTES)
         return LaneText(
             source=self.source, lanes=self.lanes, batch_bytes=read_bytes, skipped=self._skipped
         )
 
-    def _new_engine(self) -> "Engine":
-        from penstock.text.live.engine import Engine, Work
-        from penstock.text.live.reading import Place
-        from penstock.text.live.state import LaneState
+    def _new_engine(self) -> "Pipeline":
+        from penstock.text.live.lane_state import LaneState
+        from penstock.text.live.lane_text import LanePosition
+        from penstock.text.live.pipeline import Pipeline, RankWork
 
         lanes = self._lanes_at(self._reached.position, self.lanes.count)
         begin = {
             lane: LaneState(
-                place=Place(ordinal=self.lanes.first_ordinal(lane, self._reached.epoch))
+                place=LanePosition(ordinal=self.lanes.first_ordinal(lane, self._reached.epoch))
             )
             for lane in lanes
         }
         states = begin | self._states()
-        work = Work(
+        work = RankWork(
             text=self._text(),
             tokenizer=self.tokenizer,
             packing=self.packing,
@@ -511,7 +513,7 @@ class TextLoader(Closable):
             epoch=None if self.endless else self._reached.epoch,
             num_threads=self._threads,
         )
-        return Engine(work, self._pool, self._prefetch)
+        return Pipeline(work, self._pool, self._prefetch)
 
     def close(self) -> None:
         """End all threads; iterating again starts them again."""
@@ -539,7 +541,7 @@ class TextLoader(Closable):
         left_out = ("_engine", "_lock", "_maker", "_pool")
         state = {key: value for key, value in self.__dict__.items() if key not in left_out}
         epoch, position, *_ = self._reached
-        return state | {"_reached": Reached(epoch, position, self._states())}
+        return state | {"_reached": LoaderPosition(epoch, position, self._states())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

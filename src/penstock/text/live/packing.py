@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from penstock.arguments import integer, one_of
-from penstock.errors import UsageError
-from penstock.formats.shard import TOKEN
-from penstock.read.layout import (
+from penstock.batches.layout import (
     IGNORED,
     BatchLayout,
     Extra,
@@ -19,6 +17,8 @@ from penstock.read.layout import (
     label_dtype,
     token_dtype,
 )
+from penstock.errors import UsageError
+from penstock.formats.shard import TOKEN
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 LivePolicy = Literal["flat", "best_fit", "bos_best_fit", "bos_best_fit_keep"]

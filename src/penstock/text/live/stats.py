@@ -54,7 +54,7 @@ class Seconds:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-class Counts(NamedTuple):
+class LiveCounts(NamedTuple):
     """What was handed out."""
 
     batches: int = 0

@@ -8,7 +8,7 @@ from libc.stdlib cimport free, malloc
 
 import numpy as np
 
-from penstock.machine.memory_access cimport equal_bytes, hash_bytes
+from penstock.system.memory_access cimport equal_bytes, hash_bytes
 
 cdef enum:
     # Up to here, looking through all pairs for the best is faster than keeping them sorted.

@@ -12,9 +12,9 @@ A slice is always read as the same documents, whoever reads it, and memory does 
 size of files, row groups or lines.
 """
 
-from penstock.text.sources.listing import Kind, Paths
+from penstock.text.sources.listing import Paths, SourceKind
 from penstock.text.sources.rows import BadRow, BadRows, Columns
 from penstock.text.sources.slices import Slice
 from penstock.text.sources.source import Documents, Source
 
-__all__ = ["BadRow", "BadRows", "Columns", "Documents", "Kind", "Paths", "Slice", "Source"]
+__all__ = ["BadRow", "BadRows", "Columns", "Documents", "Paths", "Slice", "Source", "SourceKind"]

@@ -17,11 +17,11 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.machine.background_thread import StopSignal, call_in_background
+from penstock.system.background_thread import StopSignal, call_in_background
 from penstock.text.sources import parquet
 from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
 from penstock.text.sources.frames import runs_of_frames
-from penstock.text.sources.listing import Kind
+from penstock.text.sources.listing import SourceKind
 from penstock.text.sources.rows import Columns
 from penstock.text.sources.slices import Slice, cut_bytes
 
@@ -31,7 +31,7 @@ _NUM_TIMED, _SLOW_SECONDS = 8, 0.008  # some files, and what makes threads worth
 _NUM_THREADS = 8
 
 
-class Blocks(Sequence[Slice]):
+class TextBlocks(Sequence[Slice]):
     """Slices of one file each, 32 bytes for every one: large corpora have half a million."""
 
     def __init__(self, files: Iterable[Sequence[Slice]]) -> None:
@@ -69,8 +69,8 @@ class Blocks(Sequence[Slice]):
 
 
 def list_blocks(
-    files: Iterable[TextFile], kind: Kind, columns: Columns, *, by_line: bool
-) -> Blocks:
+    files: Iterable[TextFile], kind: SourceKind, columns: Columns, *, by_line: bool
+) -> TextBlocks:
     """All blocks, in order; none of a file that has no text."""
     remaining = iter(files)
     list_one = functools.partial(_file_blocks, kind=kind, columns=columns, by_line=by_line)
@@ -78,21 +78,23 @@ def list_blocks(
     started = time.perf_counter()
     found += [list_one(file) for file in itertools.islice(remaining, _NUM_TIMED)]
     if time.perf_counter() - started < _SLOW_SECONDS:
-        return Blocks(itertools.chain(found, map(list_one, remaining)))
+        return TextBlocks(itertools.chain(found, map(list_one, remaining)))
     stop = StopSignal()
 
     def list_next(file: TextFile) -> list[Slice]:
         stop.check()
         return list_one(file)
 
-    def list_others() -> Blocks:
+    def list_others() -> TextBlocks:
         with ThreadPoolExecutor(_NUM_THREADS) as threads:
-            return Blocks(itertools.chain(found, threads.map(list_next, remaining)))
+            return TextBlocks(itertools.chain(found, threads.map(list_next, remaining)))
 
     return call_in_background(list_others, "penstock-list", stop)
 
 
-def _file_blocks(file: TextFile, kind: Kind, columns: Columns, *, by_line: bool) -> list[Slice]:
+def _file_blocks(
+    file: TextFile, kind: SourceKind, columns: Columns, *, by_line: bool
+) -> list[Slice]:
     files = (file.path,)  # one object for all
     if kind == "parquet":
         groups = parquet.row_groups(file, columns)

@@ -31,7 +31,7 @@ cdef enum BlockKind:
     COMPRESSED
     RESERVED
 
-cdef struct Run:
+cdef struct FrameExtent:
     int64_t start
     int64_t stop
     int64_t text_bytes
@@ -40,13 +40,13 @@ cdef struct Frame:
     int64_t stop
     int64_t text_bytes  # as stated, or estimated, but at most what its blocks can hold
 
-cdef struct Cursor:
+cdef struct FrameCursor:
     int descriptor
     int64_t size_bytes
     int64_t target_bytes
     int64_t text_of_compressed  # bytes of text estimated for a compressed byte
     int64_t at  # where the next frame begins
-    Run run  # frames before it that are not reported yet
+    FrameExtent run  # frames before it that are not reported yet
     FrameFault fault
     int64_t fault_at
     int64_t fault_detail
@@ -58,8 +58,8 @@ cdef struct Cursor:
 cdef class FrameWalker:
     """Finds runs of frames in an open file, from its headers alone."""
 
-    cdef Cursor cursor
-    cdef Run runs[MAX_RUNS]
+    cdef FrameCursor cursor
+    cdef FrameExtent runs[MAX_RUNS]
 
     def __cinit__(
         self, int descriptor, int64_t size_bytes, int64_t target_bytes, int64_t text_of_compressed
@@ -87,13 +87,13 @@ cdef class FrameWalker:
         return FrameFault(self.cursor.fault), self.cursor.fault_at, self.cursor.fault_detail
 
 
-cdef Py_ssize_t find_runs(Cursor *cursor, Run *runs) noexcept nogil:
+cdef Py_ssize_t find_runs(FrameCursor *cursor, FrameExtent *runs) noexcept nogil:
     """Fill in up to MAX_RUNS runs; return how many.
 
     Frames are joined up to about the target; those without text go with the one before.
     """
     cdef Py_ssize_t num_runs = 0
-    cdef Run *run = &cursor.run
+    cdef FrameExtent *run = &cursor.run
     cdef Frame frame
     while cursor.at < cursor.size_bytes:
         if num_runs == MAX_RUNS:
@@ -120,7 +120,7 @@ cdef Py_ssize_t find_runs(Cursor *cursor, Run *runs) noexcept nogil:
     return num_runs
 
 
-cdef Frame frame_at(Cursor *cursor, int64_t at) noexcept nogil:
+cdef Frame frame_at(FrameCursor *cursor, int64_t at) noexcept nogil:
     """Parse the frame at a place, of either kind."""
     cdef uint64_t magic = number_at(cursor, at, 4)
     if magic >> 4 == SKIPPABLE:
@@ -131,7 +131,7 @@ cdef Frame frame_at(Cursor *cursor, int64_t at) noexcept nogil:
     return Frame(at, 0)
 
 
-cdef Frame data_frame(Cursor *cursor, int64_t at) noexcept nogil:
+cdef Frame data_frame(FrameCursor *cursor, int64_t at) noexcept nogil:
     """Parse the frame whose header, without the magic number, is at a place."""
     cdef uint64_t flags = number_at(cursor, at, 1)
     cdef bint has_window = not flags >> 5 & 1, has_checksum = flags >> 2 & 1
@@ -152,7 +152,7 @@ cdef Frame data_frame(Cursor *cursor, int64_t at) noexcept nogil:
     return Frame(blocks.stop + 4 * has_checksum, blocks.text_bytes)
 
 
-cdef Frame blocks_at(Cursor *cursor, int64_t at, int64_t stated) noexcept nogil:
+cdef Frame blocks_at(FrameCursor *cursor, int64_t at, int64_t stated) noexcept nogil:
     """Parse blocks up to the last; their text is estimated where -1 is stated."""
     cdef int64_t estimated = 0, most = 0, size
     cdef uint64_t header = 0
@@ -168,7 +168,7 @@ cdef Frame blocks_at(Cursor *cursor, int64_t at, int64_t stated) noexcept nogil:
     return Frame(at, min(estimated if stated < 0 else stated, most))
 
 
-cdef uint64_t number_at(Cursor *cursor, int64_t at, int num_bytes) noexcept nogil:
+cdef uint64_t number_at(FrameCursor *cursor, int64_t at, int num_bytes) noexcept nogil:
     """Return 1 to 8 bytes as a number, at most 2^62 - 1, or 0 after a fault."""
     cdef uint64_t number = 0
     cdef const uint8_t *text
@@ -182,7 +182,7 @@ cdef uint64_t number_at(Cursor *cursor, int64_t at, int num_bytes) noexcept nogi
     return min(number, (<uint64_t>1 << 62) - 1)
 
 
-cdef bint fill_buffer(Cursor *cursor, int64_t at, int64_t num_bytes) noexcept nogil:
+cdef bint fill_buffer(FrameCursor *cursor, int64_t at, int64_t num_bytes) noexcept nogil:
     """Read at least `num_bytes`; False if that is a fault."""
     cdef int64_t done = 0
     cdef Py_ssize_t got
@@ -201,7 +201,7 @@ cdef bint fill_buffer(Cursor *cursor, int64_t at, int64_t num_bytes) noexcept no
     return True
 
 
-cdef void fail(Cursor *cursor, FrameFault fault, int64_t at, int64_t detail) noexcept nogil:
+cdef void fail(FrameCursor *cursor, FrameFault fault, int64_t at, int64_t detail) noexcept nogil:
     """Keep a fault, unless there is one already."""
     if cursor.fault == FINE:
         cursor.fault, cursor.fault_at, cursor.fault_detail = fault, at, detail

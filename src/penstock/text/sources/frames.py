@@ -13,7 +13,7 @@ from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
 from penstock.text.sources.frame_headers import FrameFault, FrameWalker
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """Frames one after the other."""
 
     start: int
@@ -24,12 +24,12 @@ class Run(NamedTuple):
     """as headers say, but at most what blocks can hold; estimated where they do not say"""
 
 
-def runs_of_frames(file: TextFile, target_bytes: int) -> Iterator[Run]:
+def runs_of_frames(file: TextFile, target_bytes: int) -> Iterator[FrameRun]:
     """All frames of a file that has text, small ones joined to about `target_bytes` of it."""
     with file.open() as raw:
         walker = FrameWalker(raw.fileno(), file.size_bytes, target_bytes, TEXT_OF_COMPRESSED)
         while runs := walker.next_runs():
-            yield from map(Run._make, runs)
+            yield from map(FrameRun._make, runs)
         fault, at, detail = walker.fault
         if fault != FrameFault.FINE:
             raise _error(file, fault, at, detail)

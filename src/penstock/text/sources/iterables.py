@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock.text.batch import TextBatch
-from penstock.text.sources.rows import BadRow, BadValueError, Collector, Reading
+from penstock.text.sources.rows import BadRow, BadValueError, Collector, ReadOptions
 
 
-def read_iterable(documents: Iterable[Any], reading: Reading) -> Iterator[TextBatch]:
+def read_iterable(documents: Iterable[Any], reading: ReadOptions) -> Iterator[TextBatch]:
     """Whatever the iterable gives."""
     collector = Collector(reading)
     for row, document in enumerate(documents):

@@ -21,7 +21,7 @@ from penstock.text.sources.rows import (
     BadRow,
     BadValueError,
     Collector,
-    Reading,
+    ReadOptions,
     invalid_utf8,
     is_utf8,
     too_long,
@@ -35,7 +35,7 @@ _START_BYTES = 4096
 Line = bytes | memoryview
 
 
-def read_jsonl(file: TextFile, start: int, stop: int, reading: Reading) -> Iterator[TextBatch]:
+def read_jsonl(file: TextFile, start: int, stop: int, reading: ReadOptions) -> Iterator[TextBatch]:
     """The documents whose lines begin in bytes [start, stop) of a file."""
     collector = Collector(reading, "byte" if start else "line")
     for number, (place, line, encoding) in enumerate(_lines(file, start, stop, reading)):
@@ -54,7 +54,7 @@ def read_jsonl(file: TextFile, start: int, stop: int, reading: Reading) -> Itera
         yield batch
 
 
-def first_rows(file: TextFile, count: int, reading: Reading) -> list[dict[str, object]]:
+def first_rows(file: TextFile, count: int, reading: ReadOptions) -> list[dict[str, object]]:
     """Up to so many objects from the start of a file, without lines that are none."""
     rows = list[dict[str, object]]()
     for _, line, encoding in _lines(file, 0, MOST, reading):
@@ -102,7 +102,7 @@ def _parse(line: Line, encoding: str) -> dict[str, object] | None:
 
 
 def _lines(
-    file: TextFile, start: int, stop: int, reading: Reading
+    file: TextFile, start: int, stop: int, reading: ReadOptions
 ) -> Iterator[tuple[int, Line | None, str]]:
     """Where each line begins, the line (None if it is too long), and its encoding."""
     columns, limit_bytes = reading.columns, reading.max_document_bytes

@@ -19,10 +19,10 @@ from penstock.paths import local_path
 from penstock.suggestions import did_you_mean_path
 from penstock.text.sources.files import CODECS, TextFile
 
-Kind = Literal["parquet", "jsonl", "text"]
+SourceKind = Literal["parquet", "jsonl", "text"]
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-ENDINGS: dict[str, Kind] = {
+ENDINGS: dict[str, SourceKind] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -50,8 +50,8 @@ ALL = "all"
 
 
 def list_files(
-    paths: Paths, kind: Kind | None, split: str | None = None
-) -> tuple[Kind, tuple[TextFile, ...]]:
+    paths: Paths, kind: SourceKind | None, split: str | None = None
+) -> tuple[SourceKind, tuple[TextFile, ...]]:
     """All files, sorted and each once, and what they are.
 
     Directories give the files whose names end as those of a kind do, from all levels, without
@@ -127,7 +127,7 @@ def _root(source: str) -> str:
     return str(Path(*parts))
 
 
-def _expand(source: str, kind: Kind | None, ours: list[str]) -> list[str]:
+def _expand(source: str, kind: SourceKind | None, ours: list[str]) -> list[str]:
     """The files of a source; `ours` gets the directories that are left out of it."""
     path = str(Path(source).absolute())
     if Path(path).is_dir():
@@ -193,7 +193,7 @@ def _unless_named(ours: list[str]) -> str:
     return f"; what Penstock wrote is read only where it is named itself: {_named(ours)}"
 
 
-def _in_directory(directory: str, kind: Kind | None, ours: list[str]) -> Iterator[str]:
+def _in_directory(directory: str, kind: SourceKind | None, ours: list[str]) -> Iterator[str]:
     is_empty, table, seen = True, "", set[str]()
     for parent, directories, names in os.walk(directory, onerror=_refuse, followlinks=True):
         real = os.path.realpath(parent)
@@ -230,7 +230,7 @@ def _refuse(error: OSError) -> NoReturn:
     raise ReadError(error.errno, f"{error.filename}: {error.strerror}")
 
 
-def kind_of(path: str) -> Kind | None:
+def kind_of(path: str) -> SourceKind | None:
     """What a file's name says that it is."""
     return ENDINGS.get(_ending(path))
 
@@ -246,8 +246,8 @@ def _is_table(path: str) -> bool:
     return _ending(path) in (".csv", ".tsv")
 
 
-def _only_kind(files: Iterable[TextFile]) -> Kind:
-    first = dict[Kind, str]()
+def _only_kind(files: Iterable[TextFile]) -> SourceKind:
+    first = dict[SourceKind, str]()
     for file in files:
         kind = kind_of(file.path)
         if kind is None and _is_table(file.path):

@@ -23,7 +23,7 @@ from penstock.text.sources.rows import (
     BadRow,
     BadValueError,
     Columns,
-    Reading,
+    ReadOptions,
     as_spans,
     bad_texts,
     check_json,
@@ -51,7 +51,9 @@ def row_groups(file: TextFile, columns: Columns) -> RowGroups:
         return _row_groups(file.path, table, names[0])
 
 
-def read_parquet(file: TextFile, start: int, stop: int, reading: Reading) -> Iterator[TextBatch]:
+def read_parquet(
+    file: TextFile, start: int, stop: int, reading: ReadOptions
+) -> Iterator[TextBatch]:
     """The documents of row groups [start, stop)."""
     for first_row, rows in _batches(file, start, stop, reading):
         batch, bad = _as_batch(rows, first_row, reading)
@@ -73,7 +75,9 @@ def _open(raw: Any) -> Any:
     )
 
 
-def _batches(file: TextFile, start: int, stop: int, reading: Reading) -> Iterator[tuple[int, Any]]:
+def _batches(
+    file: TextFile, start: int, stop: int, reading: ReadOptions
+) -> Iterator[tuple[int, Any]]:
     """The number of the first row, and rows."""
     pool = pyarrow().default_memory_pool()
     with file.open() as raw, _readable(file.path):
@@ -150,7 +154,7 @@ def _is_text(kind: Any) -> bool:
     return str(kind).removeprefix("large_").removesuffix("_view") in ("string", "binary")
 
 
-def _as_batch(rows: Any, first_row: int, reading: Reading) -> tuple[TextBatch, dict[int, str]]:
+def _as_batch(rows: Any, first_row: int, reading: ReadOptions) -> tuple[TextBatch, dict[int, str]]:
     """The rows as they are, and which of them are no documents, and why."""
     columns, texts, bad = reading.columns, rows.column(reading.columns.text), dict[int, str]()
     data, offsets, is_valid = _buffers(texts)

@@ -17,7 +17,7 @@ from penstock.text.batch import TextBatch, line_at
 from penstock.text.sources.files import TextFile, blocks
 from penstock.text.sources.rows import (
     BadRow,
-    Reading,
+    ReadOptions,
     bad_texts,
     end_to_end,
     invalid_utf8,
@@ -26,7 +26,7 @@ from penstock.text.sources.rows import (
 )
 
 
-class Found(NamedTuple):
+class FoundDocuments(NamedTuple):
     """Documents of a text, end to end."""
 
     data: bytes
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class PlainTextLayout:
     """How documents lie in a text."""
 
     unit: str
@@ -46,7 +46,7 @@ class Layout:
     """what ends a document, from the newline on that is not its own"""
     blank: re.Pattern[bytes]
     """what may stand before a document"""
-    find: Callable[[bytes], Found]
+    find: Callable[[bytes], FoundDocuments]
     """the documents of a text that ends where one does"""
 
 
@@ -58,14 +58,14 @@ class _Chunk(NamedTuple):
     place: int
     """where it begins in the file"""
     text: bytes
-    found: Found | None
+    found: FoundDocuments | None
     """None for a piece of a long document"""
     is_end: bool = True
     """whether the long document ends with it"""
 
 
 def read_plain(
-    file: TextFile, layout: Layout, start: int, stop: int, reading: Reading
+    file: TextFile, layout: PlainTextLayout, start: int, stop: int, reading: ReadOptions
 ) -> Iterator[TextBatch]:
     """The documents of a file, or those whose lines begin in bytes [start, stop)."""
 
@@ -100,7 +100,7 @@ def read_plain(
 
 
 def _chunks(
-    places: Iterator[tuple[int, bytes]], layout: Layout, limit_bytes: int
+    places: Iterator[tuple[int, bytes]], layout: PlainTextLayout, limit_bytes: int
 ) -> Iterator[_Chunk]:
     """Whole documents, as many as came with a block; longer than the limit: pieces of one."""
     number, rest, is_long = 0, b"", False
@@ -133,7 +133,7 @@ def _chunks(
         yield _Chunk(number, place, rest, layout.find(rest))
 
 
-def _skip(layout: Layout, text: bytes, at: int) -> int:
+def _skip(layout: PlainTextLayout, text: bytes, at: int) -> int:
     blank = layout.blank.match(text, at)
     return blank.end() if blank else at
 
@@ -168,7 +168,7 @@ def _bad_long(chunks: Iterator[_Chunk]) -> dict[int, tuple[int, str]]:
     return bad
 
 
-def _batch(number: int, found: Found) -> TextBatch:
+def _batch(number: int, found: FoundDocuments) -> TextBatch:
     data = np.frombuffer(found.data, np.uint8)
     return TextBatch(data=data, offsets=found.offsets, rows=found.numbers + number)
 
@@ -186,7 +186,7 @@ def _place_of_line(text: bytes, number: int) -> int:
     return sum(len(line) + 1 for line in text.split(b"\n", number)[:number])
 
 
-def _find_lines(text: bytes) -> Found:
+def _find_lines(text: bytes) -> FoundDocuments:
     if b"\r" in text:  # one byte is looked for ten times faster than two
         text = text.replace(b"\r\n", b"\n")
     newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
@@ -199,10 +199,10 @@ def _find_lines(text: bytes) -> Found:
     numbers = np.flatnonzero(offsets[1:] > offsets[:-1])
     if len(numbers) < num_lines:
         offsets = np.append(0, offsets[1:][numbers])
-    return Found(text.replace(b"\n", b""), offsets, numbers, num_lines)
+    return FoundDocuments(text.replace(b"\n", b""), offsets, numbers, num_lines)
 
 
-def _find_blocks(text: bytes) -> Found:
+def _find_blocks(text: bytes) -> FoundDocuments:
     *whole, last = re.split(rb"\n\r?\n+(?:\r\n+)*", text)
     if last.endswith(b"\n"):
         whole, last = [*whole, last[:-1]], b""
@@ -210,21 +210,21 @@ def _find_blocks(text: bytes) -> Found:
     return _found([block for block in found if block])
 
 
-def _find_file(text: bytes) -> Found:
+def _find_file(text: bytes) -> FoundDocuments:
     return _found([text] if text else [])
 
 
-def _found(documents: list[bytes]) -> Found:
+def _found(documents: list[bytes]) -> FoundDocuments:
     data, offsets = end_to_end(documents)
-    return Found(data, offsets, np.arange(len(documents)), len(documents))
+    return FoundDocuments(data, offsets, np.arange(len(documents)), len(documents))
 
 
 _NOTHING = re.compile(rb"")
-LINES = Layout(unit="line", stops=(b"\n",), blank=_NOTHING, find=_find_lines)
-BLOCKS = Layout(
+LINES = PlainTextLayout(unit="line", stops=(b"\n",), blank=_NOTHING, find=_find_lines)
+BLOCKS = PlainTextLayout(
     unit="block",
     stops=(b"\n\n", b"\n\r\n"),
     blank=re.compile(rb"\n*(?:\r\n+)*"),
     find=_find_blocks,
 )
-FILE = Layout(unit="document", stops=(), blank=_NOTHING, find=_find_file)
+FILE = PlainTextLayout(unit="document", stops=(), blank=_NOTHING, find=_find_file)

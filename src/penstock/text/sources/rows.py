@@ -62,7 +62,7 @@ class BadValueError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class ReadOptions:
     """How a slice is read."""
 
     columns: Columns
@@ -83,7 +83,7 @@ def _closest(name: str, known: tuple[str, ...]) -> str | None:
 class Collector:
     """Makes batches of documents that come one by one."""
 
-    def __init__(self, reading: Reading, counted: Counted = "row") -> None:
+    def __init__(self, reading: ReadOptions, counted: Counted = "row") -> None:
         self._reading, self._counted = reading, counted
         self._clear()
 

@@ -17,10 +17,10 @@ from penstock.reprs import one_line
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
 from penstock.text.sources import iterables, jsonl, keys, parquet, plain
-from penstock.text.sources.blocks import BLOCKS_VERSION, Blocks, list_blocks
+from penstock.text.sources.blocks import BLOCKS_VERSION, TextBlocks, list_blocks
 from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
-from penstock.text.sources.listing import Kind, Paths, list_files
-from penstock.text.sources.rows import BadRow, BadRows, Columns, Reading
+from penstock.text.sources.listing import Paths, SourceKind, list_files
+from penstock.text.sources.rows import BadRow, BadRows, Columns, ReadOptions
 from penstock.text.sources.slices import Slice, cut_bytes, cut_groups, join_small
 
 Documents = Literal["line", "file", "block"]
@@ -54,7 +54,7 @@ class Source:
         self,
         paths: Paths,
         *,
-        kind: Kind | None = None,
+        kind: SourceKind | None = None,
         split: str | None = None,
         columns: Columns | None = None,
         documents: Documents = "line",
@@ -62,7 +62,7 @@ class Source:
         max_document_bytes: int = 64 << 20,
     ) -> None:
         if kind is not None:
-            one_of("kind", kind, get_args(Kind))
+            one_of("kind", kind, get_args(SourceKind))
         self._set_options(columns, documents, bad_rows, max_document_bytes)
         self.kind, files = list_files(paths, kind, split)
         self._files = {file.path: file for file in files}
@@ -218,7 +218,7 @@ class Source:
                     f"{did_you_mean(self.columns.text, keys)}"
                 )
 
-    def blocks(self) -> Blocks:
+    def blocks(self) -> TextBlocks:
         """Cut the source into what a live loader deals out to ranks, in order.
 
         A block is a row group with rows, about 4 MiB of lines, or a file that cannot be cut. Blocks
@@ -278,8 +278,8 @@ class Source:
             for batch in self._read_file(file, start, stop, reading):
                 yield replace(batch, file=path, unpacked_from=unpacked_from)
 
-    def _reading(self, bad: Callable[[BadRow], None] | None, batch_bytes: int) -> Reading:
-        return Reading(
+    def _reading(self, bad: Callable[[BadRow], None] | None, batch_bytes: int) -> ReadOptions:
+        return ReadOptions(
             columns=self.columns,
             max_document_bytes=self.max_document_bytes,
             batch_bytes=batch_bytes,
@@ -287,7 +287,7 @@ class Source:
         )
 
     def _read_file(
-        self, file: TextFile, start: int, stop: int, reading: Reading
+        self, file: TextFile, start: int, stop: int, reading: ReadOptions
     ) -> Iterator[TextBatch]:
         if self.kind == "parquet":
             return parquet.read_parquet(file, start, stop, reading)

@@ -8,7 +8,7 @@ Texts are UTF-8. Bytes that are not are split at unspecified places, never outsi
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from penstock.machine.memory_access cimport load_u64, trailing_zeros
+from penstock.system.memory_access cimport load_u64, trailing_zeros
 
 cpdef enum PatternFamily:
     """Patterns that differ only in how they split digits and trailing space."""

@@ -8,7 +8,7 @@ import numpy as np
 
 cimport cython
 
-from penstock.machine.memory import new_pages
+from penstock.system.memory import new_pages
 
 cdef Py_ssize_t USUAL_IDS = 1 << 18, MAX_IDS = 1 << 21, MAX_KEPT = 16
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.errors import FormatError
 
-from penstock.machine.memory_access cimport equal_bytes, hash_bytes, load_u64, prefetch
+from penstock.system.memory_access cimport equal_bytes, hash_bytes, load_u64, prefetch
 from penstock.text.merging.merges cimport (
     MAX_PIECE_BYTES,
     MergeTables,
@@ -74,13 +74,13 @@ cdef struct SplitPiece:
     ShortKey key
 
 # How far documents have been encoded.
-cdef struct Progress:
+cdef struct EncodeCursor:
     Py_ssize_t document
     Py_ssize_t position  # where its next piece begins
     Py_ssize_t num_ids
 
 # Documents, and where their tokens go.
-cdef struct Batch:
+cdef struct EncodeBatch:
     Py_ssize_t num_documents
     const int64_t *offsets  # of documents in the text
     uint32_t *ids
@@ -124,8 +124,8 @@ cdef class Encoder:
         piece that is too long to be text.
         """
         cdef Py_ssize_t num_documents = offsets.shape[0] - 1, needed
-        cdef Progress progress
-        cdef Batch batch
+        cdef EncodeCursor progress
+        cdef EncodeBatch batch
         cdef Text text
         check_documents(data, offsets)
         if ids.shape[0] < max_ids(offsets[num_documents] - offsets[0]):
@@ -138,8 +138,8 @@ cdef class Encoder:
         text = Text(NULL, 0, data.shape[0], &self._classes[0])
         if data.shape[0]:
             text.bytes = &data[0]
-        batch = Batch(num_documents, &offsets[0], &ids[0], &id_offsets[0])
-        progress = Progress(0, offsets[0], 0)
+        batch = EncodeBatch(num_documents, &offsets[0], &ids[0], &id_offsets[0])
+        progress = EncodeCursor(0, offsets[0], 0)
         needed = USUAL_PIECE_BYTES
         while needed:
             self.make_room(needed)
@@ -161,7 +161,7 @@ cdef class Encoder:
         return 0
 
     cdef Py_ssize_t encode_documents(
-        self, Text text, const Batch *batch, Progress *progress
+        self, Text text, const EncodeBatch *batch, EncodeCursor *progress
     ) noexcept nogil:
         """Encode documents; returns 0, or early how many bytes a piece needs room for.
 
@@ -209,11 +209,11 @@ cdef class Encoder:
                 elif piece.size <= LONG_BYTES:
                     num_ids += self.encode_long(text.bytes + piece.start, piece.size, ids)
                 elif piece.size > self._scratch.max_bytes:
-                    progress[0] = Progress(document, piece.start, num_ids)
+                    progress[0] = EncodeCursor(document, piece.start, num_ids)
                     return piece.size
                 else:
                     num_ids += self.merge_piece(text.bytes + piece.start, piece.size, ids)
-        progress[0] = Progress(document, position, num_ids)
+        progress[0] = EncodeCursor(document, position, num_ids)
         return 0
 
     cdef inline Py_ssize_t merge_piece(

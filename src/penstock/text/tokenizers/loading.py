@@ -18,7 +18,7 @@ from penstock.text.tokenizers.byte_level import ByteTokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tokenizers.tokenizer_json import NotByteLevelError, read_tokenizer_json
 from penstock.text.tokenizers.vocabulary import (
-    Stored,
+    StoredVocabulary,
     Vocabulary,
     checked_id,
     content_of,
@@ -96,7 +96,7 @@ def _file_of(path: Path) -> Path:
 
 
 def from_json(
-    stored: Stored, name: str, config: dict[str, Any], engine: Engine = "auto"
+    stored: StoredVocabulary, name: str, config: dict[str, Any], engine: Engine = "auto"
 ) -> Tokenizer:
     """The tokenizer of a tokenizer.json; `config` is what tokenizer_config.json says of marks."""
     from penstock.text.tokenizers.reference import HuggingFaceTokenizer

@@ -18,7 +18,7 @@ from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.tokenizers.vocabulary import (
     MAX_MERGES,
     NUM_BYTES,
-    Stored,
+    StoredVocabulary,
     Vocabulary,
     checked_id,
     content_of,
@@ -32,7 +32,7 @@ class NotByteLevelError(FormatError):
     """A tokenizer.json that does what a `Vocabulary` cannot say."""
 
 
-def read_tokenizer_json(stored: Stored) -> Vocabulary:
+def read_tokenizer_json(stored: StoredVocabulary) -> Vocabulary:
     """The vocabulary of a tokenizer.json."""
     content, name = content_of(stored)
     try:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError, MissingDataError
 from penstock.reprs import one_line
 
-Stored = str | os.PathLike[str] | bytes
+StoredVocabulary = str | os.PathLike[str] | bytes
 """a path, or what a file holds"""
 
 NUM_BYTES = 256
@@ -54,7 +54,7 @@ class Vocabulary:
         return max([len(self.tokens), *(number + 1 for number in self.specials.values())])
 
 
-def read_tiktoken(stored: Stored) -> tuple[bytes, ...]:
+def read_tiktoken(stored: StoredVocabulary) -> tuple[bytes, ...]:
     """The tokens of a file of tiktoken ranks, by id; empty where an id has none."""
     content, name = content_of(stored)
     by_id: dict[int, bytes] = {}
@@ -90,7 +90,7 @@ def to_tiktoken(vocabulary: Vocabulary) -> bytes:
     )
 
 
-def content_of(stored: Stored) -> tuple[bytes, str]:
+def content_of(stored: StoredVocabulary) -> tuple[bytes, str]:
     """What a file holds, and what to call it in errors."""
     if isinstance(stored, bytes):
         return stored, "the vocabulary"

@@ -108,7 +108,7 @@ def train_tokenizer(
     source = source if isinstance(source, Source) else Source(source)
     source.check_columns()
     started = perf_counter()
-    reading = _Reading(source, max_bytes, progress)
+    reading = _TrainingText(source, max_bytes, progress)
     words = count_words(reading.batches(), pattern)
     counted = perf_counter()
     if not reading.num_bytes and num_merges and not allow_smaller:
@@ -152,7 +152,7 @@ def train_tokenizer(
     )
 
 
-class _Reading:
+class _TrainingText:
     """The text of a source, and how much of it there was."""
 
     def __init__(self, source: Source, max_bytes: int | None, progress: Progress | None) -> None:

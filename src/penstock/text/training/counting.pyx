@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from penstock.machine.memory_access cimport equal_bytes, hash_bytes
+from penstock.system.memory_access cimport equal_bytes, hash_bytes
 from penstock.text.splitting.pieces cimport (
     PatternRules,
     Text,
@@ -37,7 +37,7 @@ cdef struct WordStore:
     Py_ssize_t max_bytes
 
 # Where in the documents to go on.
-cdef struct Progress:
+cdef struct CountCursor:
     Py_ssize_t document
     Py_ssize_t position
 
@@ -73,7 +73,7 @@ cdef class WordTable:
     ):
         """Count the pieces of documents by the pattern of this code."""
         cdef PatternRules rules = rules_of(code)
-        cdef Progress progress
+        cdef CountCursor progress
         cdef Text text
         cdef bint finished = False
         check_classes(classes)
@@ -81,7 +81,7 @@ cdef class WordTable:
         if data.shape[0] == 0:
             return
         text = Text(&data[0], 0, data.shape[0], &classes[0])
-        progress = Progress(0, offsets[0])
+        progress = CountCursor(0, offsets[0])
         while not finished:
             with nogil:
                 finished = count_texts(&self.store, text, &rules, offsets, &progress)
@@ -212,7 +212,7 @@ cdef bint count_texts(
     Text text,
     const PatternRules *rules,
     const int64_t[::1] offsets,
-    Progress *progress,
+    CountCursor *progress,
 ) noexcept nogil:
     """Count the pieces of documents; False if the store must grow before it can go on."""
     cdef Py_ssize_t position = progress.position, end

@@ -29,7 +29,7 @@ cpdef enum:
     MAX_PLACES = 0x7FFFFFFF // EVENTS_PER_PLACE  # events are numbered in 31 bits
 
 # A byte of a word, or a separator.
-cdef struct Place:
+cdef struct WordByte:
     int32_t id  # of the token that begins or ends here
     int32_t pair  # that begins here
     int32_t word
@@ -57,9 +57,9 @@ cdef struct NewestPairs:
     int32_t as_left
     int32_t as_right
 
-cdef struct State:
+cdef struct LearnerState:
     const int64_t *counts  # of words
-    Place *places
+    WordByte *places
     Event *events
     Py_ssize_t num_events
     Pair *pairs
@@ -72,7 +72,7 @@ cdef struct State:
     Py_ssize_t num_merges
     int64_t num_tokens  # in the text, by the merges so far
 
-cdef enum Outcome:
+cdef enum LearningOutcome:
     LEARNED
     NEEDS_PAIRS
     NO_PAIRS_LEFT
@@ -82,7 +82,7 @@ cdef enum Outcome:
 cdef class MergeLearner:
     """Learns merges from words that do not change meanwhile."""
 
-    cdef State state
+    cdef LearnerState state
     cdef Py_ssize_t _max_merges
     cdef const int64_t[::1] _counts
 
@@ -103,7 +103,7 @@ cdef class MergeLearner:
             raise ValueError(f"words and merges have at most {MAX_PLACES} places")
         self._counts, self._max_merges = counts, max_merges
         self.state.counts = &counts[0] if counts.shape[0] else NULL
-        self.state.places = <Place *>malloc(num_places * sizeof(Place))
+        self.state.places = <WordByte *>malloc(num_places * sizeof(WordByte))
         self.state.events = <Event *>malloc(EVENTS_PER_PLACE * num_places * sizeof(Event))
         self.state.newest = <NewestPairs *>malloc(num_ids * sizeof(NewestPairs))
         self.state.lengths = <int32_t *>malloc(num_ids * sizeof(int32_t))
@@ -135,7 +135,7 @@ cdef class MergeLearner:
 
         Each is left id, right id and new id, in the row of its number.
         """
-        cdef Outcome outcome = NEEDS_PAIRS
+        cdef LearningOutcome outcome = NEEDS_PAIRS
         if not wanted <= min(merges.shape[0], self._max_merges) or merges.shape[1] != 3:
             raise ValueError(f"there is no room for {wanted} merges")
         while outcome == NEEDS_PAIRS:
@@ -160,7 +160,7 @@ cdef class MergeLearner:
 
 
 cdef inline void note_event(
-    State *state, Py_ssize_t pair, Py_ssize_t place, int64_t count
+    LearnerState *state, Py_ssize_t pair, Py_ssize_t place, int64_t count
 ) noexcept nogil:
     """The pair begins at this place from now on, so many times in the text."""
     cdef Pair *of = &state.pairs[pair]
@@ -176,7 +176,7 @@ cdef inline void note_event(
     state.num_events += 1
 
 
-cdef inline int32_t new_pair(State *state, int32_t left, int32_t right) noexcept nogil:
+cdef inline int32_t new_pair(LearnerState *state, int32_t left, int32_t right) noexcept nogil:
     cdef Pair *pair = &state.pairs[state.num_pairs]
     pair.key = <int64_t>left << 32 | right
     pair.count = 0
@@ -190,7 +190,7 @@ cdef inline bint comes_first(const HeapEntry *one, const HeapEntry *other) noexc
     return one.count > other.count or (one.count == other.count and one.key < other.key)
 
 
-cdef void push(State *state, Py_ssize_t pair) noexcept nogil:
+cdef void push(LearnerState *state, Py_ssize_t pair) noexcept nogil:
     """Enter a pair into the heap, if there is any left of it."""
     cdef Py_ssize_t i = state.heap_size
     cdef HeapEntry entry
@@ -204,7 +204,7 @@ cdef void push(State *state, Py_ssize_t pair) noexcept nogil:
     state.heap[i] = entry
 
 
-cdef void replace_top(State *state, HeapEntry entry) noexcept nogil:
+cdef void replace_top(LearnerState *state, HeapEntry entry) noexcept nogil:
     """Put an entry in the place of the first, and move it down to where it belongs."""
     cdef HeapEntry *heap = state.heap
     cdef Py_ssize_t i = 0, child = 1
@@ -218,7 +218,7 @@ cdef void replace_top(State *state, HeapEntry entry) noexcept nogil:
     heap[i] = entry
 
 
-cdef Py_ssize_t best_pair(State *state) noexcept nogil:
+cdef Py_ssize_t best_pair(LearnerState *state) noexcept nogil:
     """The pair to merge next, or NO_PAIR."""
     cdef HeapEntry entry
     while state.heap_size > 0:
@@ -233,7 +233,7 @@ cdef Py_ssize_t best_pair(State *state) noexcept nogil:
     return NO_PAIR
 
 
-cdef void begin_tokens(State *state, Py_ssize_t num_ids) noexcept nogil:
+cdef void begin_tokens(LearnerState *state, Py_ssize_t num_ids) noexcept nogil:
     """Every token is as long as a byte, and in no pair."""
     cdef Py_ssize_t token
     for token in range(num_ids):
@@ -242,11 +242,14 @@ cdef void begin_tokens(State *state, Py_ssize_t num_ids) noexcept nogil:
 
 
 cdef void lay_out(
-    State *state, const uint8_t[::1] data, const int64_t[::1] starts, int32_t[:, ::1] by_bytes
+    LearnerState *state,
+    const uint8_t[::1] data,
+    const int64_t[::1] starts,
+    int32_t[:, ::1] by_bytes,
 ) noexcept nogil:
     """Lay the words out as places, and find the pairs of bytes; those are noted in `by_bytes`."""
     cdef Py_ssize_t at = 0, word, i, pair
-    cdef Place *place = state.places
+    cdef WordByte *place = state.places
     place.id, place.pair, place.word = SEPARATOR, NO_PAIR, 0
     for word in range(starts.shape[0] - 1):
         for i in range(starts[word], starts[word + 1]):
@@ -266,7 +269,7 @@ cdef void lay_out(
 
 
 cdef inline void join_before(
-    State *state, Py_ssize_t place, int32_t token, Py_ssize_t first_new
+    LearnerState *state, Py_ssize_t place, int32_t token, Py_ssize_t first_new
 ) noexcept nogil:
     """The token before this place now makes a pair with the new one."""
     cdef int32_t before = state.places[place - 1].id
@@ -282,7 +285,7 @@ cdef inline void join_before(
 
 
 cdef inline void join_after(
-    State *state, Py_ssize_t place, Py_ssize_t middle, int32_t token, Py_ssize_t first_new
+    LearnerState *state, Py_ssize_t place, Py_ssize_t middle, int32_t token, Py_ssize_t first_new
 ) noexcept nogil:
     """The new token at this place now makes a pair with the one after it, if there is one."""
     cdef int32_t after = state.places[place + state.lengths[token]].id
@@ -297,7 +300,7 @@ cdef inline void join_after(
 
 
 cdef void merge_everywhere(
-    State *state, Py_ssize_t pair, int32_t left, int32_t token
+    LearnerState *state, Py_ssize_t pair, int32_t left, int32_t token
 ) noexcept nogil:
     """Make one token of the pair wherever it is."""
     cdef Py_ssize_t first_new = state.num_pairs, place, middle, new
@@ -319,8 +322,8 @@ cdef void merge_everywhere(
         push(state, new)
 
 
-cdef Outcome learn_merges(
-    State *state, int64_t[:, ::1] merges, Py_ssize_t wanted
+cdef LearningOutcome learn_merges(
+    LearnerState *state, int64_t[:, ::1] merges, Py_ssize_t wanted
 ) noexcept nogil:
     """Learn merges until there are `wanted`."""
     cdef Py_ssize_t pair

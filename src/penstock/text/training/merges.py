@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.text.training.learning import MAX_PLACES, MergeLearner
-from penstock.text.training.words import Words
+from penstock.text.training.words import WordCounts
 
 _PER_CALL = 256
 
@@ -29,7 +29,7 @@ class Learned:
 
 
 def learn_merges(
-    words: Words, num_merges: int, progress: Callable[[int], None] | None = None
+    words: WordCounts, num_merges: int, progress: Callable[[int], None] | None = None
 ) -> Learned:
     """The first `num_merges` merges, or as many as there are pairs for.
 

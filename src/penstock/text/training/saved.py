@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.atomic import OpenFile, sync_directory
+from penstock.atomic import NewFile, sync_directory
 from penstock.errors import DatasetExistsError
 from penstock.new_directory import new_directory
 from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
@@ -58,7 +58,7 @@ def save_vocabulary(vocabulary: Vocabulary, directory: Path) -> None:
         try:
             temporary.mkdir()
             for name, content in files.items():
-                file = OpenFile(temporary / name)
+                file = NewFile(temporary / name)
                 file.write(content)
                 file.finish()
             sync_directory(temporary)

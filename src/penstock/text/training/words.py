@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.machine.background_thread import BackgroundThread, StopSignal
-from penstock.machine.processors import num_processors
+from penstock.system.background_thread import BackgroundThread, StopSignal
+from penstock.system.processors import num_processors
 from penstock.text.batch import TextBatch
 from penstock.text.splitting.patterns import Pattern, find_pattern
 from penstock.text.splitting.pieces import last_certain_end
@@ -33,7 +33,7 @@ _MAX_REST_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Words:
+class WordCounts:
     """Distinct words, end to end; word k is `blob[starts[k]:starts[k + 1]]`."""
 
     blob: NDArray[np.uint8]
@@ -49,7 +49,7 @@ class Words:
         return len(self.counts)
 
 
-def count_words(batches: Iterable[TextBatch], pattern: str) -> Words:
+def count_words(batches: Iterable[TextBatch], pattern: str) -> WordCounts:
     """The words of all texts, by the split pattern of this name, or by this regular expression.
 
     Known patterns are split by kernels, others by the `regex` package: slower, to the same result.
@@ -67,7 +67,7 @@ def count_words(batches: Iterable[TextBatch], pattern: str) -> Words:
     for table in others:
         total.add_words(*table.words)
     blob, starts, counts = total.words
-    return Words(blob=blob, starts=starts, counts=counts)
+    return WordCounts(blob=blob, starts=starts, counts=counts)
 
 
 def _count_in_turn(texts: Iterable[Texts], adds: Sequence[Callable[..., None]]) -> None:

@@ -1,0 +1,236 @@
+"""Proof, without a distributed system, that every sample is served exactly once per epoch.
+
+An audit walks the same plan and the same order that loaders walk, for all ranks at once, and
+marks every sample it meets. Ranks and batch size may change at any step, as in a run that is
+resumed on other machines. `audit_tokens` goes on from there: which tokens the samples of a view
+are made of.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.arguments import integer
+from penstock.auditing.proofs import mark_once, tiling
+from penstock.errors import UsageError, VerificationError
+from penstock.load.plan import StepPlan, Tail
+from penstock.order import Indices, Order
+from penstock.read.documents import document_chunks
+from penstock.views.packed import Documents, Packed
+from penstock.views.view import View
+from penstock.views.windows import Windows
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """From the global step `step` on, this many ranks with this many rows each."""
+
+    step: int
+    ranks: int
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochReport:
+    """What became of the samples of one epoch."""
+
+    epoch: int
+    served: int
+    """how many were served, each once"""
+    dropped: int
+    """how many the plan left out at the end of the epoch"""
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What an audit found; nothing came twice and nothing was lost, or it would have raised."""
+
+    num_samples: int
+    num_steps: int = 0
+    epochs: list[EpochReport] = field(default_factory=list)
+
+
+def audit(
+    order: Order,
+    changes: Sequence[Change],
+    *,
+    epochs: int = 1,
+    tail: Tail = "drop",
+    progress: Callable[[int], None] = lambda position: None,
+) -> AuditReport:
+    """Walk `epochs` epochs of `order`, and raise if a sample is repeated or missing.
+
+    `changes[0]` says how the run starts; its step must be 0.
+
+    >>> order = penstock.make_order(True, num_samples=1000, seed=0)
+    >>> resumed = [Change(step=0, ranks=4, batch_size=8), Change(step=9, ranks=3, batch_size=5)]
+    >>> audit(order, resumed, tail="wrap").epochs
+    [EpochReport(epoch=0, served=1000, dropped=0)]
+    """
+    integer("epochs", epochs, 1)
+    if not changes or [change.step for change in changes] != sorted(
+        {change.step for change in changes} | {0}
+    ):
+        raise UsageError("changes must start at step 0 and come in ascending order of their steps")
+    size = order.num_samples
+    marks = _SeenSamples(order)
+    report = AuditReport(size)
+    runs = {change.step: _plans(size, change, tail) for change in changes}
+    plans = runs[0]
+    position = 0
+    while position < epochs * size:
+        plans = runs.get(report.num_steps, plans)
+        position = plans[0].settle(position)
+        if position >= epochs * size:
+            break
+        ends = set()
+        for plan in plans:
+            step = plan.step_at(position)
+            ends.add(step.end)
+            rows = np.arange(step.rows, dtype=np.int64)
+            marks.add(step.position + plan.rank + rows * plan.ranks)
+        if len(ends) != 1:
+            raise VerificationError(f"step {report.num_steps}: ranks end at {sorted(ends)}")
+        position = ends.pop()
+        report.num_steps += 1
+        progress(min(position, epochs * size))
+    marks.evaluate()
+    for epoch in range(epochs):
+        served = marks.count(epoch)
+        report.epochs.append(EpochReport(epoch=epoch, served=served, dropped=size - served))
+        if tail != "drop" and served != size:
+            raise VerificationError(f"epoch {epoch}: {size - served:,} samples were never served")
+        largest_step = max(change.ranks * change.batch_size for change in changes)
+        if size - served >= largest_step:
+            raise VerificationError(
+                f"epoch {epoch}: {size - served:,} samples were dropped, more than a step"
+            )
+    return report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenReport:
+    """Which tokens the samples of a view hold as inputs; none of them twice, or it had raised."""
+
+    num_records: int
+    num_inputs: int
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether every token is an input."""
+        return self.num_inputs == self.num_records
+
+
+def audit_tokens(view: View) -> TokenReport:
+    """Prove that no token is an input of two samples, and count those that are of none.
+
+    For windows that is arithmetic. Stored rows are read, all of them, and compared with the
+    documents.
+
+    >>> audit_tokens(data.packed(16))
+    TokenReport(num_records=100, num_inputs=100)
+    """
+    num_records = view.dataset.num_records
+    if isinstance(view, Windows):
+        return TokenReport(num_records=num_records, num_inputs=len(view) * view.seq_len)
+    if not isinstance(view, Packed | Documents):
+        raise UsageError(f"{type(view).__name__} cannot be audited")
+    view.rows.check()
+    pieces, row_first = view.rows.pieces, view.rows.row_first
+    num_inputs, is_whole = tiling(pieces, row_first, view.seq_len, num_records)
+    if num_inputs < 0:
+        raise VerificationError(f"{view.stored_in}: a piece lies outside of the dataset or its row")
+    if num_inputs != view.report.num_inputs:
+        raise VerificationError(
+            f"{view.stored_in}: rows hold {num_inputs:,} inputs, the header says "
+            f"{view.report.num_inputs:,}"
+        )
+    if view.report.is_lossless and num_records and not is_whole:
+        raise VerificationError(f"{view.stored_in}: rows do not hold every token exactly once")
+    _check_documents(view)
+    return TokenReport(num_records=num_records, num_inputs=num_inputs)
+
+
+def _check_documents(view: Packed | Documents) -> None:
+    """Every piece lies in its document; where records are left out, it is all there is of it."""
+    data, pieces = view.dataset, view.rows.pieces
+    edges = np.zeros(data.num_documents + 1, np.int64)
+    for offsets, first_record, first_document in document_chunks(data.shards):
+        edges[first_document : first_document + offsets.size] = first_record + offsets
+    seen = np.zeros(data.num_documents // 64 + 1, np.uint64)
+    fills_row = _fills_row(view)
+    for start in range(0, len(pieces), _CHUNK):
+        starts, lengths, documents = pieces[start : start + _CHUNK].T
+        if documents.min() < 0 or documents.max() >= data.num_documents:
+            raise VerificationError(f"{view.stored_in}: a piece is of a document that is not there")
+        first, end = edges[documents], edges[documents + 1]
+        if np.any(starts < first) or np.any(starts + lengths > end):
+            raise VerificationError(f"{view.stored_in}: a piece does not keep to its document")
+        if np.any((starts + lengths < end) & ~fills_row[start : start + _CHUNK]):
+            raise VerificationError(f"{view.stored_in}: a piece ends before its document and row")
+        if view.report.is_lossless:
+            continue
+        if np.any(starts != first):
+            raise VerificationError(f"{view.stored_in}: a piece is not the start of its document")
+        repeated = mark_once(np.ascontiguousarray(documents), seen)
+        if repeated >= 0:
+            raise VerificationError(f"{view.stored_in}: document {repeated:,} comes twice")
+
+
+def _fills_row(view: Packed | Documents) -> NDArray[np.bool_]:
+    """Which pieces end in the last column of their row, which is only a label."""
+    lengths, row_first = view.rows.pieces[:, 1], view.rows.row_first
+    if not row_first.size or not lengths.size:
+        return np.asarray(lengths == view.seq_len + 1)
+    fills = np.zeros(lengths.size, np.bool_)
+    fills[row_first[1:] - 1] = np.add.reduceat(lengths, row_first[:-1]) == view.seq_len + 1
+    return fills
+
+
+def _plans(num_samples: int, change: Change, tail: Tail) -> list[StepPlan]:
+    """The plans of all ranks."""
+    integer("ranks", change.ranks, 1)
+    return [
+        StepPlan(
+            num_samples=num_samples,
+            batch_size=change.batch_size,
+            rank=rank,
+            ranks=change.ranks,
+            tail=tail,
+        )
+        for rank in range(change.ranks)
+    ]
+
+
+class _SeenSamples:
+    """One bit for every sample of every epoch, evaluated for many positions at a time."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._seen: dict[int, NDArray[np.uint64]] = {}
+        self._waiting: list[Indices] = []
+        self._num_waiting = 0
+
+    def add(self, positions: Indices) -> None:
+        self._waiting.append(positions)
+        self._num_waiting += positions.size
+        if self._num_waiting >= _CHUNK:
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        positions = np.concatenate([np.empty(0, np.int64), *self._waiting])
+        self._waiting, self._num_waiting = [], 0
+        samples, epochs = self._order.samples_at(positions), positions // self._order.num_samples
+        for epoch in np.unique(epochs).tolist():
+            if epoch not in self._seen:
+                self._seen[epoch] = np.zeros(-(-self._order.num_samples // 64), np.uint64)
+            repeated = mark_once(samples[epochs == epoch], self._seen[epoch])
+            if repeated >= 0:
+                raise VerificationError(f"epoch {epoch}: sample {repeated:,} was served twice")
+
+    def count(self, epoch: int) -> int:
+        return int(np.bitwise_count(self._seen[epoch]).sum()) if epoch in self._seen else 0

@@ -1,0 +1,1 @@
+"""Samples to the memory of batches: layouts, segments, labels and positions."""

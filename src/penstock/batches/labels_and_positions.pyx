@@ -1,0 +1,118 @@
+"""What follows from the segments of a row, outside the GIL.
+
+A row has `width` columns of inputs and one more that is only a label. Its segments say which
+records stand where; position ids, boundaries, document ids, labels and padding are derived from
+them here, and from nothing else.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.string cimport memcpy
+
+from penstock.system.memory_access cimport load_u32, store_u32
+from penstock.read.numbers cimport IGNORED_LABEL, count_up, fill_numbers, store_integer
+from penstock.read.segments cimport DerivedParams, OutputParams, fill_rest, place_of
+
+cdef enum:
+    LABELS = 1  # among the outputs, after input_ids
+
+
+cdef void begin_batch(
+    const LayoutParams *layout, char *batch, int64_t width, BatchCounts *counts
+) noexcept nogil:
+    """Start counting; `batch` may be NULL, where rows are only counted."""
+    counts.num_tokens, counts.width = 0, width
+    counts.num_boundaries, counts.max_seqlen = 1, 0
+    if batch and layout.cu_seqlens.start >= 0:
+        store_u32(batch + layout.cu_seqlens.start, 0)
+
+
+cdef void end_row(const BatchRow *row, int64_t num_tokens, BatchCounts *counts) noexcept nogil:
+    """Note how many columns of a row hold records."""
+    cdef int64_t *lengths
+    counts.num_tokens += num_tokens
+    if row.batch:
+        lengths = <int64_t *>(row.batch + sizeof(BatchCounts))
+        lengths[row.row] = num_tokens
+
+
+cdef void end_batch(char *batch, const BatchCounts *counts) noexcept nogil:
+    """Leave the counts at the start of the batch."""
+    memcpy(batch, counts, sizeof(BatchCounts))
+
+
+cdef void add_boundary(
+    const LayoutParams *layout, char *batch, int64_t value, BatchCounts *counts
+) noexcept nogil:
+    """Append to cu_seqlens, if it is wanted."""
+    cdef char *following
+    cdef int64_t previous
+    if layout.cu_seqlens.start >= 0:
+        following = batch + layout.cu_seqlens.start + 4 * counts.num_boundaries
+        previous = <int32_t>load_u32(following - 4)
+        counts.max_seqlen = max(counts.max_seqlen, value - previous)
+        store_u32(following, <uint32_t>value)
+        counts.num_boundaries += 1
+
+
+cdef inline char *derived_at(
+    const DerivedParams *derived, char *batch, int64_t element
+) noexcept nogil:
+    return batch + derived.start + element * derived.size
+
+
+cdef inline void pad(
+    const DerivedParams *derived, char *batch, int64_t element, int64_t count, int64_t value
+) noexcept nogil:
+    """Fill a derived output where there are no records, if it is wanted."""
+    if derived.start >= 0:
+        fill_numbers(derived_at(derived, batch, element), derived.size, count, value)
+
+
+cdef void finish_segment(
+    const LayoutParams *layout, const BatchRow *row, const Segment *segment, BatchCounts *counts
+) noexcept nogil:
+    """Derive what belongs to the inputs of one segment."""
+    cdef int64_t element = row.row * row.width + segment.column
+    cdef int64_t count = min(segment.length, row.width - segment.column)
+    if count <= 0:
+        return
+    if layout.position_ids.start >= 0:
+        count_up(derived_at(&layout.position_ids, row.batch, element), count)
+    if layout.document_ids.start >= 0:
+        fill_numbers(
+            derived_at(&layout.document_ids, row.batch, element), 8, count, segment.document
+        )
+    add_boundary(layout, row.batch, element + count, counts)
+
+
+cdef int64_t finish_row(
+    const LayoutParams *layout,
+    const BatchRow *row,
+    const Segment *segments,
+    int64_t num_segments,
+    bint mask_ends,
+    BatchCounts *counts,
+) noexcept nogil:
+    """Derive what follows from the segments of a row; returns how many of its inputs are records.
+
+    With `mask_ends` the last label of a document is ignored where another document follows.
+    """
+    cdef const OutputParams *labels = layout.outputs.items + LABELS
+    cdef int64_t first = row.row * row.width, end = 0, column, num_tokens, s
+    for s in range(num_segments):
+        column = segments[s].column
+        if mask_ends and 0 < column <= row.width:
+            store_integer(place_of(labels, row, column), labels.size_out, IGNORED_LABEL)
+        finish_segment(layout, row, &segments[s], counts)
+        end = column + segments[s].length
+    num_tokens = min(end, row.width)
+    if end <= row.width:
+        fill_rest(&layout.outputs, row, end)
+        fill_rest(&layout.apart, row, end)
+        pad(&layout.position_ids, row.batch, first + end, row.width - end, 0)
+        pad(&layout.document_ids, row.batch, first + end, row.width - end, -1)
+        pad(&layout.attention_mask, row.batch, first + end, row.width - end, 0)
+        if end < row.width:
+            add_boundary(layout, row.batch, first + row.width, counts)
+    pad(&layout.attention_mask, row.batch, first, num_tokens, 1)
+    return num_tokens

@@ -1,0 +1,86 @@
+"""Reading samples of a view into memory, as one thread does it."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batches.batch_filling import BatchReader
+from penstock.batches.layout import BatchLayout
+from penstock.errors import FormatError, PenstockError
+from penstock.metadata.groups import SpanTable
+from penstock.metadata.spans import SpanReader
+from penstock.pack.rows_file import damaged_rows
+from penstock.read.files import FaultCode, FileKind
+
+if TYPE_CHECKING:
+    from penstock.views.view import View
+
+
+def file_kinds(view: "View", layout: BatchLayout) -> list[FileKind]:
+    """Which kinds of files are read for a view's batches; records first."""
+    with_metadata = view.metadata is not None
+    wanted = {
+        FileKind.RECORDS: True,
+        FileKind.DOCUMENT_OFFSETS: view.cuts_by_document,
+        FileKind.METADATA_OFFSETS: with_metadata,
+        FileKind.METADATA_BYTES: with_metadata,
+        FileKind.FIELD_APART: layout.apart is not None,
+    }
+    return [kind for kind, is_wanted in wanted.items() if is_wanted]
+
+
+class SampleReader:
+    """Files, scratch memory and tables of one thread; `batches` is what kernels take of it."""
+
+    def __init__(self, view: "View", layout: BatchLayout, num_sharers: int = 1) -> None:
+        self._view = view
+        self._reader = view.dataset.reader
+        kinds = file_kinds(view, layout)
+        num_sharers *= len(kinds)
+        files = {kind: self._reader.new_files(kind, num_sharers=num_sharers) for kind in kinds}
+        spans = SpanTable(layout.rows, layout.width) if view.metadata is not None else None
+        self._spans = (
+            SpanReader(self._reader, view.metadata, spans, files[FileKind.METADATA_BYTES])
+            if spans is not None
+            else None
+        )
+        self.batches = BatchReader(
+            view.for_kernels(),
+            layout.for_kernels(),
+            tuple(files.get(kind) for kind in FileKind),
+            spans,
+            max_segments=view.max_segments,
+            scratch_bytes=layout.scratch_bytes,
+        )
+
+    def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> dict[str, Any]:
+        """Read samples into a batch's memory; returns what is not in that memory."""
+        if not self.batches.read(samples, memory):
+            raise self.error()
+        return self.read_metadata(samples.size)
+
+    def read_metadata(self, rows: int) -> dict[str, Any]:
+        """The metadata of the batch that was read last, decoded."""
+        return self._spans.read(rows) if self._spans is not None else {}
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether there is anything to decode after a batch is read."""
+        return self._spans is not None
+
+    def error(self) -> PenstockError:
+        """Put the fault of a kernel into words."""
+        fault = self.batches.fault
+        if fault.code == FaultCode.WRONG_ROWS:
+            return FormatError(
+                f"{self._view.stored_in}: row {fault.offset:,} lies outside of the dataset; "
+                "remove this file, and it will be made again"
+            )
+        if fault.code == FaultCode.DAMAGED_ROWS:
+            return damaged_rows(self._view.stored_in, fault.offset)
+        return self._reader.error(fault)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.batches.close()

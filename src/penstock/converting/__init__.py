@@ -1,0 +1,294 @@
+"""From any format that opens to any that can be written: streaming, in parallel, resumable.
+
+    target         a format that can be written (`write.targets`)
+    output shard   the documents that become one file set of the target
+    lost           what the target cannot hold, said in words
+
+The documents are cut into output shards, whole documents each, which are written by several threads
+(`write.job`). A thread reads its shard in chunks and hashes what it writes. Last of all comes the
+manifest: `penstock.json`, or `files.json` with the formats, sizes and checksums of all files.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.arguments import integer, one_of
+from penstock.converting.losses import common_facts, fields_for, losses
+from penstock.converting.shards import CHUNK_BYTES, BatchShape, Progress, cut
+from penstock.dataset import Dataset
+from penstock.errors import UsageError
+from penstock.formats.checksums import publish_checked
+from penstock.formats.directories import data_of
+from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
+from penstock.formats.files import read_head
+from penstock.formats.shard import (
+    APART,
+    DOCUMENTS,
+    STREAM,
+    TOKEN,
+    Manifest,
+    Shard,
+    StoredFile,
+)
+from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
+from penstock.system.processors import num_processors
+from penstock.text.tokenizers.stored import files_of
+from penstock.write.shard_job import ShardJob, StoredFiles
+from penstock.write.targets import TARGETS, llmbatch_target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConvertReport:
+    """What a conversion wrote, and what its format could not hold."""
+
+    files: tuple[Path, ...]
+    num_records: int
+    size_bytes: int
+    num_resumed: int
+    """shards that an earlier run had written"""
+    lost: tuple[str, ...]
+    """one sentence for everything that is not in the new files"""
+    was_finished: bool = False
+    """whether an earlier call had done all of it"""
+
+
+def convert(
+    data: Dataset,
+    path: str | os.PathLike[str],
+    to: str,
+    *,
+    shard_bytes: int = 1 << 30,
+    workers: int | None = None,
+    seq_len: int | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    allow_empty: bool = False,
+    progress: Progress = lambda num_bytes: None,
+) -> ConvertReport:
+    """Write a dataset in another format, into the directory `path`; call it again after a crash.
+
+    What is finished is not written again: the same call then returns the same report.
+
+    Arguments:
+        data: what `penstock.open` gave.
+        to: the format: penstock, datatrove, megatron, llmchnk, llmbatch, llmc or flat.
+        shard_bytes: a file ends with the document that makes its tokens this large.
+        workers: how many shards are written at once; as many as there are processors.
+        seq_len, batch_size, seed: of LLMBATCH. Rows are cut from the stream one after the other,
+            and shuffled with `seed`; without one they keep their order.
+        allow_empty: write a dataset without tokens, if the source has none; else it is an error.
+        progress: is told how many bytes of the source have been read, as they are.
+
+    >>> report = convert(data, tmp / "ds", "datatrove")
+    >>> penstock.open(tmp / "ds").document(4).tolist()
+    [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
+    """
+    if not isinstance(data, Dataset):
+        raise UsageError(f"convert takes an open dataset, as of penstock.open({data!r:.80})")
+    one_of("to", to, TARGETS)
+    if TOKEN not in (data.fields.names or ()):
+        raise UsageError(f"the records have no field {TOKEN!r}")
+    if data.num_records == 0 and not allow_empty:
+        raise UsageError(
+            "the source has no tokens; nothing was written. If that is what you expect: "
+            "allow_empty=True (--allow-empty)"
+        )
+    shard_bytes = integer("shard_bytes", shard_bytes, 1)
+    if to != "llmbatch" and (seq_len, batch_size, seed) != (None, None, None):
+        raise UsageError("seq_len, batch_size and seed are for LLMBATCH")
+    rows = _rows(data, seq_len, batch_size) if to == "llmbatch" else None
+    target = llmbatch_target(rows.batch_size, rows.seq_len) if rows else TARGETS[to]
+    fields = fields_for(data, target)
+    directory = Path(path).absolute()
+    lost = tuple(losses(data, to, target, fields, rows))
+    workers = integer("workers", workers or num_processors(), 1)
+    wanted = {
+        "source": [data.fingerprint, data.documents_fingerprint, *_times(data)],
+        "to": to,
+        "fields": str(fields),
+        "shard_bytes": shard_bytes,
+        "seq_len": rows and rows.seq_len,
+        "batch_size": rows and rows.batch_size,
+        "seed": seed,
+    }
+    job = ShardJob(directory, wanted, _differences, command="convert")
+    if rows is not None and seed is not None:
+        return _shuffle_rows(data, directory, rows, seed, shard_bytes, job, lost, progress)
+    with job.begin() as done:
+        if done is not None:
+            return _report(directory, done, lost, was_finished=True)
+        new_shards = cut(data, fields, target, shard_bytes, rows)
+        done = {shard.name: job.find_done(shard.name) for shard in new_shards}
+        todo = [shard for shard in new_shards if done[shard.name] is None]
+        progress(
+            sum(shard.size_bytes for shard in new_shards) - sum(each.size_bytes for each in todo)
+        )
+
+        def advance(num_bytes: int) -> None:
+            job.check()
+            progress(num_bytes)
+
+        written = job.run({p.name: p.writer(target, advance) for p in todo}, workers)
+        shards = {shard.name: done[shard.name] or written[shard.name] for shard in new_shards}
+        _publish(directory, to, data, fields, shards)
+        files = {
+            name: file.size_bytes for stored in shards.values() for name, file in stored.items()
+        }
+        num_records = sum(shard.num_records for shard in new_shards)
+        made = {"files": list(files), "num_records": num_records, "size_bytes": sum(files.values())}
+        job.finish(made)
+    return _report(directory, made, lost, num_resumed=len(new_shards) - len(todo))
+
+
+def _report(
+    directory: Path,
+    made: Mapping[str, Any],
+    lost: tuple[str, ...],
+    *,
+    num_resumed: int = 0,
+    was_finished: bool = False,
+) -> ConvertReport:
+    return ConvertReport(
+        files=tuple(directory / name for name in made["files"]),
+        num_records=made["num_records"],
+        size_bytes=made["size_bytes"],
+        num_resumed=num_resumed,
+        lost=lost,
+        was_finished=was_finished,
+    )
+
+
+def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    """What differs, in words."""
+    if mine["source"] != theirs["source"]:
+        yield "the source is another one, or has changed since"
+    for name in sorted(set(mine) - {"source"}):
+        if mine[name] != theirs[name]:
+            yield f"{name} is {theirs[name]} there, {mine[name]} here"
+
+
+def _times(data: Dataset) -> list[int]:
+    """When files without a checksum were written: a fingerprint sees only parts of them."""
+    kinds = [(shard, kind) for shard in data.shards for kind in (STREAM, APART)]
+    listed = [(s, kind) for s, kind in kinds if kind in s.files and s.files[kind].xxh3 is None]
+    return [read_head(shard.path(kind), 0).times_ns[0] for shard, kind in listed]
+
+
+def _rows(data: Dataset, seq_len: int | None, batch_size: int | None) -> BatchShape:
+    stored = {shard.row_records for shard in data.shards}
+    if seq_len is None and len(stored) == 1 and data.num_documents > len(data.shards):
+        seq_len = stored.pop()  # the source has rows of its own
+    if not seq_len or not batch_size:
+        raise UsageError(
+            "LLMBATCH has rows and batches; give seq_len and batch_size (--seq-len, --batch-size)"
+        )
+    rows = BatchShape(
+        integer("seq_len", seq_len, 1, 1 << 28), integer("batch_size", batch_size, 1, 1 << 28)
+    )
+    if data.num_records < rows.seq_len * rows.batch_size:
+        num_rows = data.num_records // rows.seq_len
+        remedy = f"batch_size={num_rows:,} or less" if num_rows else "a smaller seq_len"
+        raise UsageError(
+            f"{data.num_records:,} tokens make no batch of {rows.batch_size:,} x "
+            f"{rows.seq_len:,}; choose {remedy}"
+        )
+    return rows
+
+
+def _publish(
+    directory: Path,
+    to: str,
+    data: Dataset,
+    fields: np.dtype[Any],
+    shards: Mapping[str, StoredFiles],
+) -> None:
+    """Write the manifest that makes the files a dataset."""
+    if to != "penstock":
+        kind = f"flat:{fields[TOKEN]}" if to == "flat" else to
+        files = [
+            replace(file, format=kind, companions=tuple(others))
+            for file, *others in (_listed(directory, stored) for stored in shards.values())
+        ]
+        write_file_list(directory / FILE_LIST, directory, files)
+        return
+    head = common_facts(data)
+    listed = []
+    for name, stored in shards.items():
+        kept = {kind: StoredFile(*stored[f"{name}{kind}"]) for kind in (STREAM, DOCUMENTS)}
+        num_records = kept[STREAM].size_bytes // fields.itemsize
+        num_documents = kept[DOCUMENTS].size_bytes // 8 - 1
+        listed.append(Shard(directory, name, num_records, num_documents, 0, kept))
+    manifest = Manifest(
+        fields,
+        data.vocab_size,
+        head["tokenizer"] or {},
+        head["bos_id"],
+        head["eos_id"],
+        tuple(listed),
+        split=head["split"] or {},
+    )
+    if manifest.tokenizer and data.tokenizer is not None:
+        for name, content in files_of(data.tokenizer).items():
+            publish_checked(directory / name, content)
+    publish_checked(directory / MANIFEST_NAME, manifest_to_json(manifest))
+
+
+def _listed(directory: Path, stored: StoredFiles) -> list[ListedFile]:
+    """The files of a shard, that with the tokens first."""
+    files = [
+        ListedFile(directory / name, file.size_bytes, xxh3=file.xxh3)
+        for name, file in stored.items()
+    ]
+    return sorted(files, key=lambda file: data_of(file.path) is not None)
+
+
+def _shuffle_rows(
+    data: Dataset,
+    directory: Path,
+    rows: BatchShape,
+    seed: int,
+    shard_bytes: int,
+    job: ShardJob,
+    lost: tuple[str, ...],
+    progress: Progress,
+) -> ConvertReport:
+    from penstock.write.llmbatch import write_batch_dataset
+
+    done = job.find_report()
+    if done is not None:
+        return _report(directory, done, lost, was_finished=True)
+    num_rows = data.num_records // rows.seq_len
+    per_read = max(1, CHUNK_BYTES // (rows.seq_len * data.fields.itemsize))
+
+    def records() -> Iterator[NDArray[Any]]:
+        for first in range(0, num_rows, per_read):
+            last = min(first + per_read, num_rows)
+            block = data.records(first * rows.seq_len, last * rows.seq_len)
+            tokens = block[TOKEN] if block.dtype.names else block
+            yield from tokens.reshape(-1, rows.seq_len)
+            progress(block.nbytes)
+
+    per_file = max(1, shard_bytes // (4 * rows.seq_len * rows.batch_size))
+    num_batches = write_batch_dataset(
+        directory,
+        records(),
+        num_rows,
+        rows.batch_size,
+        rows.seq_len,
+        seed,
+        batches_per_file=per_file,
+    )
+    files = sorted(directory.glob("*.batch"))
+    made = {
+        "files": [file.name for file in files],
+        "num_records": num_batches * rows.batch_size * rows.seq_len,
+        "size_bytes": sum(file.stat().st_size for file in files),
+    }
+    job.finish(made)
+    return _report(directory, made, lost)

@@ -1,0 +1,136 @@
+"""Output shards: which documents go into each, and how their records come out of the source."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.dataset import Dataset
+from penstock.errors import UsageError
+from penstock.formats.shard import TOKEN
+from penstock.read.documents import document_chunks, document_ends
+from penstock.read.sequential import lies_end_to_end, stored_chunks
+from penstock.write.shard_job import OpenNew
+from penstock.write.targets import Target
+
+Progress = Callable[[int], None]
+
+CHUNK_BYTES = 1 << 23
+_MOST_FILES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """The shape of the batches of LLMBATCH."""
+
+    seq_len: int
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputShard:
+    """What becomes one output shard."""
+
+    data: Dataset
+    fields: np.dtype[Any]
+    name: str
+    first_record: int
+    num_records: int
+    first_document: int
+    num_documents: int
+    progress: Progress = lambda num_bytes: None
+
+    @property
+    def size_bytes(self) -> int:
+        """What is read of the source."""
+        return self.num_records * self.data.fields.itemsize
+
+    def writer(self, target: Target, progress: Progress) -> Callable[[OpenNew], None]:
+        """What writes it."""
+        return partial(target.write, replace(self, progress=progress))
+
+    @property
+    def tokenizer(self) -> str:
+        """Its name, if it is known."""
+        return self.data.manifests[0].tokenizer.get("name", "")
+
+    def ends(self) -> Iterator[NDArray[np.int64]]:
+        """Where documents end, counted from the first record, some at a time."""
+        last = self.first_document + self.num_documents
+        for ends in document_ends(self.data.shards, self.first_document, last):
+            yield ends - self.first_record
+
+    def records(self) -> Iterator[NDArray[Any]]:
+        """All records as they are written, some at a time; the memory is used again."""
+        for records in self._stored():
+            yield self._convert(records)
+            self.progress(records.nbytes)
+
+    def _stored(self) -> Iterator[NDArray[Any]]:
+        first, end = self.first_record, self.first_record + self.num_records
+        if self.data.apart is None and lies_end_to_end(self.data.reader):
+            for chunk in stored_chunks(self.data.reader, first, end):
+                yield chunk.view(self.data.fields)
+            return
+        count = max(1, CHUNK_BYTES // self.data.fields.itemsize)
+        for start in range(first, end, count):
+            records = self.data.records(start, min(start + count, end))
+            yield records if records.dtype.names else records.view(self.data.fields)
+
+    def _convert(self, records: NDArray[Any]) -> NDArray[Any]:
+        if records.dtype == self.fields:
+            return records
+        tokens, token = records[TOKEN], self.fields[TOKEN]
+        limits = np.iinfo(token)
+        if not (
+            np.iinfo(tokens.dtype).min >= limits.min and np.iinfo(tokens.dtype).max <= limits.max
+        ):
+            for value in (int(tokens.min()), int(tokens.max())):
+                if not limits.min <= value <= limits.max:
+                    raise UsageError(f"token id {value:,} does not fit {token}, which is written")
+        converted = np.empty(records.shape, self.fields)
+        for name in self.fields.names or ():
+            converted[name] = records[name]
+        return converted
+
+
+def cut(
+    data: Dataset, fields: np.dtype[Any], target: Target, shard_bytes: int, rows: BatchShape | None
+) -> list[OutputShard]:
+    """Whole documents until a shard is full; batches or tokens, where there are none to keep."""
+    if rows is not None or not (target.holds_documents or knows_documents(data)):
+        unit = rows.seq_len * rows.batch_size if rows else 1
+        step = max(1, shard_bytes // (fields.itemsize * unit)) * unit
+        total = data.num_records // unit * unit
+        starts = range(0, max(total, 1), step)
+        if len(starts) > _MOST_FILES:
+            raise UsageError(
+                f"shard_bytes={shard_bytes:,} would make {len(starts):,} files, more than "
+                f"{_MOST_FILES:,}; make it larger"
+            )
+        edges = [(start, 0) for start in starts] + [(total, 0)]
+    else:
+        per_shard = max(1, shard_bytes // fields.itemsize)
+        edges = [(0, 0)]
+        for offsets, first_record, first_document in document_chunks(data.shards):
+            ends = first_record + offsets[1:]
+            while ends.size and ends[-1] >= edges[-1][0] + per_shard:
+                k = int(np.searchsorted(ends, edges[-1][0] + per_shard))
+                edges.append((int(ends[k]), first_document + k + 1))
+        if edges[-1][0] == data.num_records and len(edges) > 1:
+            edges.pop()  # no shard without tokens: documents without any go into the last one
+        if edges[-1][1] < data.num_documents or len(edges) == 1:
+            edges.append((data.num_records, data.num_documents))
+    return [
+        OutputShard(data, fields, f"{number:05d}", a[0], b[0] - a[0], a[1], b[1] - a[1])
+        for number, (a, b) in enumerate(pairwise(edges))
+    ]
+
+
+def knows_documents(data: Dataset) -> bool:
+    """Whether not every file is one document."""
+    return any(shard.row_records != shard.num_records for shard in data.shards)

@@ -1,0 +1,55 @@
+"""Whether a loader has whole files read into the page cache, or only the rows of its batches.
+
+In an epoch over data that stays in memory, every byte is read from the disk once either way, and
+long runs are read several times as fast as rows. Data that does not stay there would be read in
+vain.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batches.layout import BatchLayout
+from penstock.batches.sample_reader import file_kinds
+from penstock.load.file_pass import FilePass
+from penstock.load.ranks import num_local_ranks
+from penstock.system.free_memory import available_bytes
+from penstock.views.view import View
+
+# Half of the memory stays for what comes later. Below a quarter, rows alone are sooner read.
+_MAX_SHARE_OF_MEMORY = 0.5
+_MIN_SHARE_OF_FILES = 0.25
+
+
+def pass_over_files(
+    view: View, layout: BatchLayout, ranks: int, cache_files: bool | None
+) -> FilePass | None:
+    """A pass over the files of a view, or None if only rows are to be read."""
+    if cache_files is False:
+        return None
+    files = view.dataset.reader.file_spans(file_kinds(view, layout))
+    if cache_files is None and not is_worth_caching(
+        file_bytes=_total_bytes(files),
+        epoch_bytes=len(view) * (view.seq_len + 1) * view.dataset.fields.itemsize,
+        share=min(1, num_local_ranks() / ranks),
+        free_bytes=available_bytes(),
+    ):
+        return None
+    return FilePass(files)
+
+
+def is_worth_caching(
+    *, file_bytes: int, epoch_bytes: int, share: float, free_bytes: int | None
+) -> bool:
+    """Whether files fit into half of the free memory, and enough of them is wanted.
+
+    `epoch_bytes` are those of all rows, and `share` is what of them this machine reads.
+    """
+    return (
+        free_bytes is not None
+        and file_bytes <= free_bytes * _MAX_SHARE_OF_MEMORY
+        and epoch_bytes * share >= file_bytes * _MIN_SHARE_OF_FILES
+    )
+
+
+def _total_bytes(files: NDArray[np.void]) -> int:
+    return int((files["stop"] - files["start"]).sum())

@@ -1,0 +1,331 @@
+"""Rows on disk: made once, stored beside the dataset, mapped into memory from then on.
+
+    plans/best_fit-2048-<fingerprint>.rows
+        bytes 0 to 4095   a JSON object, padded with spaces: what the rows were made of and from
+        int64[pieces, 3]  start, length and document of every piece, row after row
+        int64[rows + 1]   the first piece of each row (left out where a row is one piece)
+        uint32[blocks]    the CRC32C of every 4 KiB of the two tables
+
+The fingerprint is that of the documents' lengths, so rows of a changed dataset have another name.
+A file that is not what it should be is made again; the header is checked against the file's size
+here. Kernels check every piece that they use against the dataset, and every block when they first
+use it against its checksum. A damaged checksum is found in the same way.
+"""
+
+import contextlib
+import glob
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from penstock.atomic import hold_lock, sync_directory
+from penstock.cache import cache_directory
+from penstock.errors import FormatError, PenstockError, ReadError
+from penstock.formats.files import open_regular, read_part
+from penstock.formats.stream import FORMAT
+from penstock.pack.policy import PackReport, Progress, Recipe, make_rows
+from penstock.system.checksums import (
+    BLOCK_BYTES,
+    BlockHasher,
+    CheckedBlocks,
+    block_checksums,
+    num_blocks,
+)
+
+if TYPE_CHECKING:
+    from penstock.dataset import Dataset
+
+ROWS_FORMAT, VERSION = "penstock-rows", 2
+SUFFIX = ".rows"
+_HEADER_BYTES = 4096
+_PIECE_BYTES = 24
+_CHUNK_BYTES = 1 << 22
+_REMEDY = "remove this file, and it will be made again"
+
+
+class PlannedRows:
+    """Stored rows, mapped when they are first used; copies for other processes map them again."""
+
+    def __init__(self, path: Path | None, recipe: Recipe, report: PackReport) -> None:
+        self.path, self.recipe, self.report = path, recipe, report
+
+    @cached_property
+    def pieces(self) -> NDArray[np.int64]:
+        """Start, length and document of every piece."""
+        return self._table(0, 3 * self.report.num_pieces).reshape(-1, 3)
+
+    @cached_property
+    def row_first(self) -> NDArray[np.int64]:
+        """The first piece of each row and one more entry, or nothing if a row is one piece."""
+        if self.recipe.one_piece_a_row:
+            return np.empty(0, np.int64)
+        return self._table(_PIECE_BYTES * self.report.num_pieces, self.report.num_rows + 1)
+
+    @cached_property
+    def blocks(self) -> CheckedBlocks | None:
+        """Both tables with their checksums, which tell what is checked already; None if empty."""
+        body, checksums = self._tables
+        return CheckedBlocks(body, checksums) if body.size else None
+
+    def check(self) -> None:
+        """Compare all blocks that were not used yet with their checksums."""
+        self._check(0, self._tables[0].size)
+
+    def pieces_of(self, row: int) -> NDArray[np.int64]:
+        """The pieces of one row."""
+        first, stop = row, row + 1
+        if not self.recipe.one_piece_a_row:
+            start = _PIECE_BYTES * self.report.num_pieces + 8 * row
+            self._check(start, start + 16)
+            first, stop = self.row_first[row : row + 2].tolist()
+        self._check(_PIECE_BYTES * first, _PIECE_BYTES * stop)
+        return self.pieces[first:stop]
+
+    def _check(self, start: int, stop: int) -> None:
+        block = self.blocks.find_damage(start, stop) if self.blocks is not None else -1
+        if block >= 0:
+            raise damaged_rows(self.path, block)
+
+    def _table(self, start: int, count: int) -> NDArray[np.int64]:
+        if self.path is None:
+            return np.zeros(count, np.int64)
+        return self._tables[0][start : start + 8 * count].view(np.int64)
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+        """What follows the header: the bytes of both tables, and the checksums of their blocks."""
+        size = _body_bytes(self.report, self.recipe)
+        if self.path is None or not size:
+            return np.empty(0, np.uint8), np.empty(0, np.uint32)
+        try:
+            whole = np.memmap(self.path, np.uint8, "r", _HEADER_BYTES, size + 4 * num_blocks(size))
+            return np.asarray(whole[:size]), np.asarray(whole[size:]).view(np.uint32)
+        except ValueError:
+            raise FormatError(
+                f"{self.path}: is shorter than it was; remove it, and it will be made again"
+            ) from None
+        except OSError as error:
+            raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "recipe": self.recipe, "report": self.report}
+
+
+def find_rows(
+    data: "Dataset", recipe: Recipe, progress: Progress = lambda count: None
+) -> PlannedRows:
+    """Open the stored rows of a recipe, or make and store them.
+
+    They lie beside the dataset; in the user's cache where that cannot be written, or is not ours.
+    Of many processes that come at once, one makes them and the others wait for it.
+    """
+    if not data.num_records:
+        return PlannedRows(None, recipe, make_rows(data, recipe, None))
+    name = f"{recipe.name}-{data.documents_fingerprint}{SUFFIX}"
+    homes = [data.shards[0].directory / "plans"] if data.manifests[0].format == FORMAT else []
+    with contextlib.suppress(ReadError):  # there is no home
+        homes.append(cache_directory("plans"))
+    for home in homes:
+        found = _read(home / name, data, recipe)
+        if found is not None:
+            return found
+    problems = []
+    for home in homes:
+        try:
+            return _make(home / name, data, recipe, progress)
+        except PenstockError:
+            raise
+        except OSError as error:
+            problems.append(f"{home}: {error.strerror}")
+    raise ReadError(
+        f"the rows can be stored nowhere ({'; '.join(problems)}); make one of these writable, or "
+        "set XDG_CACHE_HOME to where there is room"
+    )
+
+
+def _make(path: Path, data: "Dataset", recipe: Recipe, progress: Progress) -> PlannedRows:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(path.parent, path.name, wait=True), contextlib.ExitStack() as undo:
+        found = _read(path, data, recipe)  # by somebody who held the lock before
+        if found is not None:
+            return found
+        for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+            leftover.unlink(missing_ok=True)  # of a process that died: we have its lock
+        file = _RowsFile(path)
+        undo.callback(file.discard)
+        report = make_rows(data, recipe, file, progress)
+        file.finish(_header(data, recipe, report))
+        return PlannedRows(path, recipe, report)
+
+
+class _RowsFile:
+    """Rows in the making, under a temporary name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        self._row_ends = TemporaryFile(dir=path.parent)  # noqa: SIM115 (for its whole life)
+        self._file = self._temporary.open("x+b")
+
+    def allocate(self, num_pieces: int, num_rows: int | None) -> tuple[Any, Any]:
+        """Tables in the file, to be filled.
+
+        The disk's space is taken first: writing to a map of a file on a full disk ends the process.
+        """
+        pieces_end = _HEADER_BYTES + _PIECE_BYTES * num_pieces
+        end = pieces_end if num_rows is None else pieces_end + 8 * (num_rows + 1)
+        os.posix_fallocate(self._file.fileno(), 0, end)
+        pieces = np.memmap(self._file, np.int64, "r+", _HEADER_BYTES, (num_pieces, 3))
+        if num_rows is None:
+            return np.asarray(pieces), np.empty(0, np.int64)
+        rows = np.memmap(self._file, np.int64, "r+", pieces_end, (num_rows + 1,))
+        return np.asarray(pieces), np.asarray(rows)
+
+    def append(self, pieces: NDArray[np.int64], row_ends: NDArray[np.int64]) -> None:
+        """Add rows, whose pieces are counted from the start of the file."""
+        if not self._row_ends.tell():
+            self._file.seek(_HEADER_BYTES)
+            self._row_ends.write(bytes(8))
+        self._file.write(pieces.tobytes())
+        self._row_ends.write(row_ends.tobytes())
+
+    def finish(self, header: dict[str, Any]) -> None:
+        """Write checksums and the header, sync, and give the file its name."""
+        self._row_ends.seek(0)
+        shutil.copyfileobj(self._row_ends, self._file)
+        self._file.flush()
+        size = self._file.seek(0, os.SEEK_END)
+        if size > _HEADER_BYTES:
+            body = np.memmap(self._file, np.uint8, "r", _HEADER_BYTES)
+            self._file.write(block_checksums(body).tobytes())
+        self._file.seek(0)
+        self._file.write(_encode(header))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._temporary.rename(self._path)
+        sync_directory(self._path.parent)
+
+    def discard(self) -> None:
+        """Remove the temporary file; after `finish` there is none."""
+        for file in (self._row_ends, self._file):
+            with contextlib.suppress(OSError):
+                file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def _header(data: "Dataset", recipe: Recipe, report: PackReport) -> dict[str, Any]:
+    header = {
+        "format": ROWS_FORMAT,
+        "version": VERSION,
+        "recipe": recipe.name,
+        "documents": data.documents_fingerprint,
+        "body_bytes": _body_bytes(report, recipe),
+        "report": report.to_json(),
+    }
+    return {**header, "xxh3": _digest(header)}
+
+
+def _digest(header: dict[str, Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(header).encode())
+
+
+def _encode(header: dict[str, Any]) -> bytes:
+    return json.dumps(header).encode().ljust(_HEADER_BYTES - 1) + b"\n"
+
+
+def _body_bytes(report: PackReport, recipe: Recipe) -> int:
+    """How many bytes both tables have."""
+    row_bytes = 0 if recipe.one_piece_a_row else 8 * (report.num_rows + 1)
+    return _PIECE_BYTES * report.num_pieces + row_bytes
+
+
+def _read(path: Path, data: "Dataset", recipe: Recipe) -> PlannedRows | None:
+    """The rows in a file, or None if they are not there, or not those that are wanted."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            header = json.loads(file.read(_HEADER_BYTES))
+            size = os.fstat(file.fileno()).st_size
+        report = PackReport(**header["report"])
+        is_wanted = header == _header(data, recipe, report)
+        if is_wanted and _is_possible(report, data, recipe, size):
+            return PlannedRows(path, recipe, report)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return None
+
+
+def _is_possible(report: PackReport, data: "Dataset", recipe: Recipe, size_bytes: int) -> bool:
+    """Whether counts agree with each other, the recipe, the dataset and the file's size."""
+    counts = [value for name, value in report.to_json().items() if name != "policy"]
+    if any(type(count) is not int or not 0 <= count < 1 << 60 for count in counts):
+        return False
+    body_bytes = _body_bytes(report, recipe)
+    return (
+        size_bytes == _HEADER_BYTES + body_bytes + 4 * num_blocks(body_bytes)
+        and (report.policy, report.seq_len) == (recipe.policy, recipe.width)
+        and (report.num_documents, report.num_records) == (data.num_documents, data.num_records)
+        and report.max_pieces <= min(report.num_pieces, report.seq_len + 1)
+        and (report.max_pieces > 0) == (report.num_rows > 0)
+        and (not recipe.one_piece_a_row or report.num_rows == report.num_pieces)
+        and 0 <= report.num_inputs <= report.num_rows * report.seq_len
+    )
+
+
+def damaged_rows(path: Path | None, block: int) -> FormatError:
+    """What to say of a block of the tables that does not have its checksum."""
+    start = _HEADER_BYTES + BLOCK_BYTES * block
+    return FormatError(
+        f"{path}: bytes {start:,} to {start + BLOCK_BYTES - 1:,} are damaged, or their checksum "
+        f"is; {_REMEDY}"
+    )
+
+
+def verify_rows(path: Path) -> Iterator[str]:
+    """Check a file by itself, whatever dataset it belongs to; yields what is wrong.
+
+    One of an older version has no checksums; it is made again when it is needed.
+    """
+    try:
+        start = read_part(path, 0, _HEADER_BYTES)
+        header = json.loads(start)
+        listed = header.pop("xxh3")
+        is_right = listed == _digest(header) and start == _encode({**header, "xxh3": listed})
+        body_bytes = header["body_bytes"] if header["version"] == VERSION else 0
+        is_right = is_right and type(body_bytes) is int and body_bytes >= 0
+    except (FormatError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        is_right, body_bytes = False, 0
+    except PenstockError as error:
+        yield str(error)
+        return
+    if not is_right:
+        yield f"{path}: the header (bytes 0 to {_HEADER_BYTES - 1:,}) is damaged; {_REMEDY}"
+    elif header["version"] == VERSION:
+        yield from _damaged_blocks(path, body_bytes)
+
+
+def _damaged_blocks(path: Path, body_bytes: int) -> Iterator[str]:
+    hasher, left = BlockHasher(), body_bytes
+    with open_regular(path) as file:
+        file.seek(_HEADER_BYTES)
+        while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            hasher.update(chunk)
+            left -= len(chunk)
+        found = hasher.checksums()
+        rest = file.read(found.nbytes + 1)
+    if left or len(rest) != found.nbytes:
+        yield f"{path}: its size is not that of its tables; {_REMEDY}"
+        return
+    for block in np.flatnonzero(found != np.frombuffer(rest, np.uint32)).tolist():
+        yield str(damaged_rows(path, block))

@@ -1,0 +1,53 @@
+"""Documents that wait for a row. See `buffer.pyx`."""
+
+from libc.stdint cimport int64_t
+
+from penstock.pack.bitset cimport BitSet
+
+cdef enum:
+    NO_SLOT = -1
+
+# A document that waits, or the rest of one; Python sees it as `SLOT`.
+cdef struct Slot:
+    int64_t start  # of its records or tokens
+    int64_t length
+    int64_t document
+    int64_t next  # the slot after it of those with its length, or of those that are free
+    int64_t first_record  # how many records of its document came before
+    int64_t goes_on  # whether its document goes on after it: 0 or 1
+    int64_t arrival  # a number that grows from one to the next, or -1 if the slot is free
+
+# The neighbours of a slot among all that wait, by arrival.
+cdef struct Link:
+    int64_t older
+    int64_t newer
+
+# Slots of one length, by arrival; of no meaning for lengths that do not wait.
+cdef struct LengthQueue:
+    int64_t first
+    int64_t last
+
+# Documents that wait: those that fit into a row by length, the others in a heap.
+cdef struct Buffer:
+    Slot *slots
+    Link *links  # for each slot
+    int64_t num_slots
+    int64_t num_used
+    int64_t first_free
+    int64_t num_arrived
+    int64_t oldest  # the slot that waits longest
+    int64_t newest
+    int64_t longest  # the length up to which documents wait by length
+    LengthQueue *queues  # by length
+    BitSet lengths  # that wait
+    int64_t *heap  # slots of longer documents: the shortest first, then the first to come
+    int64_t num_in_heap
+
+
+cdef bint allocate_buffer(Buffer *buffer, int64_t num_slots, int64_t longest) noexcept nogil
+cdef void free_buffer(Buffer *buffer) noexcept nogil
+cdef void put(Buffer *buffer, const Slot *document) noexcept nogil
+cdef int64_t take(Buffer *buffer, int64_t length) noexcept nogil
+cdef int64_t best_of(Buffer *buffer, int64_t space) noexcept nogil
+cdef int64_t shortest_of(Buffer *buffer, int64_t space) noexcept nogil
+cdef void release(Buffer *buffer, int64_t slot) noexcept nogil

@@ -1,0 +1,213 @@
+"""Reads shards that lie in a file system, by `pread` or from a memory map.
+
+`pread` is the default, by measurement: from the page cache a map is about twice as fast, but it
+turns a failing disk or a truncated file into SIGBUS, which ends the process without a word, and
+counts every page ever touched as the process's own memory.
+"""
+
+import errno
+import os
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
+from penstock.formats.shard import (
+    APART,
+    DOCUMENTS,
+    INDEX,
+    METADATA,
+    OFFSET,
+    STREAM,
+    Shard,
+    StoredFile,
+)
+from penstock.read.documents import document_table
+from penstock.read.files import (
+    FILE_SPAN,
+    GEOMETRY,
+    FaultCode,
+    FaultReport,
+    FileKind,
+    Files,
+    ShardFiles,
+)
+from penstock.read.segments import read_segments
+
+if TYPE_CHECKING:
+    from penstock.batches.layout import BatchLayout
+
+Access = Literal["pread", "mmap"]
+
+
+_SUFFIXES = {
+    FileKind.RECORDS: STREAM,
+    FileKind.DOCUMENT_OFFSETS: DOCUMENTS,
+    FileKind.METADATA_OFFSETS: INDEX,
+    FileKind.METADATA_BYTES: METADATA,
+    FileKind.FIELD_APART: APART,
+}
+
+
+@dataclass(frozen=True)
+class LocalReader:
+    """What is the same for all threads that read a dataset; each has `Files` of its own."""
+
+    shards: Sequence[Shard]
+    record_bytes: int
+    access: Access = "pread"
+    apart_bytes: int = 0
+
+    @cached_property
+    def _shard_files(self) -> dict[FileKind, ShardFiles]:
+        return {}
+
+    @cached_property
+    def _spans(self) -> dict[FileKind, NDArray[np.void]]:
+        return {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tables of files stay here.
+        return LocalReader, (self.shards, self.record_bytes, self.access, self.apart_bytes)
+
+    def _files_of(self, kind: FileKind) -> ShardFiles:
+        if kind not in self._shard_files:
+            files = [self.file(number, kind) for number in range(len(self.shards))]
+            first_item = np.zeros(len(files) + 1, np.int64)
+            np.cumsum([self._num_items(shard, kind) for shard in self.shards], out=first_item[1:])
+            names = [os.fsencode(path) + b"\0" for path, _ in files]
+            starts = np.cumsum([0, *map(len, names)]).tolist()
+            geometry = [
+                (
+                    start,
+                    file.size_bytes,
+                    file.first_byte,
+                    file.block_items,
+                    file.block_bytes,
+                    file.num_implied,
+                    shard.row_records,
+                )
+                for start, shard, (_, file) in zip(starts, self.shards, files, strict=False)
+            ]
+            table, item_bytes = np.array(geometry, GEOMETRY), self._item_bytes(kind)
+            self._spans[kind] = _spans(kind, item_bytes, np.diff(first_item), table)
+            # Threads that come at once all take the first.
+            self._shard_files.setdefault(
+                kind, ShardFiles(kind, item_bytes, first_item, table, b"".join(names))
+            )
+        return self._shard_files[kind]
+
+    def _item_bytes(self, kind: FileKind) -> int:
+        if kind == FileKind.RECORDS:
+            return self.record_bytes
+        if kind == FileKind.FIELD_APART:
+            return self.apart_bytes
+        return 1 if kind == FileKind.METADATA_BYTES else OFFSET.itemsize
+
+    def _num_items(self, shard: Shard, kind: FileKind) -> int:
+        if kind == FileKind.DOCUMENT_OFFSETS:
+            return shard.num_documents + 1
+        if kind in (FileKind.RECORDS, FileKind.FIELD_APART):
+            return shard.num_records
+        if kind == FileKind.METADATA_OFFSETS:
+            return shard.num_spans + 1
+        return shard.files[METADATA].size_bytes
+
+    def file(self, shard_number: int, kind: FileKind) -> tuple[str, StoredFile]:
+        """The path and the geometry of a shard's file of one kind."""
+        shard = self.shards[shard_number]
+        if kind == FileKind.DOCUMENT_OFFSETS:
+            return document_table(shard)
+        suffix = _SUFFIXES[kind]
+        return str(shard.path(suffix)), shard.files[suffix]
+
+    def file_spans(self, kinds: Sequence[FileKind]) -> NDArray[np.void]:
+        """The bytes that hold items (`FILE_SPAN`), of all shards, kind by kind."""
+        for kind in kinds:
+            self._files_of(kind)
+        return np.concatenate([self._spans[kind] for kind in kinds])
+
+    def new_files(self, kind: FileKind = FileKind.RECORDS, *, num_sharers: int = 1) -> Files:
+        """The files of one kind, for one of `num_sharers` in this process; nothing open yet."""
+        num_places = max(2, min(len(self.shards), _max_open_files() // num_sharers))
+        return Files(self._files_of(kind), use_mmap=self.access == "mmap", num_places=num_places)
+
+    def read(
+        self,
+        segments: NDArray[np.void],
+        layout: "BatchLayout",
+        memory: NDArray[np.uint8],
+        kind: FileKind = FileKind.RECORDS,
+    ) -> None:
+        """Read segments (`SEGMENT`) of one kind of file into `memory`, opened for this call."""
+        if not len(segments):
+            return
+        files = self.new_files(kind)
+        scratch = np.empty(layout.scratch_bytes, np.uint8)
+        try:
+            fault = read_segments(files, layout.for_kernels(), segments, memory, scratch)
+        finally:
+            files.close()
+        if fault is not None:
+            raise self.error(fault)
+
+    def error(self, fault: FaultReport) -> PenstockError:
+        """Put a kernel's fault into words."""
+        code, kind, shard_number, offset, detail = fault
+        path, file = self.file(shard_number, kind)
+        expected = file.size_bytes
+        if code == FaultCode.WRONG_SIZE and detail < 0:
+            return FormatError(f"{path}: is not a file of {expected:,} bytes any more")
+        if code == FaultCode.WRONG_SIZE:
+            return FormatError(f"{path}: {detail:,} bytes, expected {expected:,}; it was changed")
+        if code == FaultCode.SHORT_READ:
+            return FormatError(
+                f"{path}: ends at byte {offset:,}, where {detail:,} more were expected; "
+                "it was cut while it was read"
+            )
+        if code == FaultCode.WRONG_CONTENT:
+            what = _WRONG_CONTENT[kind].format(detail=detail, item=offset)
+            return FormatError(f"{path}: {what}; run penstock verify")
+        reason = os.strerror(detail)
+        if code == FaultCode.CANNOT_OPEN:
+            if detail in (errno.ENOENT, errno.ENOTDIR):
+                return MissingDataError(f"{path}: missing; expected a file of {expected:,} bytes")
+            return ReadError(detail, f"{path}: cannot be opened: {reason}")
+        verb = "mapped" if code == FaultCode.CANNOT_MAP else "read"
+        return ReadError(detail, f"{path}: cannot be {verb} at byte {offset:,}: {reason}")
+
+
+_WRONG_OFFSET = "offset {item:,} is {detail:,}, outside of what its neighbours allow"
+_WRONG_CONTENT = {
+    FileKind.RECORDS: "a record refers to metadata {detail:,}, which the shard does not have",
+    FileKind.DOCUMENT_OFFSETS: _WRONG_OFFSET,
+    FileKind.METADATA_OFFSETS: _WRONG_OFFSET,
+}
+
+
+def _max_open_files() -> int:
+    """How many files the first reader of a process keeps open.
+
+    The n-th gets an n-th of it, so that a dozen readers together take two thirds of the limit.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 8192 if limit == resource.RLIM_INFINITY else min(limit // 5, 8192)
+
+
+def _spans(
+    kind: FileKind, item_bytes: int, num_items: NDArray[np.int64], files: NDArray[np.void]
+) -> NDArray[np.void]:
+    """Where the items of each file start and stop; several shards may lie in one file."""
+    in_blocks = files["block_items"] > 0
+    blocks, rest = np.divmod(num_items, np.where(in_blocks, files["block_items"], 1))
+    stride = np.where(in_blocks, files["block_bytes"], item_bytes)
+    stop = files["first_byte"] + blocks * stride + rest * item_bytes
+    spans = np.zeros(len(files), FILE_SPAN)
+    spans["kind"], spans["shard"], spans["start"] = kind, np.arange(len(files)), files["first_byte"]
+    spans["stop"] = np.maximum(files["first_byte"], np.minimum(stop, files["size_bytes"]))
+    return spans

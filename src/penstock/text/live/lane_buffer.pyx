@@ -1,0 +1,198 @@
+"""A lane: documents that come in, and those that wait to be packed.
+
+Documents wait as in `penstock.pack.waiting_buffer`; here their tokens wait with them, in an arena.
+A token is appended to the arena when it comes and copied from there into the batch. Where the
+arena is full, the tokens that still wait are moved together, into a larger arena if they fill most
+of it.
+
+Documents longer than a row are cut into pieces of a full row when they come. Only where ends are
+dropped, as nanochat does it, documents wait whole, and then no more than the first row of their
+tokens is kept.
+
+Documents that waited when a state was saved come back without their tokens, which are brought when
+the documents are chosen: nanochat's buffer has the longest of all, and most of them never are.
+"""
+
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memmove
+
+from penstock.system.checks cimport check
+from penstock.pack.waiting_buffer cimport NO_SLOT, Slot, allocate_buffer, free_buffer, put
+from penstock.text.live.token_arena cimport (
+    allocate_pages,
+    append_tokens,
+    free_pages,
+    num_marks,
+    token_at,
+)
+
+cdef enum:
+    FIRST_ARENA_TOKENS = 1 << 16
+
+
+cdef int64_t max_waiting(const Rules *rules) noexcept nogil:
+    """How many documents may wait."""
+    return rules.buffer_size + (rules.refill if rules.policy == BOS_BEST_FIT else 0)
+
+
+cdef bint allocate_lane(Lane *lane, const Rules *rules, int64_t token_bytes) noexcept nogil:
+    """Make an empty lane in zeroed memory; False if there is no memory, then free it."""
+    lane.chosen = NO_SLOT
+    lane.arena.token_bytes = token_bytes
+    return allocate_buffer(&lane.buffer, max_waiting(rules) + 1, rules.columns)
+
+
+cdef void free_lane(Lane *lane) noexcept nogil:
+    free_buffer(&lane.buffer)
+    free_pages(&lane.arena)
+
+
+cdef LaneOutcome fill_buffer(Lane *lane, const Rules *rules) noexcept nogil:
+    """Have enough documents to choose from; DONE if there are, or what is needed for that."""
+    cdef Feed *feed = &lane.feed
+    cdef int64_t most = max_waiting(rules)
+    while lane.buffer.num_used < rules.buffer_size or (
+        lane.in_refill and lane.buffer.num_used < most
+    ):
+        if feed.next_document == feed.num_documents:
+            return DONE if feed.is_end else NEEDS_DOCUMENTS
+        if not put_next(lane, rules):
+            return NO_MEMORY
+    return DONE
+
+
+cdef bint put_next(Lane *lane, const Rules *rules) noexcept nogil:
+    """Move the next document of the feed, or a piece of it, into the buffer; False: no memory."""
+    cdef Feed *feed = &lane.feed
+    cdef int64_t k = feed.next_document, begin = feed.offsets[k], last = 0
+    cdef EncodedIds ids = EncodedIds(NULL, feed.offsets[k + 1] - begin)
+    cdef int64_t length = ids.count + num_marks(&rules.marks)
+    if feed.ids != NULL:
+        ids.items = feed.ids + begin
+    if length > 0:
+        last = end_of_piece(rules, length, feed.first_token)
+        if not put_piece(lane, rules, ids, last):
+            return False
+    feed.first_token = last
+    if last == length:
+        feed.next_document = k + 1
+        feed.first_token = 0
+        lane.in_refill = (
+            rules.policy == BOS_BEST_FIT and (feed.first_number + k + 1) % rules.refill != 0
+        )
+    return True
+
+
+cdef bint put_piece(Lane *lane, const Rules *rules, EncodedIds ids, int64_t last) noexcept nogil:
+    """Put the next document of the feed into the buffer, up to token `last`; False: no memory."""
+    cdef Feed *feed = &lane.feed
+    cdef int64_t first = feed.first_token
+    cdef Slot piece
+    piece.start = ABSENT
+    piece.length = last - first
+    piece.document = feed.first_id + feed.next_document
+    piece.first_record = first
+    piece.goes_on = last < ids.count + num_marks(&rules.marks)
+    if feed.has_ids and not keep_tokens(lane, rules, &piece, ids):
+        return False
+    put(&lane.buffer, &piece)
+    return True
+
+
+cdef inline int64_t end_of_piece(const Rules *rules, int64_t length, int64_t first) noexcept nogil:
+    """Where the piece of a document ends that begins at token `first`."""
+    if rules.policy == BOS_BEST_FIT:
+        return length
+    return min(length, (first // rules.columns + 1) * rules.columns)
+
+
+cdef inline int64_t num_kept(const Rules *rules, const Slot *piece) noexcept nogil:
+    """How many tokens are kept of a piece: a row of it, and one more for the row's last label."""
+    return min(piece.length, rules.columns) + piece.goes_on
+
+
+cdef bint keep_tokens(Lane *lane, const Rules *rules, Slot *piece, EncodedIds ids) noexcept nogil:
+    """Append the tokens of a piece to the arena, and note where; False if there is no memory."""
+    cdef int64_t count = num_kept(rules, piece)
+    if lane.arena.used + count > lane.arena.size and not make_room(lane, rules):
+        return False
+    piece.start = lane.arena.used
+    append_tokens(
+        &lane.arena, ids, &rules.marks, piece.first_record, piece.first_record + count
+    )
+    return True
+
+
+cdef bint is_piece(
+    const Lane *lane, const Rules *rules, int64_t slot, int64_t num_ids
+) noexcept nogil:
+    """Whether what waits in a slot can be of a document with so many ids."""
+    cdef const Slot *piece = &lane.buffer.slots[slot]
+    cdef int64_t length = num_ids + num_marks(&rules.marks)
+    cdef int64_t last = end_of_piece(rules, length, piece.first_record)
+    return last - piece.first_record == piece.length and (last < length) == piece.goes_on
+
+
+cdef bint bring(Lane *lane, const Rules *rules, int64_t slot, EncodedIds ids) noexcept nogil:
+    """Give what waits in a slot its tokens, of a document of which it is; False: no memory."""
+    return keep_tokens(lane, rules, &lane.buffer.slots[slot], ids)
+
+
+cdef bint make_room(Lane *lane, const Rules *rules) noexcept nogil:
+    """Move tokens that wait together, so that a piece has room; False if there is no memory."""
+    cdef Slot **waiting = <Slot **>malloc((lane.buffer.num_used + 1) * sizeof(Slot *))
+    cdef int64_t count, wanted = 0, k
+    cdef Arena old = lane.arena
+    if waiting == NULL:
+        return False
+    count = find_waiting(lane, waiting)
+    for k in range(count):
+        wanted += num_kept(rules, waiting[k])
+    wanted += wanted // 2 + rules.columns + 1
+    if wanted > old.size:
+        wanted = max(wanted, old.size + old.size // 4, <int64_t>FIRST_ARENA_TOKENS)
+        if not allocate_pages(&lane.arena, wanted):
+            free(waiting)
+            return False
+    move_together(&lane.arena, &old, rules, waiting, count)
+    free(waiting)
+    if lane.arena.memory != old.memory:
+        free_pages(&old)
+    return True
+
+
+cdef int64_t find_waiting(Lane *lane, Slot **waiting) noexcept nogil:
+    """List the slots whose tokens are in the arena, in the order of these; return how many."""
+    cdef Slot *slots = lane.buffer.slots
+    cdef int64_t slot = lane.buffer.oldest, count = 0
+    while slot != NO_SLOT:
+        if slots[slot].start != ABSENT:
+            waiting[count] = &slots[slot]
+            count += 1
+        slot = lane.buffer.links[slot].newer
+    qsort(waiting, count, sizeof(Slot *), compare_starts)
+    return count
+
+
+cdef int compare_starts(const void *one, const void *other) noexcept nogil:
+    cdef int64_t start = (<Slot * const *>one)[0].start
+    return 1 if start > (<Slot * const *>other)[0].start else -1
+
+
+cdef void move_together(
+    Arena *arena, const Arena *old, const Rules *rules, Slot **waiting, int64_t count
+) noexcept nogil:
+    """Move tokens to the start of an arena, which may be where they are."""
+    cdef int64_t end = 0, k, size
+    for k in range(count):
+        size = num_kept(rules, waiting[k])
+        check(end + size <= arena.size)
+        memmove(
+            token_at(arena, end),
+            token_at(old, waiting[k].start),
+            size * arena.token_bytes,
+        )
+        waiting[k].start = end
+        end += size
+    arena.used = end

@@ -1,0 +1,209 @@
+"""`Pipeline`: everything that runs ahead of the training loop, from a state on."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batches.layout import BatchLayout
+from penstock.errors import FormatError
+from penstock.load.batch_memory import BatchMemory, Pool
+from penstock.system.background_thread import BackgroundThread, StopSignal
+from penstock.text.live.handover import Handover
+from penstock.text.live.lane_state import LaneState, Snapshot
+from penstock.text.live.lane_text import LaneText
+from penstock.text.live.packing import Packing
+from penstock.text.live.row_packer import RowPacker
+from penstock.text.live.stats import Seconds
+from penstock.text.live.tokenizing_threads import TokenizingThreads, Tokens
+from penstock.text.live.waiting_documents import WaitingReader
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankWork:
+    """What there is to do for a rank."""
+
+    text: LaneText
+    tokenizer: Tokenizer
+    packing: Packing
+    layout: BatchLayout
+    lanes: tuple[int, ...]
+    """of this rank, in the order in which they give rows"""
+    states: tuple[LaneState, ...]
+    """where each of them begins"""
+    position: int
+    step_size: int
+    first: int
+    """which of the lanes gives the first row"""
+    epoch: int | None
+    """to the end of which it goes; None goes on for ever"""
+    num_threads: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedBatch:
+    """A batch that is packed."""
+
+    memory: BatchMemory
+    rows: int
+    snapshots: tuple[Snapshot, ...]
+    """of the lanes, after it"""
+    num_cropped: int
+    """tokens that were dropped since the batch before"""
+
+
+class Pipeline:
+    """Threads that tokenize, and one that packs `prefetch` batches ahead.
+
+    No thread refers to it: when nobody does, they end.
+    """
+
+    def __init__(self, work: RankWork, pool: Pool, prefetch: int) -> None:
+        self._stop = StopSignal()
+        self._handover = Handover(self._stop, prefetch)
+        self._packing = _PackingThread(work, pool, self._stop, self._handover)
+        self._thread = BackgroundThread(self._packing.run, "penstock-packer", self._stop)
+        self.is_closed = False
+        """whether the threads were told to end, and perhaps have not"""
+
+    @property
+    def num_ready(self) -> int:
+        """Batches that are packed and wait for the consumer."""
+        return self._handover.num_ready
+
+    @property
+    def seconds(self) -> Seconds:
+        """What all threads did so far."""
+        return self._packing.seconds
+
+    def get(self, position: int) -> PackedBatch | None:
+        """The batch of a position; waits for it, and raises what failed. None if it was closed.
+
+        The first of all, the next one, or the same again, as after an interrupt.
+        """
+        self._thread.start()
+        ready: PackedBatch | BaseException | None = self._handover.get(position)
+        if isinstance(ready, BaseException):
+            self.is_closed = True
+            raise ready
+        return ready
+
+    def close(self) -> None:
+        """End the threads, and wait until they have; interrupted, it can be repeated."""
+        self.is_closed = True
+        self._thread.end()
+
+
+class _PackingThread:
+    """What the thread that packs does."""
+
+    def __init__(self, work: RankWork, pool: Pool, stop: StopSignal, handover: Handover) -> None:
+        self._work, self._pool, self._stop, self._handover = work, pool, stop, handover
+        self._tokenizing: TokenizingThreads | None = None
+        self._seconds = Seconds()
+        self._snapshots = list[Snapshot]()
+        """of the lanes, after the last batch that was packed"""
+        self._has_marks = max(work.packing.marks(work.tokenizer)) >= 0
+        self._bare_since = dict[int, int]()
+        """of lanes whose last documents had no tokens, the block of the first of those"""
+        self._position = work.position
+        """of the batch that is packed next"""
+
+    @property
+    def seconds(self) -> Seconds:
+        """What all threads did so far."""
+        seconds = Seconds()
+        seconds.add(self._seconds)
+        if self._tokenizing is not None:
+            seconds.add(self._tokenizing.seconds)
+        return seconds
+
+    def run(self) -> None:
+        """Pack until it is time to stop."""
+        try:
+            try:
+                self._pack()
+            except StopIteration as error:  # which would end the consumer's loop
+                raise RuntimeError("a tokenizer raised StopIteration") from error
+        except BaseException as error:
+            self._handover.put(self._position, error)
+        finally:
+            self._stop.set()
+            if self._tokenizing is not None:
+                self._tokenizing.join()
+
+    def _pack(self) -> None:
+        work = self._work
+        reader = WaitingReader(work.text, work.tokenizer)
+        packer = RowPacker(work.packing, work.tokenizer, work.layout, len(work.lanes), reader.read)
+        for lane, state in enumerate(work.states):
+            packer.put_back(lane, state.waiting)
+            packer.begin_at(lane, state.place)
+        self._snapshots = [packer.snapshot(lane) for lane in range(len(work.lanes))]
+        places = [state.place for state in work.states]
+        self._tokenizing = TokenizingThreads(
+            work.text,
+            work.tokenizer,
+            dict(zip(work.lanes, places, strict=True)),
+            self._stop,
+            num_threads=work.num_threads,
+            epoch=work.epoch,
+        )
+        self._tokenizing.start()
+        for lane_of_row in _turns(len(work.lanes), work.first, work.layout.rows):
+            started = time.perf_counter()
+            self._handover.wait_for_place()
+            self._seconds.waiting_for_consumer += time.perf_counter() - started
+            if not self._stop.is_set:
+                ready = self._pack_batch(packer, lane_of_row)
+            if self._stop.is_set:  # perhaps while it was packed, so that lanes ended early
+                return
+            self._handover.put(self._position, ready)
+            self._position += work.step_size
+
+    def _pack_batch(self, packer: RowPacker, lane_of_row: NDArray[np.int64]) -> PackedBatch:
+        started, waited = time.perf_counter(), self._seconds.waiting_for_tokens
+        memory, num_cropped = self._pool.take(), packer.num_cropped
+        filled = packer.pack(lane_of_row, memory, self._next_tokens)
+        for lane in set(lane_of_row.tolist()):  # others are as they were; one takes 60 KB
+            self._snapshots[lane] = packer.snapshot(lane)
+        waited = self._seconds.waiting_for_tokens - waited
+        self._seconds.packing += time.perf_counter() - started - waited
+        return PackedBatch(
+            memory=memory,
+            rows=len(filled),
+            snapshots=tuple(self._snapshots),
+            num_cropped=packer.num_cropped - num_cropped,
+        )
+
+    def _next_tokens(self, lane: int) -> Tokens | None:
+        assert self._tokenizing is not None
+        started = time.perf_counter()
+        tokens = self._tokenizing.take(self._work.lanes[lane])
+        self._seconds.waiting_for_tokens += time.perf_counter() - started
+        if tokens is not None and self._work.epoch is None:
+            self._check_progress(lane, tokens)
+        return tokens
+
+    def _check_progress(self, lane: int, tokens: Tokens) -> None:
+        """Refuse a lane whose documents have no tokens: without an end, it would never give one."""
+        if tokens.offsets[-1] or self._has_marks:
+            self._bare_since.pop(lane, None)
+            return
+        since = self._bare_since.setdefault(lane, tokens.ordinal)
+        if tokens.ordinal - since > len(self._work.text.lanes.blocks):
+            fewer = "use fewer lanes or ranks, or " if self._work.text.lanes.count > 1 else ""
+            raise FormatError(
+                f"lane {self._work.lanes[lane]}: its {tokens.ordinal - since:,} last blocks of "
+                f"text have not one token; {fewer}mark documents (add=…)"
+            )
+
+
+def _turns(num_lanes: int, first: int, batch_size: int) -> Iterator[NDArray[np.int64]]:
+    """Which lane each row of a batch is of, batch after batch."""
+    for start in itertools.count(first, batch_size):
+        yield (start + np.arange(batch_size)) % num_lanes

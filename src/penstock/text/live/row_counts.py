@@ -1,0 +1,172 @@
+"""How many rows every lane has in an epoch, which all ranks must know to end it together.
+
+Nobody can say without tokenizing all of the text, so that is done, once: the length of every
+document is kept in the user's cache, eight bytes each. How blocks are then dealt out and packed, in
+this epoch or in another, takes no more than packing these lengths.
+"""
+
+import io
+import json
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from penstock.cache import cache_directory, cached
+from penstock.errors import FormatError
+from penstock.system.background_thread import StopSignal, call_in_background
+from penstock.text.live.lane_text import LaneText
+from penstock.text.live.packing import Packing
+from penstock.text.live.row_packer import RowPacker
+from penstock.text.live.tokenizing_threads import Tokens, tokenize_text
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+_VERSION = 1
+_ROWS_AT_ONCE = 4096
+
+Lengths = list[NDArray[np.int64]]
+"""of the documents of each block"""
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """How many rows each lane has in an epoch.
+
+    >>> counts = RowCounts([2, 3])
+    >>> counts.first_hole, counts.end, counts.among(range(2, 8))
+    (4, 6, 3)
+    """
+
+    of_lanes: list[int]
+    first_hole: int = field(init=False)
+    """the first position where a lane has no more row"""
+    end: int = field(init=False)
+    """the position after the last row"""
+
+    def __post_init__(self) -> None:
+        count = len(self.of_lanes)
+        holes = [count * num_rows + lane for lane, num_rows in enumerate(self.of_lanes)]
+        end = max((hole - count + 1 for hole in holes if hole >= count), default=0)
+        object.__setattr__(self, "first_hole", min(holes))
+        object.__setattr__(self, "end", end)
+
+    def steps_from(self, position: int, step_size: int, tail: str) -> int:
+        """How many steps the epoch has left, full ones or all: see `TextLoader`."""
+        if tail == "drop":
+            return max(0, self.first_hole - position) // step_size
+        return -(-max(0, self.end - position) // step_size)
+
+    def among(self, positions: range) -> int:
+        """At how many of these positions there is a row."""
+        if positions[-1] < self.first_hole:
+            return len(positions)
+        count = len(self.of_lanes)
+        return sum(place // count < self.of_lanes[place % count] for place in positions)
+
+    def check(self, positions: range, num_found: int) -> None:
+        """Refuse a batch with more or fewer rows than were counted: ranks could end apart."""
+        expected = self.among(positions)
+        if num_found != expected:
+            raise FormatError(
+                f"an epoch has {num_found:,} rows from position {positions[0]:,} on, and "
+                f"{expected:,} were counted; the text has changed meanwhile, or the tokenizer does "
+                "not give it the same tokens as another one that was taken for it (what was "
+                f"counted is in {cache_directory('lengths')})"
+            )
+
+
+def count_rows(
+    text: LaneText,
+    tokenizer: Tokenizer,
+    packing: Packing,
+    seq_len: int,
+    epoch: int,
+    num_threads: int,
+) -> RowCounts:
+    """The rows of each lane in an epoch."""
+    lengths = document_lengths(text, tokenizer, num_threads)
+    layout = packing.layout(tokenizer, seq_len, 1, np.int64)  # into which nothing is written
+    counts = list[int]()
+    for lane in range(text.lanes.count):
+        tokens = _lengths_of_lane(text, lane, epoch, lengths)
+        packer = RowPacker(packing, tokenizer, layout, 1)
+        wanted = np.zeros(_ROWS_AT_ONCE, np.int64)
+        rows = num_rows = _ROWS_AT_ONCE
+        counts.append(0)
+        while rows == num_rows:
+            rows = len(packer.pack(wanted, None, lambda _, tokens=tokens: next(tokens, None)))  # type: ignore[misc]
+            counts[-1] += rows
+    return RowCounts(counts)
+
+
+def _lengths_of_lane(text: LaneText, lane: int, epoch: int, lengths: Lengths) -> Iterator[Tokens]:
+    lanes = text.lanes
+    for ordinal in range(lanes.first_ordinal(lane, epoch), lanes.first_ordinal(lane, epoch + 1)):
+        _, block = lanes.block_at(lane, ordinal)
+        offsets = np.concatenate([[0], np.cumsum(lengths[block])])
+        yield Tokens(
+            ids=None,
+            offsets=offsets,
+            ordinal=ordinal,
+            block=block,
+            number=0,
+            bytes_before=np.zeros_like(offsets),
+        )
+
+
+def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> Lengths:
+    """The number of ids of every document; from the cache, if they have been counted before."""
+    num_blocks = len(text.lanes.blocks)
+    # With the files' times: others may have the same names and sizes.
+    identity = [_VERSION, text.source.identity(), tokenizer.fingerprint]
+    name = f"{xxhash.xxh3_128_hexdigest(json.dumps(identity).encode())}.npy"
+
+    def find(path: Path) -> Lengths | None:
+        try:
+            # Not from the file itself: there NumPy makes a TypeError of an interrupt.
+            stored = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        except (FileNotFoundError, ValueError, EOFError):
+            return None
+        if stored.ndim != 1 or stored.dtype != np.int64 or stored.size < num_blocks:
+            return None
+        counts, lengths = stored[:num_blocks], stored[num_blocks:]
+        is_whole = counts.min() >= 0 and counts.sum() == lengths.size
+        if not is_whole or (lengths.size and lengths.min() < 0):
+            return None
+        return np.split(lengths, np.cumsum(counts)[:-1])
+
+    def make(path: Path) -> None:
+        lengths = _count(text, tokenizer, num_threads)
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        counts = np.array([block.size for block in lengths], np.int64)
+        try:
+            stored = io.BytesIO()
+            np.save(stored, np.concatenate([counts, *lengths]))
+            temporary.write_bytes(stored.getbuffer())
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    return cached("lengths", name, find, make)
+
+
+def _count(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> Lengths:
+    stop = StopSignal()
+
+    def count(block: int) -> NDArray[np.int64]:
+        lengths = [np.empty(0, np.int64)]
+        for part in text.read_block(block):
+            stop.check()
+            lengths.append(np.diff(tokenize_text(part, tokenizer).offsets))
+        return np.concatenate(lengths)
+
+    def count_all() -> Lengths:
+        with ThreadPoolExecutor(num_threads, "penstock-count") as threads:
+            return list(threads.map(count, range(len(text.lanes.blocks))))
+
+    return call_in_background(count_all, "penstock-count", stop)

@@ -1,0 +1,453 @@
+"""Rows of tokens as they come, outside the GIL.
+
+Each row of a batch is of a lane. A row begins with what has waited longest there, so that nothing
+waits for more rows than the buffer has documents, and goes on with the longest document that fits.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdlib cimport calloc, free
+
+import numpy as np
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from penstock.system.checks cimport check
+from penstock.pack.waiting_buffer cimport (
+    NO_SLOT,
+    Slot,
+    best_of,
+    put,
+    release,
+    shortest_of,
+    take,
+)
+from penstock.read.segments cimport (
+    BatchRow,
+    BatchCounts,
+    LayoutParams,
+    LayoutTable,
+    Segment,
+    unpack,
+)
+from penstock.text.live.token_arena cimport EncodedIds, Marks, ids_in, num_marks, token_at
+from penstock.text.live.lane_buffer cimport (
+    ABSENT,
+    BEST_FIT,
+    BOS_BEST_FIT,
+    BOS_BEST_FIT_KEEP,
+    DONE,
+    FLAT,
+    LANE_ENDED,
+    NEEDS_TOKENS,
+    NO_MEMORY,
+    Feed,
+    Lane,
+    OpenRow,
+    LaneOutcome,
+    LivePolicyCode,
+    Rules,
+    allocate_lane,
+    bring,
+    fill_buffer,
+    free_lane,
+    is_piece,
+    max_waiting,
+)
+from penstock.batches.labels_and_positions cimport begin_batch, end_batch, end_row, finish_row
+
+from penstock.pack.waiting_buffer import SLOT as _SLOT
+
+cdef struct LanePacker:
+    Rules rules
+    const LayoutParams *layout
+    int64_t width  # inputs in a row
+    bint mask_ends
+    Lane *lanes
+    int64_t num_lanes
+    Segment *segments  # of the row in the making
+    BatchCounts counts  # of the batch in the making
+    int64_t next_row
+
+
+cdef class LaneBuffers:
+    """The documents that wait in some lanes, and the rows that they become.
+
+    A batch is packed row after row: `begin_batch`, then `pack` until it is DONE, with what `pack`
+    needs in between. The lane that needs it is that of row `next_row`.
+    """
+
+    cdef LanePacker packer
+    cdef LayoutTable layout
+    cdef list fed  # for each lane the arrays that its feed points into
+
+    def __cinit__(
+        self,
+        int64_t num_lanes,
+        LayoutTable layout,
+        *,
+        LivePolicyCode policy,
+        int64_t buffer_size,
+        int64_t refill,
+        marks,
+        bint mask_ends=False,
+    ):
+        """Marks are the ids before and after every document, -1 for none."""
+        cdef LanePacker *packer = &self.packer
+        cdef int64_t lane, token_bytes
+        if num_lanes < 1 or layout.width < 1 or buffer_size < 1 or refill < 1:
+            raise ValueError("there are lanes, columns, and documents that wait")
+        if not FLAT <= policy <= BOS_BEST_FIT_KEEP:
+            raise ValueError("no such policy")
+        token_bytes = layout.layout.outputs.items[0].size_in if layout.layout.outputs.count else 0
+        if layout.layout.outputs.count < 2 or token_bytes not in (2, 4):
+            raise ValueError("a batch shows input_ids and labels of tokens of 2 or 4 bytes")
+        self.layout, self.fed = layout, [None] * num_lanes
+        packer.rules.policy = policy
+        packer.rules.columns = layout.width + (policy == BOS_BEST_FIT)
+        packer.rules.buffer_size = 1 if policy == FLAT else buffer_size
+        packer.rules.refill = refill
+        packer.rules.marks = Marks(marks[0], marks[1])
+        packer.layout, packer.width, packer.mask_ends = &layout.layout, layout.width, mask_ends
+        packer.lanes = <Lane *>calloc(num_lanes, sizeof(Lane))
+        # Every segment shows a token, of at most a row and its last label.
+        packer.segments = <Segment *>calloc(layout.width + 2, sizeof(Segment))
+        if not packer.lanes or not packer.segments:
+            raise MemoryError
+        packer.num_lanes = num_lanes
+        for lane in range(num_lanes):
+            if not allocate_lane(&packer.lanes[lane], &packer.rules, token_bytes):
+                raise MemoryError
+
+    def __dealloc__(self):
+        cdef int64_t lane
+        for lane in range(self.packer.num_lanes):
+            free_lane(&self.packer.lanes[lane])
+        free(self.packer.lanes)
+        free(self.packer.segments)
+
+    @property
+    def columns(self):
+        """Tokens that fill a row; only of BOS_BEST_FIT that includes the last label."""
+        return self.packer.rules.columns
+
+    @property
+    def num_cropped(self):
+        """Tokens that were dropped with the ends of documents."""
+        cdef int64_t lane, total = 0
+        for lane in range(self.packer.num_lanes):
+            total += self.packer.lanes[lane].num_cropped
+        return total
+
+    @property
+    def next_row(self):
+        """The row of the batch that `pack` fills next."""
+        return self.packer.next_row
+
+    def begin_batch(self):
+        """Let `pack` start with the first row."""
+        self.packer.next_row = 0
+
+    def pack(self, const int64_t[::1] lane_of_row, uint8_t[::1] memory or None):
+        """Fill the rows of a batch in turn, from `next_row` on, each from its lane.
+
+        Returns DONE, or what the next row needs. Without a memory, rows are only counted.
+        """
+        cdef LaneOutcome outcome
+        cdef char *batch = NULL
+        cdef const int64_t *lanes = NULL
+        cdef int64_t num_rows = lane_of_row.shape[0], row
+        for row in range(num_rows):
+            self.lane_at(lane_of_row[row])
+        if memory is not None:
+            if num_rows > self.layout.rows or memory.shape[0] < self.layout.num_bytes:
+                raise ValueError("the rows do not fit into the memory")
+            batch = <char *>&memory[0]
+            if <uintptr_t>batch % sizeof(int64_t):
+                raise ValueError("the memory of a batch is not aligned")
+        if self.packer.next_row > num_rows:
+            raise ValueError("the rows of a batch became fewer than those that are filled")
+        if num_rows:
+            lanes = &lane_of_row[0]
+        with nogil:
+            outcome = pack_rows(&self.packer, lanes, num_rows, batch)
+        if outcome == NO_MEMORY:
+            raise MemoryError
+        return outcome
+
+    def feed(
+        self,
+        int64_t lane,
+        ids,
+        const int64_t[::1] offsets,
+        int64_t document,
+        int64_t number,
+        int64_t first_token=0,
+    ):
+        """Give a lane its next documents: their ids, end to end, or None to count rows only.
+
+        The first has the id `document`, is `number` of its block, and `first_token` tokens of it
+        came before.
+        """
+        cdef Lane *fed = self.lane_at(lane)
+        cdef Feed feed = Feed(
+            ids is not None,
+            NULL,
+            NULL,
+            offsets.shape[0] - 1,
+            0,
+            first_token,
+            document,
+            number,
+            False,
+        )
+        cdef const uint32_t[::1] tokens = ids
+        cdef int64_t k
+        if feed.num_documents < 0 or offsets[0] < 0 or number < 0:
+            raise ValueError("documents have one more offset than there are documents")
+        for k in range(feed.num_documents):
+            if offsets[k + 1] < offsets[k]:
+                raise ValueError("the offsets of documents go backwards")
+        if tokens is not None:
+            if offsets[feed.num_documents] > tokens.shape[0]:
+                raise ValueError("the offsets of documents go beyond their ids")
+            feed.ids = ids_in(tokens).items
+        if first_token and not (
+            feed.num_documents > 0
+            and 0 < first_token
+            < offsets[1] - offsets[0] + num_marks(&self.packer.rules.marks)
+        ):
+            raise ValueError("the first document has fewer tokens than came before")
+        feed.offsets = &offsets[0]
+        self.fed[lane] = ids, offsets.base
+        fed.feed = feed
+        if number == 0:
+            fed.in_refill = False
+
+    def end(self, int64_t lane):
+        """Let a lane end after the documents that wait."""
+        cdef Lane *ended = self.lane_at(lane)
+        ended.feed = Feed(False, NULL, NULL, 0, 0, 0, 0, 0, True)
+        self.fed[lane] = None
+
+    def progress(self, int64_t lane):
+        """How many documents of its feed a lane has taken, and tokens of the next one."""
+        cdef Lane *fed = self.lane_at(lane)
+        return fed.feed.next_document, fed.feed.first_token
+
+    def snapshot(self, int64_t lane):
+        """Copy the slots of a lane: an array of type `SLOT`."""
+        cdef Lane *copied = self.lane_at(lane)
+        return np.frombuffer(
+            PyBytes_FromStringAndSize(
+                <char *>copied.buffer.slots, copied.buffer.num_slots * sizeof(Slot)
+            ),
+            _SLOT,
+        )
+
+    def chosen(self, int64_t lane):
+        """Return the slot that needs its tokens before a row can go on, or None."""
+        cdef int64_t slot = self.lane_at(lane).chosen
+        return None if slot == NO_SLOT else slot
+
+    def put_back(
+        self,
+        int64_t lane,
+        const int64_t[:] documents,
+        const int64_t[:] first_tokens,
+        const int64_t[:] lengths,
+        const int64_t[:] goes_on,
+    ):
+        """Append pieces of documents to a lane's buffer, as they once were, without their tokens.
+
+        `goes_on` is 1 where there is more of the document, else 0.
+        """
+        cdef Lane *filled = self.lane_at(lane)
+        cdef const Rules *rules = &self.packer.rules
+        cdef Slot piece
+        cdef int64_t k, count = documents.shape[0]
+        if not count == first_tokens.shape[0] == lengths.shape[0] == goes_on.shape[0]:
+            raise ValueError("the columns of waiting documents differ in length")
+        if filled.buffer.num_used + count > max_waiting(rules):
+            raise ValueError("more documents wait than the buffer holds")
+        for k in range(count):
+            if first_tokens[k] < 0 or lengths[k] < 1 or not 0 <= goes_on[k] <= 1:
+                raise ValueError("a waiting document has an impossible length")
+            if rules.policy != BOS_BEST_FIT and lengths[k] > rules.columns:
+                raise ValueError("a waiting piece is longer than a row")
+        for k in range(count):
+            piece = Slot(
+                ABSENT, lengths[k], documents[k], NO_SLOT, first_tokens[k], goes_on[k], 0
+            )
+            put(&filled.buffer, &piece)
+
+    def bring(self, int64_t lane, int64_t slot, const uint32_t[::1] ids):
+        """Give a piece that was put back its tokens, of all ids of its document.
+
+        Returns False if the piece cannot be of this document.
+        """
+        cdef Lane *filled = self.lane_at(lane)
+        cdef EncodedIds document = ids_in(ids)
+        if not 0 <= slot < filled.buffer.num_slots or filled.buffer.slots[slot].arrival < 0:
+            raise ValueError("nothing waits in this slot")
+        if filled.buffer.slots[slot].start != ABSENT:
+            raise ValueError("the piece has its tokens already")
+        if not is_piece(filled, &self.packer.rules, slot, document.count):
+            return False
+        if not bring(filled, &self.packer.rules, slot, document):
+            raise MemoryError
+        return True
+
+    cdef Lane *lane_at(self, int64_t lane) except NULL:
+        if not 0 <= lane < self.packer.num_lanes:
+            raise IndexError(f"no lane {lane}: there are {self.packer.num_lanes}")
+        return &self.packer.lanes[lane]
+
+
+cdef LaneOutcome pack_rows(
+    LanePacker *packer, const int64_t *lane_of_row, int64_t num_rows, char *batch
+) noexcept nogil:
+    """Fill rows from the next one on; DONE, or what that one needs."""
+    cdef BatchRow row = BatchRow(batch, packer.width, 0)
+    cdef OpenRow *made
+    cdef Lane *lane
+    cdef LaneOutcome outcome
+    if packer.next_row == 0:
+        begin_batch(packer.layout, batch, packer.width, &packer.counts)
+    while packer.next_row < num_rows:
+        lane = &packer.lanes[lane_of_row[packer.next_row]]
+        row.row = packer.next_row
+        outcome = pack_row(packer, lane, &row)
+        if outcome != DONE:
+            return outcome
+        made = &lane.row
+        if batch != NULL:
+            finish_row(
+                packer.layout,
+                &row,
+                packer.segments,
+                made.num_segments,
+                packer.mask_ends,
+                &packer.counts,
+            )
+        end_row(&row, min(made.columns, packer.width), &packer.counts)
+        made[0] = OpenRow(0, 0, False)
+        packer.next_row += 1
+    if batch != NULL:
+        end_batch(batch, &packer.counts)
+    return DONE
+
+
+cdef LaneOutcome pack_row(LanePacker *packer, Lane *lane, const BatchRow *row) noexcept nogil:
+    """Fill one row; DONE, or why that is not possible yet."""
+    cdef const Rules *rules = &packer.rules
+    cdef OpenRow *made = &lane.row
+    cdef int64_t space
+    cdef LaneOutcome outcome
+    while True:
+        space = rules.columns - made.columns
+        if space == 0 and not made.lacks_label:
+            return DONE
+        outcome = fill_buffer(lane, rules)
+        if outcome != DONE:
+            return outcome
+        if lane.buffer.num_used == 0:
+            return end_lane(lane, rules)
+        if lane.chosen == NO_SLOT:
+            lane.chosen = choose(lane, rules, space)
+            if lane.chosen == NO_SLOT:
+                return DONE
+        if lane.buffer.slots[lane.chosen].start == ABSENT and row.batch != NULL:
+            return NEEDS_TOKENS
+        if space == 0:
+            show_label(packer, lane, row)
+            return DONE
+        place(packer, lane, row, space)
+
+
+cdef LaneOutcome end_lane(Lane *lane, const Rules *rules) noexcept nogil:
+    """Finish the last row of a lane, which may lack its label; LANE_ENDED if there is none."""
+    if lane.row.columns == 0:
+        return LANE_ENDED
+    lane.row.lacks_label = False
+    if rules.policy == BOS_BEST_FIT:  # whose rows are full
+        lane.row = OpenRow(0, 0, False)
+        return LANE_ENDED
+    return DONE
+
+
+cdef int64_t choose(Lane *lane, const Rules *rules, int64_t space) noexcept nogil:
+    """Choose the document that goes next into the row; NO_SLOT if the row is to be padded.
+
+    Where a row only lacks its label, this looks at the next document and leaves it there.
+    """
+    cdef int64_t oldest = lane.buffer.oldest, slot
+    if space == 0:
+        return oldest
+    if space == rules.columns and rules.policy in (BEST_FIT, BOS_BEST_FIT_KEEP):
+        return take(&lane.buffer, lane.buffer.slots[oldest].length)
+    slot = best_of(&lane.buffer, space)
+    if slot == NO_SLOT and rules.policy != BEST_FIT:
+        slot = shortest_of(&lane.buffer, space)
+    return slot
+
+
+cdef void show_label(LanePacker *packer, Lane *lane, const BatchRow *row) noexcept nogil:
+    """Show the first token of the document that begins the next row as the last label of this."""
+    show(packer, lane, row, &lane.buffer.slots[lane.chosen], 1)
+    lane.chosen = NO_SLOT
+    lane.row.lacks_label = False
+
+
+cdef void place(LanePacker *packer, Lane *lane, const BatchRow *row, int64_t space) noexcept nogil:
+    """Put the chosen document into the row, as much of it as fits."""
+    cdef const Rules *rules = &packer.rules
+    cdef Slot chosen = lane.buffer.slots[lane.chosen]
+    cdef int64_t shown = min(chosen.length, space), more
+    release(&lane.buffer, lane.chosen)
+    lane.chosen = NO_SLOT
+    # A row's last label is the next token of its last document, even where that is in another row.
+    more = rules.policy != BOS_BEST_FIT and shown == space and (
+        chosen.goes_on or chosen.length > space
+    )
+    show(packer, lane, row, &chosen, shown + more)
+    if chosen.length > space:
+        if rules.policy == BOS_BEST_FIT:
+            lane.num_cropped += chosen.length - space
+        else:
+            put_rest(lane, &chosen, space)
+    lane.row.columns += shown
+    lane.row.lacks_label = rules.policy == FLAT and shown == space and not more
+
+
+cdef void put_rest(Lane *lane, const Slot *chosen, int64_t shown) noexcept nogil:
+    """Let the rest of a document wait as one of its own."""
+    cdef Slot rest = chosen[0]
+    if rest.start != ABSENT:
+        rest.start += shown
+    rest.length -= shown
+    rest.first_record += shown
+    put(&lane.buffer, &rest)
+
+
+cdef void show(
+    LanePacker *packer, Lane *lane, const BatchRow *row, const Slot *piece, int64_t count
+) noexcept nogil:
+    """Put the first tokens of a piece into the row in the making, after those that it has."""
+    cdef const LayoutParams *layout = packer.layout
+    cdef OpenRow *made = &lane.row
+    if row.batch == NULL:
+        return
+    check(made.num_segments < packer.width + 2)
+    check(piece.start + count <= lane.arena.used)
+    unpack(
+        &layout.outputs,
+        row,
+        made.columns,
+        token_at(&lane.arena, piece.start),
+        lane.arena.token_bytes,
+        count,
+    )
+    packer.segments[made.num_segments] = Segment(
+        row.row, made.columns, piece.start, count, piece.document
+    )
+    made.num_segments += 1

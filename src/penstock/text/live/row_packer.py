@@ -1,0 +1,170 @@
+"""`RowPacker`: lanes of tokens to the memory of batches."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batches.layout import BatchLayout
+from penstock.errors import StateError
+from penstock.load.batch_memory import BatchMemory
+from penstock.text.live.lane_buffer import ABSENT, LaneOutcome, LivePolicyCode
+from penstock.text.live.lane_state import BLOCK_BITS, Snapshot, Waiting
+from penstock.text.live.lane_text import START, LanePosition
+from penstock.text.live.packing import Packing
+from penstock.text.live.row_filling import LaneBuffers
+from penstock.text.live.tokenizing_threads import Tokens
+from penstock.text.tokenizers.tokenizer import Ids, Tokenizer
+
+ReadAgain = Callable[[int, NDArray[np.int64]], Mapping[int, Ids]]
+"""the ids of documents, by block and numbers; those that there are"""
+
+
+def _nothing(block: int, numbers: NDArray[np.int64]) -> Mapping[int, Ids]:
+    return {}
+
+
+class RowPacker:
+    """The buffers of `num_lanes` lanes.
+
+    `pack` asks `next_tokens(lane)` for what comes next of a lane, None where it ends, and
+    `read_again` for documents of a state.
+    """
+
+    def __init__(
+        self,
+        packing: Packing,
+        tokenizer: Tokenizer,
+        layout: BatchLayout,
+        num_lanes: int,
+        read_again: ReadAgain = _nothing,
+    ) -> None:
+        self._read_again = read_again
+        self.layout = layout
+        self._policy = LivePolicyCode[packing.policy.upper()]
+        self._marks = packing.marks(tokenizer)
+        self._buffers = LaneBuffers(
+            num_lanes,
+            layout.for_kernels(),
+            policy=self._policy,
+            buffer_size=packing.buffer_size,
+            refill=packing.refill,
+            marks=self._marks,
+            mask_ends=packing.mask_ends,
+        )
+        self._fed: list[Tokens | None] = [None] * num_lanes
+        self._places = [START] * num_lanes
+
+    @property
+    def num_cropped(self) -> int:
+        """Tokens that were dropped with the ends of documents."""
+        return self._buffers.num_cropped
+
+    def pack(
+        self,
+        lane_of_row: NDArray[np.int64],
+        memory: NDArray[np.uint8] | BatchMemory | None,
+        next_tokens: Callable[[int], Tokens | None],
+    ) -> NDArray[np.int64]:
+        """Fill rows, each from its lane, into a batch's memory; returns the lanes of those rows.
+
+        There are fewer where lanes have ended. Without a memory rows are only counted.
+        """
+        self._buffers.begin_batch()
+        while True:
+            outcome = self._buffers.pack(lane_of_row, memory)
+            if outcome == LaneOutcome.DONE:
+                return lane_of_row
+            row = self._buffers.next_row
+            lane = int(lane_of_row[row])
+            if outcome == LaneOutcome.NEEDS_DOCUMENTS:
+                self._feed(lane, next_tokens(lane))
+            elif outcome == LaneOutcome.NEEDS_TOKENS:
+                self._bring(lane)
+            else:
+                is_left = (lane_of_row != lane) | (np.arange(len(lane_of_row)) < row)
+                lane_of_row = np.ascontiguousarray(lane_of_row[is_left])
+
+    def begin_at(self, lane: int, place: LanePosition) -> None:
+        """Say which document will be fed next."""
+        self._places[lane] = place
+
+    def snapshot(self, lane: int) -> Snapshot:
+        """What the rows to come of a lane depend on."""
+        tokens, block, block_bytes = self._fed[lane], -1, 0
+        if tokens is not None:
+            used, _ = self._buffers.progress(lane)
+            block, block_bytes = tokens.block, int(tokens.bytes_before[used])
+        return Snapshot(
+            place=self._place(lane),
+            block=block,
+            block_bytes=block_bytes,
+            slots=self._buffers.snapshot(lane),
+        )
+
+    def _place(self, lane: int) -> LanePosition:
+        """Which document of a lane comes next."""
+        tokens = self._fed[lane]
+        if tokens is None:
+            return self._places[lane]
+        used, first_token = self._buffers.progress(lane)
+        return LanePosition(
+            ordinal=tokens.ordinal, number=tokens.number + used, first_token=first_token
+        )
+
+    def put_back(self, lane: int, waiting: Waiting) -> None:
+        """Fill a lane's buffer with documents that waited when its state was saved."""
+        columns = self._buffers.columns
+        if self._policy == LivePolicyCode.BOS_BEST_FIT:
+            is_possible = waiting.first_tokens == 0
+        else:
+            is_possible = waiting.first_tokens % columns + waiting.lengths <= columns
+        if not is_possible.all():
+            raise StateError(
+                "the state is inconsistent: a waiting piece does not fit rows of "
+                f"{columns:,} tokens"
+            )
+        self._buffers.put_back(
+            lane, waiting.documents, waiting.first_tokens, waiting.lengths, waiting.goes_on
+        )
+
+    def _bring(self, lane: int) -> None:
+        """Read the chosen document, which waited in a state, and all others of its block."""
+        waiting, chosen = self._buffers.snapshot(lane), self._buffers.chosen(lane)
+        block = int(waiting["document"][chosen]) >> BLOCK_BITS
+        is_here = (waiting["arrival"] >= 0) & (waiting["document"] >> BLOCK_BITS == block)
+        slots = np.flatnonzero(is_here & (waiting["start"] == ABSENT))
+        numbers = waiting["document"][slots] & ((1 << BLOCK_BITS) - 1)
+        found = self._read_again(block, numbers)
+        for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
+            if number not in found or not self._buffers.bring(lane, slot, found[number]):
+                raise StateError(
+                    f"document {number:,} of block {block:,} is not as long as it was when the "
+                    "state was saved: the text or the tokenizer is another one"
+                )
+
+    def _feed(self, lane: int, tokens: Tokens | None) -> None:
+        is_first, place = self._fed[lane] is None, self._places[lane]
+        if tokens is None:  # a state of this lane has to say that there is no more
+            self._places[lane] = self._place(lane)
+            self._fed[lane] = None
+            self._buffers.end(lane)
+            return
+        first_token = place.first_token if is_first else 0
+        if first_token:
+            self._check_first(place, tokens)
+        document = (tokens.block << BLOCK_BITS) + tokens.number
+        self._buffers.feed(lane, tokens.ids, tokens.offsets, document, tokens.number, first_token)
+        self._fed[lane] = tokens
+
+    def _check_first(self, place: LanePosition, tokens: Tokens) -> None:
+        """Reject a resume point past the document's end."""
+        is_there = (place.ordinal, place.number) == (tokens.ordinal, tokens.number)
+        num_marks = sum(mark >= 0 for mark in self._marks)
+        length = int(tokens.offsets[1]) - int(tokens.offsets[0]) + num_marks
+        if not is_there or place.first_token >= length:
+            raise StateError(
+                f"{place.first_token:,} tokens of document {place.number:,} of a block came before "
+                "the state was saved, and it is shorter; this is not the text, or not the "
+                "tokenizer, that it was saved with"
+            )

@@ -1,0 +1,42 @@
+"""Where the tokens of documents wait. See `arena.pyx`."""
+
+from libc.stdint cimport int64_t, uint32_t
+
+# Ids that stand before and after every document, or -1.
+cdef struct Marks:
+    int64_t bos_id
+    int64_t eos_id
+
+# A document as its tokenizer gave it.
+cdef struct EncodedIds:
+    const uint32_t *items
+    int64_t count
+
+# Tokens of one size, end to end.
+cdef struct Arena:
+    char *memory
+    int64_t token_bytes  # 2 or 4
+    int64_t size  # tokens that it can hold
+    int64_t used
+
+
+cdef bint allocate_pages(Arena *arena, int64_t size) noexcept nogil
+cdef void free_pages(Arena *arena) noexcept nogil
+cdef void append_tokens(
+    Arena *arena, EncodedIds ids, const Marks *marks, int64_t first, int64_t last
+) noexcept nogil
+
+
+cdef inline EncodedIds ids_in(const uint32_t[::1] ids) noexcept:
+    cdef EncodedIds found = EncodedIds(NULL, ids.shape[0])
+    if found.count:
+        found.items = &ids[0]
+    return found
+
+
+cdef inline int64_t num_marks(const Marks *marks) noexcept nogil:
+    return (marks.bos_id >= 0) + (marks.eos_id >= 0)
+
+
+cdef inline char *token_at(const Arena *arena, int64_t start) noexcept nogil:
+    return arena.memory + start * arena.token_bytes

@@ -1,0 +1,100 @@
+"""Where the tokens of documents wait, between their marks, in pages of their own.
+
+Pages go back to the system as soon as they are free, which memory from `malloc` need not: see
+`penstock.system.memory`.
+"""
+
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+from posix.mman cimport (
+    MAP_ANONYMOUS,
+    MAP_FAILED,
+    MAP_PRIVATE,
+    PROT_READ,
+    PROT_WRITE,
+    mmap,
+    munmap,
+)
+
+import numpy as np
+
+from penstock.system.checks cimport check
+
+cdef extern from "copies.h" nogil:
+    void narrow "penstock_u32_to_u16"(const void *source, void *target, int64_t count)
+
+
+cdef bint allocate_pages(Arena *arena, int64_t size) noexcept nogil:
+    """Get empty memory for `size` tokens; False if there is none."""
+    cdef void *memory = mmap(
+        NULL,
+        size * arena.token_bytes,
+        PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS,
+        -1,
+        0,
+    )
+    if memory == MAP_FAILED:
+        return False
+    arena.memory = <char *>memory
+    arena.size = size
+    arena.used = 0
+    return True
+
+
+cdef void free_pages(Arena *arena) noexcept nogil:
+    if arena.memory != NULL:
+        munmap(arena.memory, arena.size * arena.token_bytes)
+
+
+cdef void append_tokens(
+    Arena *arena, EncodedIds ids, const Marks *marks, int64_t first, int64_t last
+) noexcept nogil:
+    """Append tokens [first, last) of a document: its marks, and its ids between them."""
+    cdef int64_t before = marks.bos_id >= 0, begin, end
+    cdef char *target = token_at(arena, arena.used)
+    check(arena.used + last - first <= arena.size)
+    arena.used += last - first
+    if first == 0 and before:
+        store_token(target, arena.token_bytes, marks.bos_id)
+        target += arena.token_bytes
+    begin = max(first - before, <int64_t>0)
+    end = min(last - before, ids.count)
+    if begin < end:
+        copy_ids(ids.items + begin, end - begin, target, arena.token_bytes)
+    if last > before + ids.count:
+        store_token(token_at(arena, arena.used - 1), arena.token_bytes, marks.eos_id)
+
+
+cdef inline void store_token(char *target, int64_t token_bytes, int64_t token) noexcept nogil:
+    if token_bytes == 2:
+        (<uint16_t *>target)[0] = <uint16_t>token
+    else:
+        (<uint32_t *>target)[0] = <uint32_t>token
+
+
+cdef void copy_ids(
+    const uint32_t *ids, int64_t count, char *target, int64_t token_bytes
+) noexcept nogil:
+    """Copy ids, which fit into tokens of this size."""
+    if token_bytes == 4:
+        memcpy(target, ids, count * sizeof(uint32_t))
+    else:
+        narrow(ids, target, count)
+
+
+def tokens_between(
+    const uint32_t[::1] ids, marks, int64_t first, int64_t last, int64_t token_bytes
+):
+    """Tokens [first, last) of a document with these marks, for tests."""
+    cdef Marks both = Marks(marks[0], marks[1])
+    cdef EncodedIds document = ids_in(ids)
+    cdef Arena arena = Arena(NULL, token_bytes, 0, 0)
+    if token_bytes not in (2, 4) or not 0 <= first < last <= ids.shape[0] + num_marks(&both):
+        raise ValueError("tokens have 2 or 4 bytes, and are of the document")
+    tokens = np.zeros(last - first, np.uint16 if token_bytes == 2 else np.uint32)
+    cdef unsigned char[::1] memory = tokens.view(np.uint8)
+    arena.memory = <char *>&memory[0]
+    arena.size = last - first
+    append_tokens(&arena, document, &both, first, last)
+    return tokens

@@ -1,0 +1,230 @@
+"""Reading and tokenizing in threads, a bounded way ahead of the packer.
+
+One thread reads, from the lane that has the least ahead, and others tokenize what it has read. The
+tokens of a lane are handed on in the order of its text, whoever is first: the number of threads,
+and how far they are ahead, changes nothing but the time.
+
+Threads share queues, and no locks: a `StopSignal` wakes whoever waits.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import FormatError, PenstockError
+from penstock.system.background_thread import StopSignal
+from penstock.text.live.lane_text import BlockText, LanePosition, LaneText
+from penstock.text.live.stats import Seconds
+from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokens:
+    """Some documents of one block, without marks."""
+
+    ids: Ids | None
+    """None where only lengths are known"""
+    offsets: Offsets
+    ordinal: int
+    block: int
+    number: int
+    """of the first document"""
+    bytes_before: NDArray[np.int64]
+    """for each document, and the one after the last, the text before it in the block"""
+
+    @property
+    def num_documents(self) -> int:
+        """How many documents these are."""
+        return len(self.offsets) - 1
+
+
+def encode(tokenizer: Tokenizer, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
+    """What a tokenizer makes of texts, if it can be believed: kernels check nothing of it."""
+    ids, id_offsets = map(np.asarray, tokenizer.encode(data, offsets))
+    is_sound = (
+        ids.ndim == 1
+        and id_offsets.shape == offsets.shape
+        and ids.dtype.kind in "iu"
+        and id_offsets.dtype.kind in "iu"
+        and (id_offsets[0], id_offsets[-1]) == (0, len(ids))
+        and bool((id_offsets[1:] >= id_offsets[:-1]).all())
+    )
+    if not is_sound:
+        raise FormatError(
+            f"the tokenizer {tokenizer.name} gave {len(ids) if ids.ndim else 1:,} ids of type "
+            f"{ids.dtype}, and {id_offsets.size:,} offsets that do not cut them into "
+            f"{len(offsets) - 1:,} documents"
+        )
+    if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        raise FormatError(
+            f"the tokenizer {tokenizer.name} gave ids from {ids.min():,} to {ids.max():,}, and has "
+            f"a vocab_size of {tokenizer.vocab_size:,}"
+        )
+    return np.ascontiguousarray(ids, np.uint32), np.ascontiguousarray(id_offsets, np.int64)
+
+
+def tokenize_text(text: BlockText, tokenizer: Tokenizer) -> Tokens:
+    """The tokens of some documents."""
+    batch = text.batch
+    try:
+        ids, offsets = encode(tokenizer, batch.data, batch.offsets)
+    except PenstockError as error:
+        raise FormatError(
+            f"{batch.place(0)}, or one of {batch.num_documents - 1:,} documents after it: {error}"
+        ) from error
+    return Tokens(
+        ids=ids,
+        offsets=offsets,
+        ordinal=text.ordinal,
+        block=text.block,
+        number=text.number,
+        bytes_before=text.block_bytes + batch.offsets - batch.offsets[0],
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _LaneQueue:
+    """One lane of this rank."""
+
+    texts: Generator[BlockText]
+    num_read: int = 0
+    num_ahead: int = 0
+    """texts that were read, and whose tokens nobody has taken, as far as the reader knows"""
+    num_taken: int = 0
+    done: dict[int, Tokens | BaseException | None] = field(default_factory=dict)
+    """what the packer was sent and has not taken; None for the end"""
+
+
+class TokenizingThreads:
+    """A thread that reads the lanes of a rank, and some that tokenize; `take` hands tokens on."""
+
+    def __init__(
+        self,
+        text: LaneText,
+        tokenizer: Tokenizer,
+        places: dict[int, LanePosition],
+        stop: StopSignal,
+        *,
+        num_threads: int,
+        epoch: int | None = None,
+    ) -> None:
+        self._tokenizer, self._stop = tokenizer, stop
+        self._lanes = {
+            lane: _LaneQueue(text.read(lane, place, epoch)) for lane, place in places.items()
+        }
+        # Each thread has one in hand, and another one waits for it.
+        self._max_ahead = max(1, -(-2 * num_threads // len(places)))
+        self._texts: queue.SimpleQueue[tuple[_LaneQueue, int, BlockText] | None] = stop.new_queue()
+        self._done: queue.SimpleQueue[
+            tuple[_LaneQueue, int, Tokens | BaseException | None] | None
+        ] = stop.new_queue()
+        self._taken: queue.SimpleQueue[_LaneQueue | None] = stop.new_queue()
+        self._is_reading = False
+        work = [self._read_all, *[self._tokenize_all] * num_threads]
+        self._seconds = [Seconds() for _ in work]
+        self._threads = [
+            threading.Thread(target=each, args=(seconds,), name="penstock-text", daemon=True)
+            for each, seconds in zip(work, self._seconds, strict=True)
+        ]
+
+    def start(self) -> None:
+        """Start the threads; called where no signal handler runs."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def seconds(self) -> Seconds:
+        """What all threads did so far."""
+        total = Seconds()
+        for seconds in self._seconds:
+            total.add(seconds)
+        return total
+
+    def take(self, lane: int) -> Tokens | None:
+        """What comes next of a lane, None at its end; waits for it, and raises what went wrong."""
+        wanted = self._lanes[lane]
+        while wanted.num_taken not in wanted.done:
+            found = None if self._stop.is_set else self._done.get()
+            if found is None:
+                return None
+            other, number, done = found
+            other.done[number] = done
+        tokens = wanted.done[wanted.num_taken]
+        if isinstance(tokens, BaseException):
+            raise tokens
+        if tokens is not None:
+            del wanted.done[wanted.num_taken]
+            wanted.num_taken += 1
+            self._taken.put(wanted)
+        return tokens
+
+    def join(self) -> None:
+        """Wait until the threads have ended, once they were told to, and close their files."""
+        for thread in self._threads:
+            if thread.ident is not None:  # else it could not be started
+                thread.join()
+        self._threads.clear()  # `threading` has callbacks that must not meet an interrupt
+        for lane in self._lanes.values():
+            lane.texts.close()
+
+    def _read_all(self, seconds: Seconds) -> None:
+        lanes = list(self._lanes.values())
+        while lanes and (lane := self._next_lane(lanes)) is not None:
+            started = time.perf_counter()
+            text: BlockText | BaseException | None
+            try:
+                text = next(lane.texts, None)
+            except BaseException as error:
+                text = error
+            seconds.reading += time.perf_counter() - started
+            self._is_reading = False
+            if isinstance(text, BlockText):
+                self._texts.put((lane, lane.num_read, text))
+                lane.num_read += 1
+                lane.num_ahead += 1
+            else:
+                self._done.put((lane, lane.num_read, text))
+                lanes.remove(lane)
+
+    def _next_lane(self, lanes: list[_LaneQueue]) -> _LaneQueue | None:
+        """The lane with the least ahead, once it may be read; None if it is time to end."""
+        while not self._stop.is_set:
+            least = min(lanes, key=lambda lane: lane.num_ahead)
+            must_wait = least.num_ahead >= self._max_ahead
+            if not must_wait and self._taken.empty():
+                self._is_reading = True
+                return least
+            taken = self._taken.get()
+            if taken is not None:
+                taken.num_ahead -= 1
+        return None
+
+    def _tokenize_all(self, seconds: Seconds) -> None:
+        while (found := self._next_text(seconds)) is not None:
+            lane, number, text = found
+            started = time.perf_counter()
+            tokens: Tokens | BaseException
+            try:
+                tokens = tokenize_text(text, self._tokenizer)
+            except BaseException as error:
+                tokens = error
+            seconds.tokenizing += time.perf_counter() - started
+            self._done.put((lane, number, tokens))
+
+    def _next_text(self, seconds: Seconds) -> tuple[_LaneQueue, int, BlockText] | None:
+        started, is_reading = time.perf_counter(), self._is_reading
+        found = self._texts.get()
+        waited = time.perf_counter() - started
+        if is_reading:
+            seconds.waiting_for_text += waited
+        else:
+            seconds.idle += waited
+        if self._stop.is_set:
+            self._texts.put(None)  # for the next thread
+            return None
+        return found

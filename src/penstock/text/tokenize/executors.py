@@ -1,0 +1,305 @@
+"""Who runs the tasks of a stage: this process, worker processes, or a Ray cluster."""
+
+import contextlib
+import ctypes
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal, NoReturn
+
+from penstock.errors import PenstockError, UsageError
+from penstock.system.processors import num_processors
+from penstock.text.tokenize.stage import Amount, Stage, run_once
+
+Executor = Literal["processes", "ray"]
+Watch = Callable[[int, Amount, bool], None]
+"""told of a task how far it is, and whether it is done"""
+
+_SECONDS_BETWEEN_REPORTS = 0.2
+_SECONDS_TO_END = 30
+_PR_SET_PDEATHSIG = 1
+_NO_START = (
+    "a worker process could not start, and said why above; in a program that has threads, workers "
+    "import its main module, which must be a file that tokenizes only under "
+    'if __name__ == "__main__": (or do with workers=1)'
+)
+
+
+class TaskFailedError(Exception):
+    """Carries the number of a task that failed, and with what; it never leaves this package."""
+
+    def __init__(self, number: int, error: BaseException) -> None:
+        super().__init__(number, error)
+        self.number, self.error = number, error
+
+
+def run_stage(
+    stage: Stage, todo: list[int], executor: Executor, workers: int | None, watch: Watch
+) -> None:
+    """Run tasks; those that other runners are at come last, and are waited for.
+
+    Without a number of `workers` there is one for every core.
+    """
+    if executor == "ray" and todo:
+        _run_on_ray(stage, todo, workers, watch)
+        return
+    workers = workers or num_processors()
+    if workers == 1 or len(todo) < 2:
+        _run_here(stage, todo, watch)
+    else:
+        _run_in_processes(stage, todo, min(workers, len(todo)), watch)
+
+
+def _run_here(stage: Stage, todo: list[int], watch: Watch) -> None:
+    waiting = list[int]()
+    for numbers, patient in ((todo, False), (waiting, True)):
+        for number in numbers:
+            reporter = _Reporter(functools.partial(_tell_half, watch, number))
+            try:
+                is_done = run_once(stage, number, reporter, wait=patient)
+            except Exception as error:
+                raise TaskFailedError(number, error) from error
+            if is_done:
+                watch(number, reporter.last, True)
+            else:
+                waiting.append(number)
+
+
+def _tell_half(watch: Watch, number: int, amount: Amount) -> None:
+    watch(number, amount, False)
+
+
+class _Reporter:
+    """Passes on how far a task is, not too often."""
+
+    def __init__(self, send: Callable[[Amount], None]) -> None:
+        self._send, self._next = send, 0.0
+        self.last = Amount()
+
+    def __call__(self, amount: Amount) -> None:
+        self.last = amount
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _SECONDS_BETWEEN_REPORTS
+            self._send(amount)
+
+
+class _TaskProcess:
+    """A process and the pipe to it."""
+
+    def __init__(self, stage: Stage) -> None:
+        # A fresh interpreter takes seconds to import what this one has imported; but threads and
+        # their locks do not survive a fork.
+        self.is_forked = threading.active_count() == 1
+        context = multiprocessing.get_context("fork" if self.is_forked else "spawn")
+        self.connection, theirs = context.Pipe()
+        self.process: Any = context.Process(  # type: ignore[attr-defined]
+            target=_work,
+            args=(stage if self.is_forked else None, theirs, os.getpid()),
+            name="penstock-worker",
+        )
+        with warnings.catch_warnings():
+            # Python counts threads of libraries, such as NumPy's, which are idle.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
+        theirs.close()
+        self.number: int | None = None
+
+    def introduce(self, stage: Stage) -> None:
+        """Tell it what its tasks are about, if it was not forked from this process.
+
+        Not as an argument of the process: multiprocessing waits forever for one that ends before it
+        has read those.
+        """
+        if not self.is_forked:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.connection.send(stage)
+
+    def give(self, number: int, *, patient: bool) -> None:
+        """Have it run a task."""
+        self.number = number
+        # If it has died, the pipe will say so.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send((number, patient))
+
+    def end(self) -> None:
+        """Wait until it has cleaned up and is gone."""
+        self.process.join(_SECONDS_TO_END)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.connection.close()
+
+
+def _run_in_processes(stage: Stage, todo: list[int], count: int, watch: Watch) -> None:
+    workers = list[_TaskProcess]()
+    queue, waiting = deque((number, False) for number in todo), deque[tuple[int, bool]]()
+    try:
+        workers += [_TaskProcess(stage) for _ in range(count)]
+        for worker in workers:
+            worker.introduce(stage)
+        idle, busy = list(workers), dict[Connection, _TaskProcess]()
+        while queue or waiting or busy:
+            while idle and (queue or waiting):
+                number, patient = queue.popleft() if queue else waiting.popleft()
+                worker = idle.pop()
+                worker.give(number, patient=patient)
+                busy[worker.connection] = worker
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                worker = busy[ready]
+                what, value = _receive(worker)
+                assert worker.number is not None
+                if what == "amount":
+                    watch(worker.number, value, False)
+                    continue
+                if what == "error":
+                    raise TaskFailedError(worker.number, value)  # noqa: TRY301 (ends all workers)
+                if what == "done":
+                    watch(worker.number, value, True)
+                else:
+                    waiting.append((worker.number, True))
+                idle.append(busy.pop(ready))
+        for worker in workers:
+            worker.connection.send(None)
+    except BaseException:
+        for worker in workers:
+            worker.process.terminate()
+        raise
+    finally:
+        _end_all(workers)
+
+
+def _end_all(workers: list[_TaskProcess]) -> None:
+    """Leave no process behind, however impatient the user is."""
+    while workers:
+        try:
+            workers[-1].end()
+        except KeyboardInterrupt:
+            continue
+        workers.pop()
+
+
+def _receive(worker: _TaskProcess) -> tuple[str, Any]:
+    try:
+        message: tuple[str, Any] = worker.connection.recv()
+    except (EOFError, ConnectionResetError):
+        worker.process.join()
+        if worker.process.exitcode == 1 and not worker.is_forked:
+            return "error", UsageError(_NO_START)
+        return "error", PenstockError(_cause_of_death(worker.process.exitcode))
+    return message
+
+
+def _cause_of_death(status: int) -> str:
+    if status >= 0:
+        return f"its process ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    memory = ", perhaps for want of memory" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{memory}"
+
+
+def _work(stage: Stage | None, connection: Connection, parent: int) -> None:
+    """What a worker process does: tasks, until there is none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends this process
+    signal.signal(signal.SIGTERM, _clean_up)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        return
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for every core
+    if stage is None:
+        stage = connection.recv()
+        assert stage is not None
+    while (task := connection.recv()) is not None:
+        number, patient = task
+        reporter = _Reporter(lambda amount: connection.send(("amount", amount)))
+        try:
+            is_done = run_once(stage, number, reporter, wait=patient)
+        except Exception as error:
+            connection.send(("error", _portable(error)))
+            return
+        connection.send(("done", reporter.last) if is_done else ("busy", None))
+
+
+def _clean_up(number: int, frame: object) -> NoReturn:
+    """End by an exception: writers remove what they have begun."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def _portable(error: Exception) -> BaseException:
+    """The error in a form that another process can read."""
+    if not isinstance(error, PenstockError | OSError):
+        error.add_note(traceback.format_exc())
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # an error of any library, which may do anything
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
+
+
+def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, watch: Watch) -> None:
+    try:
+        import ray
+    except ImportError:
+        raise UsageError(
+            "executor='ray' needs Ray: pip install 'penstock[ray]', or leave it out"
+        ) from None
+    is_ours = not ray.is_initialized()
+    if is_ours:  # a cluster if RAY_ADDRESS names one, else processes of this machine
+        ray.init(log_to_driver=False, configure_logging=False)
+    try:
+        remote = ray.remote(_run_remotely)
+        # As bytes, since arrays that Ray stores are read-only, which no kernel takes; in a list, so
+        # that each worker fetches them once, not each task.
+        shared = [ray.put(ray.cloudpickle.dumps(stage))]  # type: ignore[no-untyped-call]
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        max_in_flight = workers or max(1, int(resources.get("CPU", 1)))
+        queue, waiting = deque((number, False) for number in todo), deque[tuple[int, bool]]()
+        running = dict[Any, int]()
+        while queue or waiting or running:
+            while len(running) < max_in_flight and (queue or waiting):
+                number, patient = queue.popleft() if queue else waiting.popleft()
+                running[remote.remote(shared, number, patient)] = number
+            ready, _ = ray.wait(list(running))
+            for each in ready:
+                number = running.pop(each)
+                try:
+                    is_done, amount = ray.get(each)
+                except ray.exceptions.RayTaskError as error:
+                    raise TaskFailedError(number, getattr(error, "cause", error)) from None
+                except ray.exceptions.RayError as error:
+                    raise TaskFailedError(number, PenstockError(str(error))) from None
+                if is_done:
+                    watch(number, amount, True)
+                else:
+                    waiting.append((number, True))
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _run_remotely(shared: list[Any], number: int, patient: bool) -> tuple[bool, Amount]:
+    reporter = _Reporter(lambda amount: None)
+    is_done = run_once(_fetch(shared[0]), number, reporter, wait=patient)
+    return is_done, reporter.last
+
+
+@functools.lru_cache(maxsize=1)
+def _fetch(shared: Any) -> Stage:
+    import ray
+
+    stage: Stage = ray.cloudpickle.loads(ray.get(shared))
+    return stage

@@ -1,0 +1,77 @@
+"""Hashing: the smallest hashes of all documents, to choose validation documents by count."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.atomic import NewFile
+from penstock.text.sources import Source
+from penstock.text.tokenize.job_directory import JobDirectory
+from penstock.text.tokenize.plan import TokenizePlan
+from penstock.text.tokenize.slice_reader import SliceReader
+from penstock.text.tokenize.split import smallest, threshold_of_count
+from penstock.text.tokenize.stage import Advance, Amount
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+_LITTLE_ENDIAN = np.dtype("<u8")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HashStage:
+    """Each task reads a slice and leaves the smallest hashes, one more than is asked for."""
+
+    place: JobDirectory
+    plan: TokenizePlan
+    source: Source
+    tokenizer: Tokenizer
+
+    @property
+    def name(self) -> str:
+        """What tasks do."""
+        return "hash"
+
+    def describe(self, number: int) -> str:
+        """What a task reads."""
+        return self.plan.describe(number)
+
+    def size_bytes(self, number: int) -> int:
+        """About how much it reads."""
+        return self.plan.tasks[number].size_bytes
+
+    def is_done(self, number: int) -> bool:
+        """Whether its hashes are there."""
+        return self.place.hashes(number).exists()
+
+    def run(self, number: int, advance: Advance) -> None:
+        """Keep the smallest hashes of a slice."""
+        reading = SliceReader(source=self.source, tokenizer=self.tokenizer)
+        count = self.plan.split.count + 1
+        held, num_held = [np.zeros(0, np.uint64)], 0
+        amount = Amount()
+        for piece in reading.pieces(self.plan.tasks[number]):
+            size = int(piece.batch.offsets[-1] - piece.batch.offsets[0])
+            amount = Amount(amount.text_bytes + size, 0, amount.documents + len(piece.batch.rows))
+            advance(amount)
+            if piece.begins:
+                hashes, bad = reading.hashes(piece.batch, self.plan.split)
+                held.append(np.delete(hashes, list(bad)))
+                num_held += len(hashes)
+            if num_held > 4 * count:
+                held = [smallest(np.concatenate(held), count)]
+                num_held = count
+        file = NewFile(self.place.hashes(number))
+        try:
+            file.write(smallest(np.concatenate(held), count).astype(_LITTLE_ENDIAN))
+            file.finish()
+        except BaseException:
+            file.discard()
+            raise
+
+    def threshold(self) -> int:
+        """What all tasks together say."""
+        count = self.plan.split.count
+        held = np.zeros(0, np.uint64)
+        for number in range(len(self.plan.tasks)):
+            found = np.fromfile(self.place.hashes(number), _LITTLE_ENDIAN)
+            held = smallest(np.concatenate([held, found]), count + 1)
+        return threshold_of_count(held, count)

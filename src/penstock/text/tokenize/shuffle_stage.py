@@ -1,0 +1,234 @@
+"""Shuffling: documents of a whole side in a random order, in bounded memory.
+
+The order is a permutation that any of its positions can be asked for (`penstock.order`). Every task
+takes a range of positions and reads their documents, wherever they lie, some megabytes at a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batches.layout import BatchLayout, Output
+from penstock.dataset import Dataset
+from penstock.formats.shard import METADATA_ID, NO_METADATA, OFFSET
+from penstock.formats.stream import read_manifest
+from penstock.order import make_order
+from penstock.read.files import FileKind
+from penstock.read.local_reader import LocalReader
+from penstock.read.segments import SEGMENT
+from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
+from penstock.text.tokenize.plan import TokenizePlan
+from penstock.text.tokenize.stage import Advance, Amount
+from penstock.write.writer import Writer
+
+_MIN_PART_BYTES, _NUM_PARTS = 1 << 24, 256
+_CHUNK_BYTES = 1 << 23
+_CHUNK_DOCUMENTS = 1 << 16
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShuffledPart:
+    """A part of a shuffled side."""
+
+    side: str
+    number: int
+    start: int
+    """the first position"""
+    stop: int
+    """one past the last"""
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffleStage:
+    """Each task writes one part of one side."""
+
+    place: JobDirectory
+    plan: TokenizePlan
+    parts: tuple[ShuffledPart, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """What tasks do."""
+        return "shuffle"
+
+    def describe(self, number: int) -> str:
+        """What a task writes."""
+        part = self.parts[number]
+        return f"{self.place.out / part.side}, part {part.number}"
+
+    def size_bytes(self, number: int) -> int:
+        """How much it writes."""
+        return self.parts[number].size_bytes
+
+    def is_done(self, number: int) -> bool:
+        """Whether its part is there."""
+        part = self.parts[number]
+        return part_is_finished(self.place.out / part.side, part.number)
+
+    def run(self, number: int, advance: Advance) -> None:
+        """Write a part."""
+        part = self.parts[number]
+        gather = Gather(open_side(self.place, part.side))
+        head = gather.data.manifests[0]
+        seed = self.plan.shuffle
+        order = make_order(True, gather.data.num_documents, seed or 0)
+        with Writer(
+            self.place.out / part.side,
+            vocab_size=head.vocab_size,
+            metadata=bytes if self.plan.with_metadata else None,
+            part=part.number,
+            shard_bytes=self.plan.shard_bytes,
+            tokenizer=head.tokenizer,
+            bos_id=head.bos_id,
+            eos_id=head.eos_id,
+            split=head.split,
+        ) as writer:
+            for start in range(part.start, part.stop, _CHUNK_DOCUMENTS):
+                stop = min(start + _CHUNK_DOCUMENTS, part.stop)
+                for documents in gather.read(order.samples_at(np.arange(start, stop))):
+                    writer.extend(**documents)
+                    size = writer.num_records * writer.fields.itemsize
+                    advance(Amount(size, writer.num_records, writer.num_documents))
+
+
+def open_side(place: JobDirectory, side: str) -> Dataset:
+    """The documents of a side before they are shuffled."""
+    return Dataset((read_manifest(place.unshuffled / side),))
+
+
+def cut_parts(place: JobDirectory, plan: TokenizePlan) -> tuple[ShuffledPart, ...]:
+    """Parts of equal numbers of documents, for all sides."""
+    parts = list[ShuffledPart]()
+    for side in plan.split.sides:
+        data = open_side(place, side)
+        size = min(max(data.size_bytes // _NUM_PARTS, _MIN_PART_BYTES), plan.shard_bytes)
+        count = max(1, min(-(-data.size_bytes // size), 99_999))
+        bounds = [data.num_documents * k // count for k in range(count + 1)]
+        parts += [
+            ShuffledPart(
+                side=side,
+                number=k,
+                start=bounds[k],
+                stop=bounds[k + 1],
+                size_bytes=data.size_bytes // count,
+            )
+            for k in range(count)
+        ]
+    return tuple(parts)
+
+
+class Gather:
+    """Reads documents that lie anywhere, many at a time."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+        self._reader: LocalReader = data.reader
+        shards = data.shards
+        self._first_document = _firsts([shard.num_documents for shard in shards])
+        self._first_record = _firsts([shard.num_records for shard in shards])
+        self._first_span = _firsts([shard.num_spans + 1 for shard in shards])
+
+    @cached_property
+    def _first_byte(self) -> Places:
+        return _firsts([shard.files[".metadata"].size_bytes for shard in self.data.shards])
+
+    def read(self, numbers: Places) -> Iterator[dict[str, Any]]:
+        """Documents by their numbers, as `Writer.extend` takes them; long ones in pieces."""
+        shards = np.searchsorted(self._first_document, numbers, "right") - 1
+        # The table of every shard has one entry more than documents.
+        bounds = self._items(
+            FileKind.DOCUMENT_OFFSETS, OFFSET, numbers + shards, np.full_like(numbers, 2)
+        )
+        bounds = bounds.astype(np.int64).reshape(-1, 2)
+        starts, lengths = self._first_record[shards] + bounds[:, 0], np.diff(bounds)[:, 0]
+        most = max(1, _CHUNK_BYTES // self.data.fields.itemsize)
+        first = 0
+        while first < len(numbers):
+            last = first + max(1, int(np.searchsorted(np.cumsum(lengths[first:]), most, "right")))
+            chosen = slice(first, last)
+            yield from self._read(starts[chosen], lengths[chosen], shards[chosen], most)
+            first = last
+
+    def _read(
+        self, starts: Places, lengths: Places, shards: Places, most: int
+    ) -> Iterator[dict[str, Any]]:
+        if METADATA_ID in (self.data.fields.names or ()):
+            records = self._items(FileKind.RECORDS, self.data.fields, starts, lengths)
+            spans = self._spans(records[METADATA_ID], lengths, shards)
+            names = [name for name in records.dtype.names or () if name != METADATA_ID]
+            columns = {name: records[name] for name in names}
+            yield {"records": columns, "lengths": lengths, "spans": spans}
+            return
+        while lengths.sum() > most:  # one long document
+            piece = np.array([most])
+            records = self._items(FileKind.RECORDS, self.data.fields, starts, piece)
+            yield {"records": records, "lengths": piece, "continues": True}
+            starts, lengths = starts + most, lengths - most
+        records = self._items(FileKind.RECORDS, self.data.fields, starts, lengths)
+        yield {"records": records, "lengths": lengths}
+
+    def _spans(
+        self, ids: NDArray[np.uint32], lengths: Places, shards: Places
+    ) -> list[list[tuple[int, int, bytes]]]:
+        """The spans of each document, with what they carry."""
+        ends = np.cumsum(lengths)
+        firsts = ends - lengths
+        is_edge = np.ones(len(ids) + 1, bool)
+        is_edge[1:-1] = ids[1:] != ids[:-1]
+        is_edge[firsts] = True
+        edges = np.flatnonzero(is_edge)
+        begins, stops = edges[:-1], edges[1:]
+        has_one = ids[begins] != NO_METADATA
+        begins, stops = begins[has_one], stops[has_one]
+        # Of documents without records only the last begins there, or none.
+        documents = np.searchsorted(ends, begins, "right")
+        of_shard = shards[documents]
+        entries = self._first_span[of_shard] + ids[begins].astype(np.int64)
+        bounds = self._items(FileKind.METADATA_OFFSETS, OFFSET, entries, np.full_like(entries, 2))
+        bounds = bounds.astype(np.int64).reshape(-1, 2)
+        sizes = np.diff(bounds)[:, 0]
+        content = self._items(
+            FileKind.METADATA_BYTES,
+            np.dtype("u1"),
+            self._first_byte[of_shard] + bounds[:, 0],
+            sizes,
+        ).tobytes()
+        byte_ends = np.cumsum(sizes)
+        found: list[list[tuple[int, int, bytes]]] = [[] for _ in range(len(lengths))]
+        for document, begin, stop, size, end in zip(
+            documents.tolist(),
+            (begins - firsts[documents]).tolist(),
+            (stops - firsts[documents]).tolist(),
+            sizes.tolist(),
+            byte_ends.tolist(),
+            strict=True,
+        ):
+            found[document].append((begin, stop, content[end - size : end]))
+        return found
+
+    def _items(
+        self, kind: FileKind, stored: np.dtype[Any], starts: Places, lengths: Places
+    ) -> NDArray[Any]:
+        """Runs of items of one kind of file, end to end, in one call outside the GIL."""
+        total = int(lengths.sum())
+        raw = np.dtype([("item", f"V{stored.itemsize}")])
+        layout = BatchLayout(raw, 1, total, (Output("", "item", raw["item"]),))
+        memory = np.zeros(layout.num_bytes, np.uint8)
+        segments = np.zeros(len(starts), SEGMENT)
+        segments["column"] = np.cumsum(lengths) - lengths
+        segments["start"], segments["length"] = starts, lengths
+        self._reader.read(segments[lengths > 0], layout, memory, kind)
+        place = layout.places()[""]
+        items: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(stored)
+        return items
+
+
+def _firsts(counts: list[int]) -> Places:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,64 @@
+"""`SliceReader`: how a task reads its documents, and what it does with bad ones."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import FormatError
+from penstock.text.batch import TextBatch
+from penstock.text.sources import BadRow, Slice, Source
+from penstock.text.tokenize.split import Split, hash_documents
+from penstock.text.tokenize.statistics import Statistics
+from penstock.text.tokenize.text_pieces import TextPiece, cut_pieces
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(kw_only=True, slots=True)
+class SliceReader:
+    """One slice, read once."""
+
+    source: Source
+    tokenizer: Tokenizer
+    statistics: Statistics = field(default_factory=Statistics)
+    """what it counts bad rows and time in"""
+
+    def pieces(self, task: Slice) -> Iterator[TextPiece]:
+        """The documents of a slice."""
+        batches = self.source.read(task, self._skip)
+        limit = self.source.max_document_bytes
+        pieces = cut_pieces(batches, self.tokenizer, limit, self._refuse_first)
+        while True:
+            started = time.perf_counter()
+            piece = next(pieces, None)
+            self.statistics.spend("reading", time.perf_counter() - started)
+            if piece is None:
+                return
+            yield piece
+
+    def _skip(self, row: BadRow) -> None:
+        self.statistics.skip(str(row))
+
+    def _refuse_first(self, batch: TextBatch, reason: str) -> None:
+        self.refuse(batch, 0, reason)
+
+    def refuse(self, batch: TextBatch, document: int, reason: str) -> None:
+        """Take a document for a bad row: raise, or count it, for the caller to leave it out."""
+        place = f"{batch.place(document)}: {reason}"
+        if self.source.bad_rows == "refuse":
+            raise FormatError(
+                f"{place}; mend it, or leave such rows out with bad_rows='skip' (--bad-rows skip)"
+            )
+        self.statistics.skip(place)
+
+    def hashes(self, batch: TextBatch, split: Split) -> tuple[NDArray[np.uint64], set[int]]:
+        """What decides the side of each document, and the documents that have no such thing."""
+        bad = set[int]()
+
+        def refuse(document: int, reason: str) -> None:
+            self.refuse(batch, document, reason)
+            bad.add(document)
+
+        return hash_documents(batch, split.by, refuse), bad

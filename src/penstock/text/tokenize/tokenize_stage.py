@@ -1,0 +1,276 @@
+"""Tokenizing: from one slice of the source to one part of each side of the dataset."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.atomic import publish
+from penstock.errors import FormatError, UsageError
+from penstock.formats.json_values import encode
+from penstock.text.batch import Span, TextBatch
+from penstock.text.sources import Source
+from penstock.text.sources.rows import without
+from penstock.text.tokenize.annotations import WrongSpan, check_spans, lay_over, to_tokens
+from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
+from penstock.text.tokenize.lay_out import lay_out_narrow, lay_out_wide
+from penstock.text.tokenize.plan import TokenizePlan
+from penstock.text.tokenize.sampled_check import SampledCheck
+from penstock.text.tokenize.slice_reader import SliceReader
+from penstock.text.tokenize.split import VAL
+from penstock.text.tokenize.stage import Advance, Amount
+from penstock.text.tokenize.statistics import Statistics
+from penstock.text.tokenize.text_pieces import TextPiece
+from penstock.text.tokenizers.tokenizer import Ids, Offsets, Tokenizer
+from penstock.write.writer import Writer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeStage:
+    """Each task writes its parts and then what it counted; both together mean that it is done."""
+
+    place: JobDirectory
+    plan: TokenizePlan
+    source: Source
+    tokenizer: Tokenizer
+    reference: Tokenizer | None
+    """the engine that a sample is compared with"""
+
+    @property
+    def name(self) -> str:
+        """What tasks do."""
+        return "tokenize"
+
+    def describe(self, number: int) -> str:
+        """What a task reads."""
+        return self.plan.describe(number)
+
+    def size_bytes(self, number: int) -> int:
+        """About how much it reads."""
+        return self.plan.tasks[number].size_bytes
+
+    def is_done(self, number: int) -> bool:
+        """Whether all its parts are there, and what it counted."""
+        return self.place.statistics(self.name, number).exists() and not self._missing(number)
+
+    def _missing(self, number: int) -> list[str]:
+        sides = self.plan.split.sides
+        return [s for s in sides if not part_is_finished(self.place.parts(self.plan, s), number)]
+
+    def run(self, number: int, advance: Advance) -> None:
+        """Write the parts that are missing."""
+        with contextlib.ExitStack() as stack:
+            writers = {side: self._writer(side, number) for side in self._missing(number)}
+            for writer in writers.values():
+                stack.enter_context(writer)
+            task = _Task(self, writers)
+            for piece in task.reading.pieces(self.plan.tasks[number]):
+                task.write(piece)
+                counted = task.statistics
+                advance(Amount(counted.text_bytes, counted.tokens, counted.documents))
+            started = time.perf_counter()
+            for writer in writers.values():
+                writer.finish()
+            task.statistics.spend("writing", time.perf_counter() - started)
+        # Were this lost, the slice would only be counted again.
+        path = self.place.statistics(self.name, number)
+        publish(path, task.statistics.to_json(), lasting=False)
+
+    def _writer(self, side: str, number: int) -> Writer:
+        plan = self.plan
+        return Writer(
+            self.place.parts(plan, side),
+            vocab_size=plan.tokenizer["vocab_size"],
+            metadata=bytes if plan.with_metadata else None,
+            part=number,
+            shard_bytes=plan.shard_bytes,
+            tokenizer={key: plan.tokenizer[key] for key in ("name", "fingerprint")},
+            bos_id=plan.bos_id,
+            eos_id=plan.eos_id,
+            split=plan.split.note(side),
+        )
+
+
+class _Task:
+    """One run of a task."""
+
+    def __init__(self, stage: TokenizeStage, writers: dict[str, Writer]) -> None:
+        self._plan, self._writers = stage.plan, writers
+        self._tokenizer = stage.tokenizer
+        self.reading = SliceReader(source=stage.source, tokenizer=stage.tokenizer)
+        self._check: SampledCheck | None = None
+        if stage.reference is not None:
+            self._check = SampledCheck(stage.tokenizer, stage.reference)
+        self._side = ""
+        """of the document that goes on"""
+        self._length = 0
+        """how long it is so far"""
+
+    @property
+    def statistics(self) -> Statistics:
+        """What it has counted."""
+        return self.reading.statistics
+
+    @contextlib.contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.statistics.spend(what, time.perf_counter() - started)
+
+    def write(self, piece: TextPiece) -> None:
+        """Tokenize and write some documents."""
+        with self._spending("tokenizing"):
+            try:
+                ids, offsets, ends = self._encode(piece.batch)
+            except FormatError:
+                piece = self._without_refused(piece)
+                ids, offsets, ends = self._encode(piece.batch)
+        batch = piece.batch
+        self._check_ids(ids)
+        if self._check is not None and piece.begins:
+            with self._spending("checking"):
+                self._check.compare(batch, ids, offsets)
+            self.statistics.checked_bytes = self._check.checked_bytes
+        with self._spending("writing"):
+            left_out = set[int]()
+            spans = None
+            if batch.spans is not None:
+                spans = self._token_spans(piece, offsets, ends, left_out)
+            for side, chosen in self._choose(piece, left_out):
+                self._write_side(side, chosen, piece, ids, offsets, spans)
+
+    def _encode(self, batch: TextBatch) -> tuple[Ids, Offsets, Offsets | None]:
+        if batch.spans is None or self._plan.span_unit == "tokens":
+            return *self._tokenizer.encode(batch.data, batch.offsets), None
+        return self._tokenizer.encode_with_ends(batch.data, batch.offsets)
+
+    def _without_refused(self, piece: TextPiece) -> TextPiece:
+        """The piece less the documents that the tokenizer refuses, which are bad rows."""
+        batch, refused = piece.batch, set[int]()
+        for k in range(batch.num_documents):
+            try:
+                self._tokenizer.encode(batch.data, batch.offsets[k : k + 2])
+            except FormatError as error:
+                if not (piece.begins and piece.ends):  # the rest of it is written, or comes
+                    raise FormatError(f"{batch.place(k)}: {error}") from None
+                self.reading.refuse(batch, k, str(error))
+                refused.add(k)
+        return replace(piece, batch=without(batch, refused))
+
+    def _check_ids(self, ids: Ids) -> None:
+        """Refuse what would be another token in the width that `vocab_size` needs."""
+        vocab_size = self._plan.tokenizer["vocab_size"]
+        if ids.size and ids.max() >= vocab_size:
+            raise UsageError(
+                f"{self._tokenizer.name}: gives the id {ids.max():,}, but says that its ids are "
+                f"below vocab_size={vocab_size:,}"
+            )
+
+    def _choose(
+        self, piece: TextPiece, left_out: set[int]
+    ) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """Which documents go to which side."""
+        split, batch = self._plan.split, piece.batch
+        is_val = np.zeros(batch.num_documents, bool)
+        if split.kind == "files":
+            is_val[:] = split.matches(batch.file)
+        elif split.goes_by_hash and piece.begins:
+            hashes, bad = self.reading.hashes(batch, split)
+            threshold = self._plan.threshold
+            assert threshold is not None  # it is known before anything is tokenized
+            is_val = hashes < np.uint64(threshold)
+            left_out |= bad
+        elif split.goes_by_hash:
+            is_val[:] = self._side == VAL
+        kept = np.ones(batch.num_documents, bool)
+        kept[list(left_out)] = False
+        for side in split.sides:
+            chosen = np.flatnonzero(kept & (is_val if side == VAL else ~is_val if side else kept))
+            if chosen.size:
+                self._side = side
+                yield side, chosen
+        text_bytes = np.diff(batch.offsets)[kept].sum()
+        self.statistics.text_bytes += int(text_bytes)
+
+    def _write_side(
+        self,
+        side: str,
+        chosen: NDArray[np.int64],
+        piece: TextPiece,
+        ids: Ids,
+        offsets: Offsets,
+        spans: list[list[Span]] | None,
+    ) -> None:
+        bos_id = self._plan.bos_id if piece.begins else None
+        eos_id = self._plan.eos_id if piece.ends else None
+        num_marks = (bos_id is not None) + (eos_id is not None)
+        lengths = np.diff(offsets)[chosen] + num_marks
+        is_narrow = self._plan.tokenizer["vocab_size"] <= 1 << 16
+        records: NDArray[Any] = np.empty(int(lengths.sum()), np.uint16 if is_narrow else np.uint32)
+        ids, offsets = np.ascontiguousarray(ids), np.ascontiguousarray(offsets)
+        marks = (-1 if bos_id is None else bos_id, -1 if eos_id is None else eos_id)
+        (lay_out_narrow if is_narrow else lay_out_wide)(ids, offsets, chosen, *marks, records)
+        writer = self._writers.get(side)
+        if writer is not None:
+            attached = self._attached(chosen, piece, lengths, spans, int(bos_id is not None))
+            writer.extend(records, lengths, **attached, continues=not piece.ends)
+        self.statistics.marks += num_marks * len(chosen)
+        if not piece.begins:
+            lengths[0] += self._length
+        self._length = int(lengths[-1])
+        if piece.ends:
+            self.statistics.count(side, lengths)
+
+    def _attached(
+        self,
+        chosen: NDArray[np.int64],
+        piece: TextPiece,
+        lengths: NDArray[np.int64],
+        spans: list[list[Span]] | None,
+        shift: int,
+    ) -> dict[str, Any]:
+        """The metadata of documents, as the writer takes it."""
+        metadata = piece.batch.metadata
+        if metadata is not None:
+            self.statistics.lost_spans += int((lengths == 0).sum())
+        if spans is not None:
+            return {
+                "spans": [
+                    lay_over(
+                        spans[k], int(length), None if metadata is None else metadata[k], shift
+                    )
+                    for k, length in zip(chosen.tolist(), lengths, strict=True)
+                ]
+            }
+        if metadata is None:
+            return {}
+        blobs: list[bytes | None] = [encode(metadata[k]) for k in chosen.tolist()]
+        for k in np.flatnonzero(lengths == 0).tolist():
+            blobs[k] = None
+        return {"metadata": blobs}
+
+    def _token_spans(
+        self, piece: TextPiece, offsets: Offsets, ends: Offsets | None, left_out: set[int]
+    ) -> list[list[Span]]:
+        """The spans of each document in tokens; documents with wrong ones are left out."""
+        batch, found = piece.batch, list[list[Span]]()
+        for k, spans in enumerate(batch.spans or ()):
+            first, last = int(offsets[k]), int(offsets[k + 1])
+            try:
+                if ends is None:
+                    found.append(check_spans(spans, last - first, "tokens"))
+                    continue
+                text = batch.data[batch.offsets[k] : batch.offsets[k + 1]]
+                in_tokens = to_tokens(text, spans, ends[first:last])
+            except WrongSpan as wrong:
+                self.reading.refuse(batch, k, str(wrong))
+                left_out.add(k)
+                found.append([])
+                continue
+            found.append(in_tokens.spans)
+            self.statistics.lost_spans += in_tokens.num_lost
+        return found
