@@ -7,6 +7,7 @@ SETUP := .venv/.ready
 BUILT := .venv/.built
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+KERNEL_TESTS = $(shell grep -rl 'pytest.mark.kernels' tests)
 MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 
 .PHONY: demo test bench wheels fuzz lint format debug sanitize sanitize-threads clean
@@ -43,20 +44,20 @@ lint: $(BUILT)
 # The kernels' tests with bounds checks and asserts.
 debug: $(SETUP)
 	$(call build,debug)
-	PYTHONPATH=build/debug/lib $(BIN)/python -m pytest -q -n 2 tests/kernels
+	PYTHONPATH=build/debug/lib $(BIN)/python -m pytest -q -n 2 $(KERNEL_TESTS)
 
 # The kernels' tests, the attacks and ten minutes of mutated files under AddressSanitizer and
 # UndefinedBehaviorSanitizer, which end the process at a report; needs gcc.
 sanitize: $(SETUP)
 	$(call build,address)
-	$(call sanitized,address,asan) -m pytest -q -n 2 --timeout 600 tests/kernels tests/attacks
+	$(call sanitized,address,asan) -m pytest -q -n 2 --timeout 600 $(KERNEL_TESTS) tests/attacks
 	$(call sanitized,address,asan) tests/attacks/mutate.py 600
 
 # The prefetching tests under ThreadSanitizer; needs gcc.
 sanitize-threads: $(SETUP)
 	$(call build,thread)
 	$(call sanitized,thread,tsan) -m pytest -q -p no:xdist --timeout 600 \
-		tests/kernels/test_step_queue.py tests/test_loader.py
+		tests/load/test_step_queue.py tests/load/test_loader.py
 
 # A build of its own, not beside the sources.
 build = PENSTOCK_BUILD=$(1) $(BIN)/python setup.py --quiet build --build-base build/$(1) \

@@ -7,13 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import penstock
-from tests.bad_server import serving
+from tests.helpers.bad_server import serving
 
 # Programs: one needs atheris.
 collect_ignore = ["attacks/fuzz.py", "attacks/fuzzing.py", "attacks/mutate.py"]
 collect_ignore_glob = ["golden/*/*.py"]  # programs that made golden data, with what they are of
+
+# Shared machines stall, and under sanitizers nothing is fast.
+settings.register_profile("penstock", deadline=None)
+settings.load_profile("penstock")
 
 
 def write(path, tokens, *, cuts=(), shard_bytes=1, **options):

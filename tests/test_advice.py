@@ -10,7 +10,7 @@ from penstock.converting import convert
 from penstock.errors import DatasetExistsError, FetchError, UsageError
 from penstock.text.training import train_tokenizer
 from penstock.write.llmbatch import write_batch_file
-from tests.bad_server import serving
+from tests.helpers.bad_server import serving
 
 
 def loader(path, **options):

@@ -9,7 +9,7 @@ import penstock
 from penstock.formats.shard import Manifest
 from penstock.text.tokenizers.adapting import AskedTokenizer, adapt
 from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
-from tests.vocabularies import trained_ranks
+from tests.helpers.vocabularies import trained_ranks
 
 
 @pytest.fixture

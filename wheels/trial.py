@@ -18,9 +18,9 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parent.parent
 _REQUIREMENTS = ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis"]
-# All kernels, and what lies on top of them as far as it needs no other packages.
-_TESTS = ["kernels", "test_without_extras.py", "test_open.py", "test_orders.py", "test_packing.py"]
-_TESTS += ["test_plan.py", "test_windows.py"]
+# Beside those of the kernels, what lies on top of them as far as it needs no other packages.
+_TESTS = ["project/test_without_extras.py", "test_opening.py", "order/test_orders.py"]
+_TESTS += ["pack/test_policies.py", "load/test_plan.py", "views/test_windows.py"]
 
 
 def try_wheel(wheel: Path, python: str, *, find_links: Path | None = None) -> str:
@@ -36,7 +36,7 @@ def try_wheel(wheel: Path, python: str, *, find_links: Path | None = None) -> st
         for name in ("pyproject.toml", "conftest.py"):
             shutil.copy(_ROOT / name, directory)
         shutil.copytree(_ROOT / "tests", directory / "tests")
-        paths = [f"tests/{name}" for name in _TESTS]
+        paths = [f"tests/{name}" for name in (*_TESTS, *_kernel_tests())]
         subprocess.run(
             [installed, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", *paths],
             cwd=directory,
@@ -46,6 +46,13 @@ def try_wheel(wheel: Path, python: str, *, find_links: Path | None = None) -> st
         _check_place(installed, directory)
     version = subprocess.check_output([python, "--version"], text=True).strip()
     return f"{wheel.name}: tested with {version} in {time.monotonic() - start:.0f} s"
+
+
+def _kernel_tests() -> list[str]:
+    """The modules that are marked as tests of kernels."""
+    tests = _ROOT / "tests"
+    modules = [path for path in tests.rglob("test_*.py") if "mark.kernels" in path.read_text()]
+    return [str(path.relative_to(tests)) for path in modules]
 
 
 def _install(python: Path, requirements: list[str], find_links: Path | None) -> None:

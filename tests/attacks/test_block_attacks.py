@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from penstock.errors import FormatError, MissingDataError, PenstockError
 from penstock.text.sources import Slice, Source
 from penstock.text.sources import blocks as blocks_module
-from tests.attacks.test_attack_sources import EXPECTED, LINES
-from tests.test_blocks import documents_of, frame, skippable, texts_of
+from tests.attacks.test_source_attacks import EXPECTED, LINES
+from tests.text.sources.test_blocks import documents_of, frame, skippable, texts_of
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
 PARTS = [

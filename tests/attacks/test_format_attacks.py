@@ -35,8 +35,8 @@ from penstock.formats.llmbatch import Header
 from penstock.formats.llmchnk import HEADER as CHUNK_HEADER
 from penstock.formats.llmchnk import MAGIC as CHUNK_MAGIC
 from penstock.verifying import verify
-from tests.memory_limit import limit_memory
-from tests.test_foreign_formats import GOLDEN, tokens_of
+from tests.formats.test_golden_files import GOLDEN, tokens_of
+from tests.helpers.memory_limit import limit_memory
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 HUGE = [(1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63]

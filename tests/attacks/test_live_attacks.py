@@ -9,7 +9,7 @@ import pytest
 from penstock import Packing, TextLoader
 from penstock.errors import FormatError, StateError
 from penstock.text.live.lane_state import Waiting
-from tests.test_live import POLICIES, Bytes, make_loader, rows_of, write
+from tests.text.live.test_rows import POLICIES, Bytes, make_loader, rows_of, write
 
 FILES = [[["abc" * k for k in range(1, 60)], ["d" * 50] * 300, ["e", "", "f" * 40_000]]]
 

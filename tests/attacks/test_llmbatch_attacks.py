@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.compat.zerobatch import BatchFileReader, BatchNativeLoader
 from penstock.errors import FormatError
 from penstock.formats.llmbatch import Header, parse_header
-from tests.memory_limit import limit_memory
+from tests.helpers.memory_limit import limit_memory
 
 FIELDS = struct.Struct("<8sIIIQIII")
 U32 = st.one_of(st.integers(0, 40), st.integers(0, (1 << 32) - 1), st.just((1 << 32) - 1))

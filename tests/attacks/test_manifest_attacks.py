@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError
 from penstock.verifying import verify
-from tests.memory_limit import limit_memory
+from tests.helpers.memory_limit import limit_memory
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 

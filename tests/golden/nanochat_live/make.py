@@ -14,7 +14,7 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 
-from tests.nanochat_corpus import ByteTokenizer, documents, write_corpus
+from tests.helpers.nanochat_corpus import ByteTokenizer, documents, write_corpus
 
 HERE = Path(__file__).parent
 BEST_FIT = "tokenizing_distributed_data_loader_with_state_bos_bestfit"

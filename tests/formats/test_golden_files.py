@@ -1,0 +1,300 @@
+"""Files that real software wrote (golden/formats/README.md says which), opened in place."""
+
+import json
+import os
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+import penstock
+from penstock.errors import FormatError, SplitsError, UsageError
+from penstock.testing import assert_resumes_exactly
+from penstock.verifying import verify
+from penstock.write.llmbatch import write_batch_file
+from tests.helpers import paths
+
+GOLDEN = paths.GOLDEN / "formats"
+EXPECTED = {
+    f"{folder.name}/{name}": entry
+    for folder in sorted(GOLDEN.iterdir())
+    if folder.is_dir()
+    for name, entry in json.loads((folder / "expected.json").read_text()).items()
+}
+# What we refuse beyond what must be refused: no single type, rows inside rows, several splits.
+REFUSED = {"mds/dyn_dtype", "mds/rows_uint16", "arrow/hf_dict"}
+READ = [
+    name
+    for name, entry in EXPECTED.items()
+    if "refuse" not in entry and name not in REFUSED and entry["documents"] is not None
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def path_of(name):
+    places = [GOLDEN / name, *(GOLDEN / f"{name}{suffix}" for suffix in (".bin", ".ds", ".npy"))]
+    return next(place for place in places if place.exists())
+
+
+def open_golden(name, **options):
+    """Files that do not know their documents are told what ends or starts one."""
+    entry = EXPECTED[name]
+    knows = name.split("/")[0] not in ("llmc",) and name != "datatrove/bare.ds"
+    if not knows:
+        options |= {"bos_id": entry["bos"]} if entry.get("bos") else {"eos_id": entry["eos"]}
+    path = path_of(name)
+    if name == "llmc/modded":  # a directory of training and validation files
+        return penstock.open(sorted(path.glob("*.bin")), **options)
+    return penstock.open(path, **options)
+
+
+def tokens_of(records):
+    return records[records.dtype.names[0]].tolist() if records.dtype.names else records.tolist()
+
+
+def documents_of(data):
+    return [tokens_of(data.document(k)) for k in range(data.num_documents)]
+
+
+def expected_documents(name):
+    entry = EXPECTED[name]
+    documents = entry["documents"]
+    if name == "llmc/modded":  # its files are cut anywhere, and the training files come first
+        files = sorted(entry["files"].items())
+        documents = []
+        for _, tokens in files:
+            starts = [k for k, token in enumerate(tokens) if k == 0 or token == entry["bos"]]
+            documents += [tokens[a:b] for a, b in pairwise([*starts, len(tokens)])]
+    return [document for document in documents if document or not name.startswith("dolma/numpy")]
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("access", ["pread", "mmap"])
+def test_documents_are_those_that_the_software_wrote(name, access):
+    data = open_golden(name, access=access)
+    assert documents_of(data) == expected_documents(name)
+    stored = data.fields[(data.fields.names or ("",))[0]]
+    assert stored == np.dtype(EXPECTED[name]["dtype"])
+    assert verify(data) == []
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_view_and_order_works_on_every_format(name):
+    data = open_golden(name)
+    if data.num_records < 40 or "token" not in data.fields.names:
+        pytest.skip("too small for a batch, or not of tokens")
+    stream = sum(expected_documents(name), [])
+    shuffles = [True, False, penstock.BlockShuffle(2)]
+    for shuffle in shuffles:
+        view = data.windows(7, extras=("position_ids", "document_ids"), loss_mask=False)
+        loader = penstock.Loader(view, 2, seed=1, shuffle=shuffle, output="numpy")
+        for batch in loader:
+            for row, sample in enumerate(loader.samples().tolist()):
+                start = sample * 7
+                assert batch["input_ids"][row].tolist() == stream[start : start + 7]
+                assert batch["labels"][row].tolist() == stream[start + 1 : start + 8]
+    lengths = [len(document) for document in expected_documents(name)]
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    batch = data.windows(7, extras="document_ids").read([0, 1])
+    assert batch["document_ids"].reshape(-1).tolist() == owners[:14].tolist()
+    packed = data.packed(16)
+    inputs = np.concatenate([packed[k]["input_ids"] for k in range(len(packed))])
+    mask = np.concatenate([packed[k]["position_ids"] for k in range(len(packed))])
+    assert mask.size == inputs.size >= len(stream)
+    assert packed.report.is_lossless
+    one = data.documents(8, overflow="split")
+    shown = [tokens_of(one[k]["input_ids"][one[k]["attention_mask"] == 1]) for k in range(len(one))]
+    assert sorted(sum(shown, [])) == sorted(stream)
+    assert_resumes_exactly(lambda: penstock.Loader(data.windows(7), 2, seed=3, output="numpy"))
+
+
+REFUSALS = [name for name in EXPECTED if "refuse" in EXPECTED[name] or name in REFUSED]
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_be_tokens_is_refused(name):
+    with pytest.raises((FormatError, SplitsError)) as refusal:
+        penstock.open(path_of(name))
+    assert str(path_of(name)) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in READ if name.startswith("datatrove") and "loss" in EXPECTED[name]]
+)
+@pytest.mark.parametrize("access", ["pread", "mmap"])
+def test_loss_masks_of_datatrove_are_a_field_and_mask_labels(name, access):
+    data = open_golden(name, access=access)
+    masks = sum(EXPECTED[name]["loss"], [])
+    assert data.records(0, data.num_records)["loss_mask"].tolist() == masks
+    view = data.windows(4, loss_mask="loss_mask")
+    stream = sum(expected_documents(name), [])
+    for k in range(len(view)):
+        sample = view[k]
+        assert sample["loss_mask"].tolist() == masks[4 * k : 4 * k + 4]
+        assert sample["input_ids"].tolist() == stream[4 * k : 4 * k + 4]
+        assert sample["labels"].tolist() == [
+            stream[i] if masks[i] else -100 for i in range(4 * k + 1, 4 * k + 5)
+        ]
+    rows = data.packed(6, loss_mask="loss_mask")
+    for k in range(len(rows)):
+        row = rows[k]
+        ignored = row["labels"][:-1] == -100
+        shown = row["loss_mask"][1:] == 0
+        assert (ignored | ~shown).all()  # what is not to be trained on is ignored
+
+
+def test_megatron_documents_may_also_be_its_sequences():
+    name = "megatron/multi"
+    data = penstock.open(path_of(name), format="megatron-sequences")
+    assert documents_of(data) == sum(EXPECTED[name]["sequences"], [])
+
+
+def test_several_files_are_one_dataset():
+    names = ["megatron/pair_a", "megatron/pair_b"]
+    data = penstock.open([path_of(name) for name in names])
+    assert documents_of(data) == sum((expected_documents(name) for name in names), [])
+    merged = expected_documents("megatron/merged")
+    assert documents_of(data) == merged
+    folder = penstock.open(GOLDEN / "datatrove" / "folder")
+    assert len(folder.manifests) == 4
+
+
+def test_fingerprints_change_with_the_data_and_not_with_the_place(tmp_path):
+    tokens = np.arange(100_000, dtype="<u2")
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    tokens.tofile(tmp_path / "a" / "x.bin")
+    tokens.tofile(tmp_path / "b" / "y.bin")
+    tokens[::-1].tofile(tmp_path / "c" / "x.bin")
+    a, b, c = (penstock.open(tmp_path / name).fingerprint for name in ("a", "b", "c"))
+    assert a == b != c
+
+
+def test_a_list_of_files_pins_a_dataset_until_one_of_them_changes(tmp_path):
+    for name in ("b", "a"):
+        np.arange(100, dtype="<u2").tofile(tmp_path / f"{name}.bin")
+    listed = tmp_path / "lists" / "tokens.json"
+    first = penstock.open(tmp_path / "*.bin", file_list=listed)
+    assert [entry["size"] for entry in json.loads(listed.read_text())] == [200, 200]
+    np.arange(100, dtype="<u2").tofile(tmp_path / "c.bin")
+    again = penstock.open(tmp_path / "*.bin", file_list=listed)
+    assert first.num_records == again.num_records == 200
+    assert penstock.open(listed, allow_outside=True).num_records == 200
+    np.arange(50, dtype="<u2").tofile(tmp_path / "a.bin")
+    with pytest.raises(FormatError, match=r"a\.bin: 100 bytes, tokens.json says 200; copy it"):
+        penstock.open(listed, allow_outside=True)
+    assert penstock.open(tmp_path / "*.bin", file_list=listed).num_records == 250
+
+
+def test_checksums_of_a_list_are_verified(tmp_path):
+    np.arange(100, dtype="<u2").tofile(tmp_path / "a.bin")
+    checksum = xxhash.xxh3_64_hexdigest((tmp_path / "a.bin").read_bytes())
+    entry = {"path": "a.bin", "size": 200, "xxh3": checksum}
+    (tmp_path / "files.json").write_text(json.dumps([entry]))
+    data = penstock.open(tmp_path)
+    assert data.shards[0].files[".stream"].xxh3 == checksum
+    assert verify(data) == []
+    with (tmp_path / "a.bin").open("r+b") as file:
+        file.write(b"!")
+    assert [checksum in problem for problem in verify(penstock.open(tmp_path))] == [True]
+
+
+def test_label_masks_of_olmo_are_given_beside_the_tokens():
+    name = "dolma/olmo_tokens.npy"
+    entry, path = EXPECTED[name], path_of(name)
+    mask = path.with_name(entry["label_mask_file"])
+    data = penstock.open(path, loss_masks=mask)
+    assert data.records(0, data.num_records)["loss_mask"].tolist() == sum(entry["label_mask"], [])
+    labels = data.windows(5, loss_mask="loss_mask")[0]["labels"]
+    stream, masks = sum(expected_documents(name), []), sum(entry["label_mask"], [])
+    assert labels.tolist() == [stream[i] if masks[i] else -100 for i in range(1, 6)]
+    with pytest.raises(UsageError, match="2 loss_masks for 1 files"):
+        penstock.open(path, loss_masks=[mask, mask])
+    with pytest.raises(FormatError, match=r"too long: \d+ tokens need"):
+        penstock.open(path, loss_masks=path)
+
+
+def test_a_shape_that_only_the_padding_hides_is_found_by_verify(tmp_path):
+    write_batch_file(tmp_path / "x.batch", np.arange(1, 351).reshape(50, 7), 5, 7, seed=0)
+    assert verify(penstock.open(tmp_path / "x.batch")) == []
+    with (tmp_path / "x.batch").open("r+b") as file:
+        file.seek(12)
+        file.write((4).to_bytes(4, "little"))  # rows of a batch, which were 5
+    (tmp_path / "x.batch.checksums").unlink()
+    (problem,) = verify(penstock.open(tmp_path / "x.batch"))
+    assert "there are tokens where batches are padded" in problem
+
+
+def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
+    path = tmp_path / "x.bin"
+    np.arange(100, dtype="<u2").tofile(path)
+    data = penstock.open(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert "x.bin: 0 bytes, too short: the manifest says 200" in verify(data)[0]
+    with pytest.raises(FormatError, match="is not a regular file"):
+        _ = data.fingerprint
+    with pytest.raises(FormatError, match="is not a file of 200 bytes any more"):
+        data.records(0, 10)
+
+
+def test_a_format_that_a_directory_does_not_have_is_said(tmp_path):
+    with penstock.Writer(tmp_path, vocab_size=9) as writer:
+        writer.append([1])
+    with pytest.raises(FileNotFoundError, match="holds no files of the format flat"):
+        penstock.open(tmp_path, format="flat")
+
+
+def write_fairseq(prefix, documents, dtype, code):
+    """As the `MMapIndexedDatasetBuilder` of fairseq does: nothing is said of documents."""
+    lengths = [len(document) for document in documents]
+    starts = np.cumsum([0, *lengths])[:-1] * np.dtype(dtype).itemsize
+    np.concatenate(documents).astype(dtype).tofile(f"{prefix}.bin")
+    header = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, code, len(documents))
+    index = header + np.array(lengths, "<i4").tobytes() + starts.astype("<i8").tobytes()
+    Path(f"{prefix}.idx").write_bytes(index)
+    return index
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("<u2", 8), ("<u4", 9), ("<i8", 5), ("<i4", 4)])
+def test_sequences_of_fairseq_are_documents(tmp_path, dtype, code):
+    documents = [[850, 636, 511], [269], [], [307, 40, 75, 16, 175, 813, 649]]
+    index = write_fairseq(tmp_path / "train.en-de.en", documents, dtype, code)
+    if dtype == "<u2":  # the first bytes that fairseq itself wrote for these
+        assert (
+            index[:38].hex()
+            == (
+                "4d4d4944494458000001000000000000000804000000000000000300000001000000000000000700"[
+                    :76
+                ]
+            )
+        )
+    for name in ("train.en-de.en.bin", "train.en-de.en.idx", "train.en-de.en"):
+        data = penstock.open(tmp_path / name)
+        assert documents_of(data) == documents
+        assert data.fields["token"] == np.dtype(dtype)
+        assert verify(data) == []
+    (tmp_path / "train.en-de.en.idx").write_bytes(index[:-1])
+    with pytest.raises(FormatError, match=r"train\.en-de\.en\.idx"):
+        penstock.open(tmp_path)
+
+
+def test_an_older_index_of_fairseq_says_how_to_write_a_new_one(tmp_path):
+    (tmp_path / "a.bin").write_bytes(bytes(8))
+    (tmp_path / "a.idx").write_bytes(b"TNTIDX\0\0" + bytes(64))
+    with pytest.raises(FormatError, match="binarize again with --dataset-impl mmap"):
+        penstock.open(tmp_path / "a.bin")
+
+
+def test_a_prefix_of_megatron_is_opened_as_its_tokens():
+    for name in ("pair_a", "multi"):
+        prefix, tokens = (penstock.open(GOLDEN / "megatron" / f"{name}{s}") for s in ("", ".bin"))
+        assert prefix.fingerprint == tokens.fingerprint
+        assert documents_of(prefix) == documents_of(tokens)

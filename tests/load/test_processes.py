@@ -1,0 +1,505 @@
+"""Real processes: forked, spawned, interrupted, killed, run by torchrun and by DataLoader."""
+
+import copy
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from itertools import islice
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import penstock
+from penstock.errors import StateError, UsageError
+from tests.conftest import write
+from tests.text.live.test_garbage_collection import wait_until
+
+
+def inputs(batches):
+    return [batch["input_ids"].tolist() for batch in batches]
+
+
+def make_loader(data):
+    return penstock.Loader(data.windows(5), 4, seed=3)
+
+
+def start(program, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_forked_child_goes_on_by_itself_and_does_not_disturb_its_parent(data):
+    expected = inputs(make_loader(data))
+    loader = make_loader(data)
+    batches = iter(loader)
+    got = inputs(islice(batches, 5))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.write(writer, json.dumps(inputs(batches)).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    got += inputs(batches)
+    with os.fdopen(reader) as pipe:
+        from_child = json.loads(pipe.read())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert got == expected
+    assert from_child == expected[5:]
+
+
+def test_a_parent_can_end_its_threads_while_a_forked_child_holds_the_pipes(data):
+    loader = make_loader(data)
+    next(iter(loader))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the parent is done
+        os._exit(0)
+    started = time.monotonic()
+    loader.close()
+    os.close(writer)
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert time.monotonic() - started < 10
+
+
+def rest_of(loader, queue):
+    queue.put(inputs(loader))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_loader_travels_to_a_process_and_goes_on_from_its_position(data, method):
+    expected = inputs(make_loader(data))
+    loader = make_loader(data)
+    inputs(islice(loader, 5))
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    process = context.Process(target=rest_of, args=(loader, queue))
+    process.start()
+    received = queue.get()
+    process.join()
+    assert received == expected[5:]
+    assert inputs(loader) == expected[5:]
+
+
+def test_a_pickled_loader_is_small_and_keeps_its_settings(data):
+    loader = penstock.Loader(
+        data.windows(5), 4, seed=9, shuffle=penstock.BlockShuffle(3), tail="keep", output="numpy"
+    )
+    list(islice(loader, 3))
+    pickled = pickle.dumps(loader)
+    copy = pickle.loads(pickled)
+    loader.close()
+    assert len(pickled) < 20_000
+    assert copy.state_dict() == loader.state_dict()
+    assert inputs(copy) == inputs(loader)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize(
+    ("workers", "method"), [(0, None), (1, "fork"), (3, "fork"), (2, "spawn"), (2, "forkserver")]
+)
+def test_torch_data_loader_gives_the_same_batches_in_the_same_order(data, workers, method):
+    epochs = make_loader(data)
+    wrapped = DataLoader(
+        make_loader(data), batch_size=None, num_workers=workers, multiprocessing_context=method
+    )
+    for _ in range(2):  # by itself, though the loader in this process does not move
+        assert inputs(wrapped) == inputs(epochs)
+    assert len(wrapped) == len(epochs)
+
+
+def test_set_epoch_reaches_the_workers_of_a_data_loader(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2)
+    first = inputs(wrapped)
+    loader.set_epoch(5)
+    sixth = inputs(wrapped)
+    loader.set_epoch(5)
+    assert inputs(loader) == sixth != first
+
+
+def test_the_position_is_not_known_while_workers_read(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=1)
+    inputs(islice(wrapped, 5))
+    for ask in (loader.state_dict, lambda: loader.position, lambda: iter(loader)):
+        with pytest.raises(StateError, match=r"read by the workers of a DataLoader.*set_epoch"):
+            ask()
+    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
+        inputs(wrapped)
+    state = make_loader(data).state_dict() | {"position": 8}
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert inputs(wrapped) == inputs(make_loader(data))[2:]
+
+
+def test_a_data_loader_that_was_interrupted_begins_where_it_is_told(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    inputs(islice(wrapped, 5))
+    loader.set_epoch(0)
+    assert inputs(wrapped) == inputs(make_loader(data))
+
+
+def test_a_copy_of_a_loader_whose_workers_moved_is_refused(data):
+    loader = make_loader(data)
+    inputs(DataLoader(loader, batch_size=None, num_workers=1))
+    with pytest.raises(StateError, match="read by the workers of a DataLoader"):
+        pickle.dumps(loader)
+
+
+def test_set_epoch_after_workers_goes_on_where_they_ended(data):
+    def make():
+        loader = penstock.Loader(data.windows(5), 6, tail="wrap")
+        loader.load_state_dict(loader.state_dict() | {"position": 2})
+        return loader
+
+    loader, own = make(), make()
+    wrapped = DataLoader(loader, batch_size=None, num_workers=1)
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        assert inputs(wrapped) == inputs(own)
+
+
+def test_workers_that_live_on_notice_that_the_loader_itself_has_moved(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
+    inputs(wrapped)
+    loader.set_epoch(1)
+    next(iter(loader))
+    with pytest.raises(UsageError, match="the loader itself was iterated over"):
+        inputs(wrapped)
+
+
+def test_workers_of_a_forked_child_do_not_move_the_parents_loader(data):
+    loader = make_loader(data)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            inputs(DataLoader(loader, batch_size=None, num_workers=1))
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert inputs(loader) == inputs(make_loader(data))
+
+
+def test_a_forked_child_has_epochs_of_workers_of_its_own(data):
+    loader = make_loader(data)
+    assert inputs(DataLoader(loader, batch_size=None, num_workers=1)) == inputs(make_loader(data))
+    loader.set_epoch(0)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            expected, wrapped = (
+                make_loader(data),
+                DataLoader(loader, batch_size=None, num_workers=1),
+            )
+            status = int(any(inputs(wrapped) != inputs(expected) for _ in range(2)))
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert loader.position == 0
+
+
+def test_epochs_of_workers_differ_even_if_torch_is_seeded_for_each(data):
+    import torch
+
+    wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2)
+    epochs = make_loader(data)
+    for _ in range(3):
+        torch.manual_seed(0)
+        assert inputs(wrapped) == inputs(epochs)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("make", [DataLoader, StatefulDataLoader])
+def test_an_epoch_that_is_left_before_its_last_batch_is_noticed(data, make):
+    loader = make_loader(data)
+    wrapped = make(loader, batch_size=None, num_workers=1)
+    batches = iter(wrapped)
+    assert len(inputs(islice(batches, len(loader) - 1))) == len(loader) - 1
+    wait_until(lambda: loader._board.read().is_over)  # the worker reads ahead
+    del batches
+    with pytest.raises(UsageError, match="was left early"):
+        next(iter(wrapped))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_epoch_that_is_left_after_its_last_batch_was_whole(data, method):
+    expected, loader = make_loader(data), make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context=method)
+    for _ in range(2):
+        batches = iter(wrapped)
+        assert inputs(islice(batches, len(loader))) == inputs(expected)
+        wait_until(lambda: loader._board.read().is_over)
+
+
+def test_another_data_loader_within_the_last_steps_does_no_harm(data):
+    expected = make_loader(data)
+    wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2)
+    for _ in range(2):
+        batches = iter(wrapped)
+        got = inputs(islice(batches, len(expected) - 2))
+        assert len(list(DataLoader(range(3), num_workers=1))) == 3
+        assert got + inputs(batches) == inputs(expected)
+
+
+def test_a_loader_that_workers_have_read_is_garbage_when_it_is_dropped(data):
+    loader = make_loader(data)
+    list(DataLoader(loader, batch_size=None, num_workers=1))
+    dropped = weakref.ref(loader)
+    del loader
+    assert dropped() is None
+
+
+class Wrapper(IterableDataset):
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def test_workers_may_read_a_loader_inside_of_another_dataset(data):
+    expected = make_loader(data)
+    wrapped = DataLoader(Wrapper(make_loader(data)), batch_size=None, num_workers=2)
+    for _ in range(2):
+        assert inputs(wrapped) == inputs(expected)
+
+
+def test_a_copied_loader_goes_its_own_way(data):
+    first = make_loader(data)
+    second = copy.copy(first)
+    epoch = inputs(make_loader(data))
+    for loader in (second, first):
+        assert inputs(DataLoader(loader, batch_size=None, num_workers=1)) == epoch
+    assert "read by workers" in repr(first)
+
+
+def test_a_forked_child_knows_its_position_while_workers_move_the_parents_loader(data):
+    loader = make_loader(data)
+    inputs(islice(loader, 3))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reader, 1)
+        os._exit(loader.position)
+    loader.set_epoch(1)
+    inputs(DataLoader(loader, batch_size=None, num_workers=1))
+    os.write(writer, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 12
+    os.close(reader)
+    os.close(writer)
+
+
+def test_set_epoch_after_the_last_batch_of_it_was_saved_leaves_nothing_of_it(data):
+    loader = make_loader(data)
+    epochs = [inputs(loader), inputs(loader)]
+    loader.set_epoch(0)
+    batches = iter(loader)
+    inputs(islice(batches, len(loader)))
+    state = loader.state_dict()
+    restored = make_loader(data)
+    restored.load_state_dict(state)
+    for expected in ([], epochs[1]):
+        restored.set_epoch(0 if not expected else 1)
+        assert inputs(restored) == expected
+    restored.load_state_dict(state)
+    restored.set_epoch(0)
+    with pytest.raises(UsageError, match=r"saved at the end of its epoch.*set_epoch\(1\)"):
+        next(iter(DataLoader(restored, batch_size=None, num_workers=1)))
+
+
+def test_set_epoch_needs_epochs_of_a_step(data):
+    loader = penstock.Loader(data.windows(5), len(data.windows(5)) + 1, tail="wrap")
+    with pytest.raises(UsageError, match="leave out set_epoch"):
+        loader.set_epoch(1)
+
+
+def test_batches_of_batches_are_refused(data):
+    for workers in (0, 1):
+        with pytest.raises(UsageError, match=r"DataLoader\(loader, batch_size=None\)"):
+            next(iter(DataLoader(make_loader(data), num_workers=workers)))
+
+
+@pytest.mark.parametrize("tail", ["drop", "wrap"])
+def test_set_epoch_goes_where_iterating_would_have_gone(data, tail):
+    loader = penstock.Loader(data.windows(5), 7, tail=tail)
+    third = [inputs(loader), inputs(loader), inputs(loader)][2]
+    loader.set_epoch(2)
+    assert inputs(loader) == third
+
+
+def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_silently(data):
+    wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2, persistent_workers=True)
+    inputs(islice(wrapped, 5))
+    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
+        inputs(wrapped)
+
+
+def test_an_endless_share_of_persistent_workers_is_not_begun_twice(data):
+    loader = penstock.Loader(data.windows(5), 4, endless=True)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    inputs(islice(wrapped, 5))
+    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
+        inputs(islice(wrapped, 5))
+
+
+MANY_LOADERS = """
+import resource, sys
+import penstock
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+view = penstock.open(sys.argv[1]).windows(5)
+loaders = [penstock.Loader(view, 16, seed=k, prefetch=k % 2, output="numpy") for k in range(8)]
+for batches in zip(*loaders, strict=True):
+    pass
+print(len(batches))
+"""
+
+
+def test_loaders_share_few_descriptors_among_many_shards(tmp_path):
+    write(tmp_path / "d", range(2000), cuts=range(5, 2000, 5))
+    process = start(MANY_LOADERS, tmp_path / "d")
+    printed, errors = process.communicate(timeout=100)
+    assert (printed, errors) == ("8\n", "")
+
+
+def test_numpy_batches_pass_through_torch_data_loader(data):
+    loader = penstock.Loader(data.windows(5), 4, seed=3, output="numpy")
+    assert inputs(DataLoader(loader, batch_size=None)) == inputs(make_loader(data))
+
+
+def test_persistent_workers_go_on_with_the_epoch_that_they_are_told(data):
+    loader = penstock.Loader(data.windows(5), 7, tail="wrap")
+    own = [inputs(loader), inputs(loader), inputs(loader)]
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        assert inputs(wrapped) == own[epoch]
+    with pytest.raises(UsageError, match=r"call loader.set_epoch\(…\) before every epoch"):
+        next(iter(wrapped))
+    loader.close()
+
+
+WAITING = """
+import sys
+import threading
+import penstock
+data = penstock.open(sys.argv[1])
+loader = penstock.Loader(data.windows(5), 4, endless=True)
+for number, batch in enumerate(loader):
+    if number == 3:
+        print("ready", flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_process_that_is_loading(data):
+    process = start(WAITING, data.shards[0].directory)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+LEAVING = """
+import sys
+import threading
+import penstock
+data = penstock.open(sys.argv[1])
+loader = penstock.Loader(data.windows(5), 4, endless=True, prefetch=64)
+batches = iter(loader)
+for _ in range(3):
+    kept = next(batches)
+if sys.argv[2] == "raise":
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("return", 0), ("raise", 3)])
+def test_the_interpreter_exits_while_threads_read_ahead(data, how, status):
+    process = start(LEAVING, data.shards[0].directory, how)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (status, "")
+
+
+TRAINING = """
+import json, os, sys
+import torch, torch.distributed
+import penstock
+torch.distributed.init_process_group("gloo")
+loader = penstock.Loader(penstock.open(sys.argv[1]).windows(5), 3, seed=1)
+rows = [[batch["input_ids"].tolist(), loader.digest()] for batch in loader]
+with open(f"{sys.argv[2]}/{loader.plan.rank}.json", "w") as file:
+    json.dump(rows, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_ranks_of_torchrun_share_one_order_without_being_told(data, tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(TRAINING)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    directory = str(data.shards[0].directory)
+    subprocess.run(
+        [*torchrun, "--standalone", str(program), directory, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        timeout=100,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    shares = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    alone = penstock.Loader(data.windows(5), 6, seed=1, rank=0, ranks=1)
+    for batch, (one, one_digest), (two, two_digest) in zip(alone, *shares, strict=True):
+        assert batch["input_ids"][0::2].tolist() == one
+        assert batch["input_ids"][1::2].tolist() == two
+        assert alone.digest() == one_digest == two_digest
+
+
+def test_a_child_that_is_forked_while_a_thread_takes_a_batch_can_close_and_go_on(data):
+    loader = penstock.Loader(data.windows(5), 4, seed=3, endless=True)
+    next(iter(loader))  # no fork may fall into an import: Python's own lock would stay held
+    stop = threading.Event()
+
+    def consume():
+        for _ in loader:
+            if stop.is_set():
+                return
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    children = []
+    for _ in range(20):  # often enough that the lock is held at some of the forks
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            loader.close()
+            next(iter(loader))
+            os._exit(0)
+        children.append(child)
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    stop.set()
+    consumer.join()
+    loader.close()
+    assert statuses == [0] * 20

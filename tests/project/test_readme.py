@@ -1,0 +1,33 @@
+"""The README is run as a stranger would run it: its Python, then its commands."""
+
+import re
+import shlex
+import sysconfig
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.cli import main
+from tests.helpers import paths
+
+README = (paths.ROOT / "README.md").read_text()
+
+
+def test_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names = {}
+    exec(compile(program, "README.md", "exec"), names)
+    assert names["inputs"].shape == (8, 128)
+    assert names["checkpoint"]["position"] == 156  # of 156 windows, the last four are dropped
+    assert names["packed"].report.num_rows == 99
+    Path("corpus").mkdir()
+    for number, files in enumerate(("*.py", "[a-m]*/*.py", "test/test_[a-m]*.py")):
+        found = Path(sysconfig.get_path("stdlib")).glob(files)
+        texts = [path.read_bytes().decode(errors="replace") for path in found]
+        pq.write_table(pa.table({"text": texts}), f"corpus/{number}.parquet")
+    commands = [line for line in README.splitlines() if line.startswith("penstock ")]
+    assert len(commands) == 9
+    for command in commands:
+        assert main(shlex.split(command, comments=True)[1:]) == 0, command

@@ -1,0 +1,184 @@
+"""Ctrl-C at any moment, caught and gone on from, as in a notebook."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from penstock import TextLoader
+from penstock.system.background_thread import BackgroundThread, StopSignal, call_in_background
+from tests.helpers import paths
+from tests.text.live.test_rows import Bytes, make_loader, rows_of, write
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
+
+
+def interrupt_when(event):
+    """Send SIGINT to the main thread as soon as an event is set."""
+
+    def wait():
+        assert event.wait(30)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=wait).start()
+
+
+def test_hundreds_of_interrupts_lose_no_batch_repeat_none_and_leave_no_thread(corpus):
+    command = [sys.executable, "-m", "tests.helpers.interrupted_loading", str(corpus), "150"]
+    done = subprocess.run(command, cwd=paths.ROOT, timeout=100, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("150 interrupts") == 2
+
+
+class SlowBytes(Bytes):
+    """Takes as long for a text as it is let wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+
+    def encode(self, data, offsets):
+        self.is_asked.set()
+        assert self.may_answer.wait(30)
+        return super().encode(data, offsets)
+
+
+@pytest.mark.parametrize("endless", [True, False])
+def test_an_interrupt_does_not_wait_for_a_slow_tokenizer(corpus, endless, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with make_loader(corpus, "bos_best_fit_keep", 8) as loader:
+        expected = rows_of([next(iter(loader))])
+    tokenizer = SlowBytes()
+    with TextLoader(
+        corpus, tokenizer, 2, 8, loader.packing, output="numpy", endless=endless
+    ) as slow:
+        iterator = iter(slow)
+        interrupt_when(tokenizer.is_asked)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert not tokenizer.may_answer.is_set()
+        tokenizer.may_answer.set()
+        assert rows_of([next(iterator)]) == expected
+        assert slow.stats.batches == 1
+
+
+def test_closing_may_be_interrupted_and_repeated(corpus):
+    tokenizer = SlowBytes()
+    loader = TextLoader(corpus, tokenizer, 2, 8, output="numpy")
+    interrupt_when(tokenizer.is_asked)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    is_closing = threading.Event()
+    interrupt_when(is_closing)
+    is_closing.set()
+    with pytest.raises(KeyboardInterrupt):
+        loader.close()
+    tokenizer.may_answer.set()
+    loader.close()
+    assert not any(thread.name.startswith("penstock") for thread in threading.enumerate())
+
+
+def test_threads_that_share_a_loader_get_every_batch_of_an_epoch_once(corpus):
+    with make_loader(corpus, "flat", 8, endless=False) as loader:
+        expected = rows_of(loader)
+        loader.load_state_dict(make_loader(corpus, "flat", 8, endless=False).state_dict())
+        iterators = [iter(loader) for _ in range(4)]
+        found, barrier = [[] for _ in iterators], threading.Barrier(4)
+
+        def consume(iterator, mine):
+            batch = next(iterator)
+            barrier.wait()
+            mine.append(batch)
+            mine.extend(iterator)
+
+        threads = [
+            threading.Thread(target=consume, args=each)
+            for each in zip(iterators, found, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    rows = sorted(row for mine in found for row in rows_of(mine))
+    assert rows == sorted(expected)
+
+
+def test_an_iterator_that_has_ended_stays_ended(corpus):
+    with make_loader(corpus, "flat", 8, endless=False) as loader:
+        iterator = iter(loader)
+        assert len(list(iterator)) == loader.stats.batches
+        next(iter(loader))  # of the next epoch
+        assert next(iterator, None) is None
+
+
+def test_a_background_thread_ends_with_its_owner_and_is_one_of_pythons():
+    stop, names = StopSignal(), []
+    is_there, has_ended = threading.Event(), threading.Event()
+    queue = stop.new_queue()
+
+    def work():
+        names.append(threading.current_thread().name)
+        is_there.set()
+        assert queue.get() is None
+        has_ended.set()
+
+    thread = BackgroundThread(work, "penstock-test", stop)
+    assert not thread.is_running
+    thread.start()
+    thread.start()
+    assert is_there.wait(30)
+    assert thread.is_running
+    del thread
+    assert has_ended.wait(30)
+    assert names == ["penstock-test"]
+
+
+def test_an_interrupted_call_is_told_to_stop_and_waited_for_if_that_was_asked():
+    stop, is_running, has_ended = StopSignal(), threading.Event(), []
+    queue = stop.new_queue()
+
+    def work():
+        is_running.set()
+        queue.get()
+        has_ended.append(stop.is_set)
+
+    interrupt_when(is_running)
+    with pytest.raises(KeyboardInterrupt):
+        call_in_background(work, "penstock-test", stop, is_waited_for=True)
+    assert has_ended == [True]
+
+
+def test_a_call_in_the_background_returns_and_raises_as_any_other():
+    assert call_in_background(lambda: 3, "penstock-test", StopSignal()) == 3
+    with pytest.raises(ZeroDivisionError):
+        call_in_background(lambda: 1 // 0, "penstock-test", StopSignal())
+
+
+def test_a_process_ends_with_its_loader_in_use(corpus):
+    program = (
+        "import sys; from penstock import TextLoader;"
+        "loader = TextLoader(sys.argv[1], 'bytes', 2, 8, output='numpy');"
+        "iterator = iter(loader); next(iterator)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(corpus)], timeout=60, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_closes_a_loader_whose_threads_it_does_not_have(corpus):
+    loader = make_loader(corpus, "flat", 8)
+    next(iter(loader))
+    child = os.fork()
+    if child == 0:
+        loader.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    loader.close()

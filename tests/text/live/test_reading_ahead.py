@@ -1,0 +1,156 @@
+"""What a TextLoader does ahead of the training loop: how far it goes, and who waits for whom."""
+
+import itertools
+import sys
+import time
+
+import pytest
+
+import penstock
+from penstock import Packing, TextLoader
+from tests.text.live.test_rows import Bytes, make_loader, rows_of, write
+
+ROW = "a" * 7  # with its mark a row of 8
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Forty blocks of one document each."""
+    return write(tmp_path_factory.mktemp("text"), [[[ROW]] * 40])
+
+
+class Slow(Bytes):
+    """Takes its time for every text, and counts them."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds, self.num_calls = seconds, 0
+
+    def encode(self, data, offsets):
+        self.num_calls += 1
+        time.sleep(self.seconds)
+        return super().encode(data, offsets)
+
+
+class SlowSource(penstock.Source):
+    """Takes its time for every block."""
+
+    def read(self, *args, **options):
+        time.sleep(0.01)
+        yield from super().read(*args, **options)
+
+
+def test_no_more_is_read_packed_or_tokenized_than_was_asked_for(corpus):
+    tokenizer = Slow(0)
+    with TextLoader(
+        corpus, tokenizer, 1, 8, "flat", output="numpy", prefetch=3, threads=1
+    ) as loader:
+        next(iter(loader))
+        deadline = time.monotonic() + 10
+        while loader.stats.ready < 3 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.3)  # nothing tells that it has stopped; without bounds it makes hundreds
+        assert loader.stats.ready == 3
+        # Four rows of a text each, one for their last label, and two ahead; one was being read.
+        assert tokenizer.num_calls <= 4 + 1 + 2 + 1
+
+
+def test_a_slow_tokenizer_is_waited_for_and_that_is_remembered(corpus):
+    with TextLoader(corpus, Slow(0.01), 1, 8, "flat", output="numpy", threads=1) as loader:
+        assert len(list(itertools.islice(loader, 20))) == 20
+    stats = loader.stats  # closed, it still knows
+    assert stats.waiting_for_tokenizer > 0.5
+    assert stats.waiting_for_reader < 0.5
+    assert stats.waiting_for_consumer < 0.5
+    assert stats.waited_seconds > 0.05
+
+
+def test_a_slow_reader_is_waited_for(corpus):
+    source = SlowSource(corpus)
+    with TextLoader(source, Bytes(), 1, 8, "flat", output="numpy", threads=1) as loader:
+        assert len(list(itertools.islice(loader, 20))) == 20
+        stats = loader.stats
+    assert stats.waiting_for_reader > 0.5
+    assert stats.waiting_for_consumer < 0.5
+
+
+def test_a_slow_consumer_is_waited_for(corpus):
+    with make_loader(corpus, "flat", 8) as loader:
+        for _ in itertools.islice(loader, 10):
+            time.sleep(0.03)
+        stats = loader.stats
+    assert stats.waiting_for_consumer > 0.5
+    assert stats.waiting_for_reader < stats.waiting_for_consumer
+
+
+def test_what_was_cropped_is_counted_on_after_a_state_was_loaded(tmp_path):
+    path = write(tmp_path / "text", [[["a" * 99] * 4]])
+    packing = Packing(policy="bos_best_fit", buffer_size=1, refill=1)
+    with TextLoader(path, Bytes(), 1, 49, packing, output="numpy", prefetch=1) as loader:
+        for _ in range(5):
+            for _ in itertools.islice(loader, 2):
+                pass
+            loader.load_state_dict(loader.state_dict())
+        # Of every document of 100 tokens, 49 are inputs and 50 are dropped.
+        assert loader.stats.cropped_share == pytest.approx(50 / 99)
+
+
+def test_the_epoch_is_that_of_the_lane_that_is_farthest_behind(tmp_path):
+    path = write(tmp_path / "text", [[[ROW]] * 3])
+    with make_loader(path, "flat", 8, batch_size=1, lanes=2) as loader:
+        epochs = []
+        for _ in itertools.islice(loader, 12):
+            epochs.append(loader.epoch)
+            # The last label of a row is the first token of the document that the lane reads next.
+            next_blocks = [lane + 2 * ((loader.position - lane + 1) // 2) for lane in range(2)]
+            begun = [block for lane, block in enumerate(next_blocks) if loader.position > lane]
+            assert loader.epoch == min(block // 3 for block in begun or next_blocks)
+    assert epochs[-1] == 4
+
+
+def test_loading_a_state_of_the_same_position_in_another_epoch_reads_that_epoch(tmp_path):
+    path = write(tmp_path / "text", [[[chr(97 + k) * 7] for k in range(20)]])
+    options = {"batch_size": 4, "shuffle": True, "endless": False}
+    with make_loader(path, "flat", 8, **options) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        expected = rows_of(itertools.islice(loader, 1))
+        assert len(list(loader)) == 3
+        next(iter(loader))
+        assert (loader.epoch, loader.position) == (1, state["position"])
+        loader.load_state_dict(state)
+        assert rows_of(itertools.islice(loader, 1)) == expected
+
+
+def test_an_interrupt_at_any_line_of_next_loses_no_batch_and_repeats_none(corpus):
+    path, num_lines = corpus, 0
+    with make_loader(path, "bos_best_fit_keep", 8) as loader:
+        expected = rows_of(itertools.islice(loader, 8))
+    for stop_at in itertools.count():
+        with make_loader(path, "bos_best_fit_keep", 8) as loader:
+            found = rows_of(itertools.islice(loader, 2))
+            iterator, num_lines = iter(loader), 0
+
+            def interrupt(frame, event, argument, stop_at=stop_at):
+                nonlocal num_lines
+                if not frame.f_code.co_filename.endswith(("live/loader.py", "live/engine.py")):
+                    return None
+                num_lines += event == "line"
+                if event == "line" and num_lines == stop_at + 1:
+                    raise KeyboardInterrupt
+                return interrupt
+
+            sys.settrace(interrupt)
+            try:
+                found += rows_of([next(iterator)])
+                was_interrupted = False
+            except KeyboardInterrupt:
+                was_interrupted = True
+            finally:
+                sys.settrace(None)
+            assert loader.position == len(found)
+            found += rows_of([next(iterator)])  # the iterator goes on
+            assert found == expected[: len(found)]
+        if not was_interrupted:
+            break
+    assert num_lines > 10
