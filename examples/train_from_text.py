@@ -1,12 +1,12 @@
-"""Train a small GPT from text on the CPU; killed at any moment, it ends with the same weights.
+"""Train a small GPT from text on the CPU. Kill it at any moment: it ends with the same weights.
 
-    python examples/train_from_text.py --out run                  # from Python's own sources
+    python examples/train_from_text.py --out run                  # on Python's own source files
     python examples/train_from_text.py 'corpus/*.parquet' --out run
     torchrun --nproc-per-node 2 examples/train_from_text.py --out run
 
-`penstock.TextLoader` tokenizes and packs while the model trains. Kill it and give the same command
-again: it goes on from the newest checkpoint, and the weights whose digest it prints at the end are,
-bit for bit, those of a run that was left alone.
+`penstock.TextLoader` tokenizes and packs while the model trains. Kill the run and start the same
+command again: it resumes from the newest checkpoint. The digest of the weights that it prints at
+the end is that of an undisturbed run: the weights are the same, bit for bit.
 """
 
 import argparse
@@ -32,7 +32,7 @@ VOCAB_SIZE, SEED = 1024, 0
 
 
 class Block(nn.Module):
-    """Attention to the tokens before, then a small network for each."""
+    """Causal self-attention and an MLP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What is passed on, of the same shape."""
+        """Return hidden states of the same shape."""
         heads = self.qkv(self.norm(x)).unflatten(-1, (3, NUM_HEADS, -1)).permute(2, 0, 3, 1, 4)
         seen = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
         x = x + self.dropout(self.out(seen.transpose(1, 2).flatten(2)))
@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Predicts the next token."""
+    """A language model with learned positions and tied embeddings."""
 
     def __init__(self, vocab_size: int, seq_len: int) -> None:
         super().__init__()
@@ -62,14 +62,14 @@ class GPT(nn.Module):
         nn.init.normal_(self.tokens.weight, std=0.02)
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss."""
+        """Return the mean loss."""
         x = self.blocks(self.tokens(input_ids) + self.places)
         logits = self.norm(x) @ self.tokens.weight.T
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 def make_loader(options: argparse.Namespace) -> penstock.TextLoader:
-    """Text in, batches out; which rows they are depends on this process's rank."""
+    """Create the loader of this rank, and train a tokenizer first if none is given."""
     if options.text:
         source = penstock.Source(options.text)
     else:
@@ -78,24 +78,24 @@ def make_loader(options: argparse.Namespace) -> penstock.TextLoader:
     tokenizer = options.tokenizer or options.out / "tokenizer"
     if not options.tokenizer and dist.get_rank() == 0 and not tokenizer.exists():
         penstock.train_tokenizer(source, VOCAB_SIZE, specials=["<|bos|>"], out=tokenizer)
-    dist.barrier()  # the others wait for it
+    dist.barrier()  # other ranks wait for the tokenizer
     return penstock.TextLoader(
         source,
         tokenizer,
         options.batch_size,
         options.seq_len,
         shuffle=True,
-        lanes=options.lanes,  # they mix documents, and can be resumed on ranks that divide them
+        lanes=options.lanes,  # mix documents; ranks that divide them can resume
         threads=options.threads,
         prefetch=options.prefetch,
     )
 
 
 def save(out: Path, checkpoint: dict[str, Any], loader: penstock.TextLoader) -> None:
-    """One file for all ranks, which is there whole or not at all.
+    """Write one checkpoint for all ranks, which appears complete or not at all.
 
-    A loader's state describes the lanes of its own rank, so those of all are joined. A file for
-    each rank would do as well, but a kill can leave some of them a checkpoint behind the others.
+    A loader's state describes the lanes of its own rank, so the states of all ranks are joined.
+    One file per rank works too, but a kill can leave some ranks one checkpoint behind.
     """
     shares: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shares, (loader.state_dict(), torch.get_rng_state()))
@@ -113,19 +113,19 @@ def save(out: Path, checkpoint: dict[str, Any], loader: penstock.TextLoader) -> 
 
 
 def checkpoints(out: Path) -> list[Path]:
-    """All that are whole, the newest last."""
+    """Return all complete checkpoints, the newest last."""
     return sorted(out.glob("step-*.pt"))
 
 
 def train(options: argparse.Namespace) -> None:
-    """From the newest checkpoint, or from the beginning, to the last step."""
+    """Train to the last step, from the newest checkpoint if there is one."""
     out, rank, ranks = options.out, dist.get_rank(), dist.get_world_size()
     out.mkdir(parents=True, exist_ok=True)
     loader = make_loader(options)
-    torch.manual_seed(SEED)  # all ranks begin with the same weights
+    torch.manual_seed(SEED)  # all ranks start with the same weights
     model = GPT(loader.tokenizer.vocab_size, options.seq_len)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    torch.manual_seed(SEED + 1 + rank)  # and drop out different ones
+    torch.manual_seed(SEED + 1 + rank)  # but use different dropout
     step = rows_seen = 0
     for path in checkpoints(out)[-1:]:
         saved = torch.load(path, weights_only=True)
@@ -141,16 +141,16 @@ def train(options: argparse.Namespace) -> None:
         loss = model(batch["input_ids"], batch["labels"])
         optimizer.zero_grad()
         loss.backward()
-        # Not DistributedDataParallel, which sums in another order after its first step: on three
-        # ranks or more, a run that is resumed would differ in the last bits.
+        # Not DistributedDataParallel: it changes the order of sums after its first step, so on
+        # three or more ranks a resumed run would differ in the last bits.
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         total = parameters_to_vector(gradients)
         dist.all_reduce(total)
         vector_to_parameters(total / ranks, gradients)
         optimizer.step()
         step += 1
-        # A sum does not tell which rank had which row: runs that print the same `rows` at the end
-        # have read the same rows in every step, on any number of ranks.
+        # The sum does not depend on which rank had which row: runs that print the same `rows` at
+        # the end read the same rows in every step, on any number of ranks.
         row_sum = sum(zlib.crc32(row.numpy()) for row in batch["input_ids"])
         sums = torch.tensor([loss.item(), row_sum], dtype=torch.float64)
         dist.all_reduce(sums)
@@ -171,24 +171,24 @@ def train(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("text", nargs="*", help="files, directories or patterns of text")
-    parser.add_argument("--out", type=Path, required=True, help="a directory for checkpoints")
-    parser.add_argument("--tokenizer", help="a file, or 'bytes'; else one is trained, into --out")
+    parser.add_argument("text", nargs="*", help="text files, directories or patterns")
+    parser.add_argument("--out", type=Path, required=True, help="directory for checkpoints")
+    parser.add_argument("--tokenizer", help="file, or 'bytes'; default: train one into --out")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps (20)")
-    parser.add_argument("--batch-size", type=int, default=8, help="rows on each rank (8)")
+    parser.add_argument("--batch-size", type=int, default=8, help="rows per rank (8)")
     parser.add_argument("--seq-len", type=int, default=128)
-    parser.add_argument("--lanes", type=int, default=8, help="streams of text, shared by ranks (8)")
-    parser.add_argument("--threads", type=int, help="that tokenize")
+    parser.add_argument("--lanes", type=int, default=8, help="text streams, split among ranks (8)")
+    parser.add_argument("--threads", type=int, help="tokenizing threads")
     parser.add_argument("--prefetch", type=int, default=4, help="batches packed ahead (4)")
     options = parser.parse_args()
     torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(1)  # or another fixed number: it decides how sums are rounded
+    torch.set_num_threads(1)  # any fixed number: it decides how sums are rounded
     if "RANK" in os.environ:  # torchrun
         dist.init_process_group("gloo")
-    else:  # a group of one, so that the rest of this file is the same
+    else:  # a group of one, so that the code below works unchanged
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     train(options)
