@@ -1,4 +1,4 @@
-"""Run topics, print their tables, and write what they found to benchmarks/results/."""
+"""Run topics, print their tables, and write the results to benchmarks/results/."""
 
 import argparse
 import time
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _run(topics: list[str], quick: bool, out: Path | None) -> None:
-    # A pipe has no width of its own, and folded columns cannot be read.
+    # A pipe has no width, and wrapped columns are unreadable.
     console = Console() if Console().is_terminal else Console(width=140)
     described = machine.describe()
     sections = []
@@ -108,7 +108,7 @@ def _run(topics: list[str], quick: bool, out: Path | None) -> None:
 
 
 def _default_path(topics: list[str], quick: bool, today: str) -> Path:
-    """A run of part, or a quick one, must not replace the day's full results."""
+    """Return a path that keeps partial and quick runs from replacing the day's full results."""
     parts = [today, machine.short_name()]
     parts += ["quick"] if quick else []
     parts += topics if topics != list(TOPICS) else []

@@ -1,9 +1,9 @@
-"""How fast a dataset is written one document at a time.
+"""How fast `Writer.append` writes a dataset, one document at a time.
 
-`Writer.append` of NumPy arrays of 600 tokens, in memory (tmpfs, where there is one), so that no
-disk is timed; a run makes a whole dataset, closing included. For scale, the same arrays go into one
-file with `write`, which is what Python and the system take for as many bytes in as many calls.
-Target: 300,000 documents/s of the stored type.
+It appends NumPy arrays of 600 tokens in memory (tmpfs, if available), so no disk is timed. A run
+writes a whole dataset and closes it. For scale, the same arrays go into one file with `write`: what
+Python and the system need for the same bytes in the same number of calls. Target: 300,000
+documents/s of the stored type.
 """
 
 import tempfile
@@ -29,7 +29,7 @@ Documents = Iterable[Any]
 
 
 def measure(quick: bool) -> Section:
-    """Write the same documents in every way, each into a directory that is emptied before."""
+    """Write the same documents in every way, each time into an empty directory."""
     num_rounds, num_repeats = (3, 50) if quick else (9, 200)
     tokens = np.random.default_rng(0).integers(0, _VOCAB_SIZE, (_NUM_DISTINCT, _NUM_TOKENS), "u2")
     num_documents = num_repeats * _NUM_DISTINCT

@@ -1,4 +1,4 @@
-"""The loops of `reference.c`, compiled for this machine and called over ctypes."""
+"""The loops of `reference.c`, compiled for this machine and called through ctypes."""
 
 import ctypes
 import mmap
@@ -19,7 +19,7 @@ Access = Literal["pread", "mmap"]
 
 
 def compile_reference() -> ctypes.CDLL | None:
-    """Build the loops with gcc, or return None where there is none."""
+    """Build the loops with gcc, or return None without gcc."""
     if shutil.which("gcc") is None:
         return None
     library = DATA / "reference.so"
@@ -31,7 +31,7 @@ def compile_reference() -> ctypes.CDLL | None:
 
 
 class _Rows(ctypes.Structure):
-    """`Rows` of reference.c."""
+    """The struct `Rows` in reference.c."""
 
     _fields_ = (
         ("fd", ctypes.c_int),
@@ -45,9 +45,9 @@ class _Rows(ctypes.Structure):
 
 
 class CLoop:
-    """Reads rows of one stream file at the starts in a random permutation, in C.
+    """Reads rows of one stream file in C, in the order of a random permutation.
 
-    All but `pread_announced` and `fill_at_pace` touch every batch as `consumer` does.
+    All methods but `pread_announced` and `fill_at_pace` touch every batch as `consumer` does.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class CLoop:
         self._library = library
         self._path = path
         self._descriptor = os.open(path, os.O_RDONLY)
-        # As the loader does: the kernel's own read-ahead would read far more than is wanted.
+        # As in the loader: the kernel's read-ahead would read far more than needed.
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self._size_bytes = path.stat().st_size
         self._width, self._batch = width, batch
@@ -74,32 +74,32 @@ class CLoop:
         self._call("fill_both", self._rows(num_rows, self._map(access)), *_addresses(*self._both))
 
     def fill_both_from_plain_map(self, num_rows: int) -> None:
-        """The same from a new map without any advice: page faults read what is around them."""
+        """Do the same from a new map without advice: page faults also read the surroundings."""
         with self._path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), self._size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
         tokens = np.frombuffer(mapped, np.uint16)
         self._call("fill_both", self._rows(num_rows, tokens), *_addresses(*self._both))
 
     def widen_once(self, num_rows: int, access: Access = "pread") -> None:
-        """Widen rows into one array, of which inputs and labels are views."""
+        """Widen rows into one array; inputs and labels are views of it."""
         self._call("widen_once", self._rows(num_rows, self._map(access)), *_addresses(self._wide))
 
     def keep(self, num_rows: int, access: Access = "pread") -> None:
-        """Rows as they are stored, straight into the batch."""
+        """Read rows straight into the batch, in their stored type."""
         self._call("keep", self._rows(num_rows, self._map(access)), *_addresses(self._narrow))
 
     def pread_announced(self, num_rows: int, ahead_rows: int) -> None:
-        """`pread`, with rows announced by WILLNEED `ahead_rows` before they are read."""
+        """Read with `pread`, and announce rows with WILLNEED `ahead_rows` rows earlier."""
         ahead = ctypes.c_int64(ahead_rows)
         self._call("pread_announced", self._rows(num_rows), *_addresses(self._narrow), ahead)
 
     def fill_at_pace(self, steps: int) -> None:
-        """Fill inputs and labels of one batch per byte of the pipe `steps`, until it is closed."""
+        """Fill inputs and labels of one batch per byte in the pipe `steps`, until it closes."""
         rows = self._rows(self._starts.size)
         self._call("fill_at_pace", rows, *_addresses(*self._both), ctypes.c_int(steps))
 
     def _map(self, access: Access) -> NDArray[np.uint16] | None:
-        """The whole file, populated: no page fault is timed."""
+        """Return the whole file as a populated map: no page fault is timed."""
         if access == "pread":
             return None
         if self._mapped is None:
@@ -109,7 +109,7 @@ class CLoop:
         return self._mapped
 
     def _rows(self, num_rows: int, mapped: NDArray[np.uint16] | None = None) -> _Rows:
-        """The next rows of the permutation."""
+        """Return the next rows of the permutation."""
         if self._next_row + num_rows > self._starts.size:
             self._next_row = 0
         starts = self._starts[self._next_row : self._next_row + num_rows]
@@ -129,7 +129,7 @@ class CLoop:
 
 
 class CRuns:
-    """Reads rows that are made of several runs of records each, every run with its own `pread`."""
+    """Reads rows that consist of several runs of records, each run with its own `pread`."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class CRuns:
         self._scratch = np.zeros(seq_len + 1, np.uint16)
 
     def fill_both(self, num_rows: int) -> None:
-        """Read the first rows of the permutation, into an array of inputs and one of labels."""
+        """Read the first rows of the permutation into an array of inputs and one of labels."""
         sizes = (min(num_rows, self._order.size), self._seq_len, self._batch)
         status = self._library.pread_runs(
             ctypes.c_int(self._descriptor),

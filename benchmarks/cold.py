@@ -1,13 +1,14 @@
-"""Random rows that are not in the page cache: what announcing them ahead gains.
+"""Random rows that are not in the page cache: what announcing them gains.
 
-As if the files did not fit into memory (`cache_files=False`); `cold_epoch` is about those that do.
+This is the case of files that do not fit into memory (`cache_files=False`); `cold_epoch` measures
+files that do.
 
-2^30 tokens, 400 batches of 32 rows of 2,048 + 1 in random order per round. Before each run the
-file is dropped from the page cache, and mincore must find it gone. For scale, a C loop announces
-each row 256 rows before it reads it: what one thread can ask of the disk, not the disk's limit,
-for two threads of the loader get more. Target: 3x the loader without announcing, or, on a disk
-that gains less, nine tenths of that C loop. (What lies below the page
-cache, a hypervisor's cache for one, cannot be dropped from here: the seed changes every run.)
+2^30 tokens, 400 batches of 32 rows of 2,048 + 1 in random order per round. Before each run the file
+is dropped from the page cache, and mincore must confirm it. For scale, a C loop announces each row
+256 rows before it reads it. That is what one thread can request from the disk, not the disk's
+limit: two threads of the loader get more. Target: 3x the loader without announcing, or 0.9x that C
+loop on a disk that gains less. Caches below the page cache, such as a hypervisor's, cannot be
+dropped from here, so the seed changes in every run.
 """
 
 import itertools

@@ -1,11 +1,11 @@
 """A whole epoch over data that is not in the page cache, but fits into memory.
 
 2^27 uint16 tokens, 256 MiB, every row of 2,048 + 1 once, in random order, batches of 32, every page
-of a batch touched. Before each run the files are dropped from the page cache, and mincore must find
-them gone. The measure is a C loop over a plain memory map of the same file, without advice to the
-system: a page fault then reads what lies around it too, all of which the epoch will want. Opening,
-mapping and the first batches are part of the time. Target: 0.8x that loop. The same epoch with a
-warm cache, and the C loop that preads row by row, are there for scale.
+of a batch touched. Before each run the files are dropped from the page cache, and mincore must
+confirm it. The reference is a C loop over a plain memory map of the same file, without advice: a
+page fault then also reads the surroundings, all of which the epoch needs. Opening, mapping and the
+first batches are timed too. Target: 0.8x that loop. For scale, the same epoch runs with a warm
+cache, and a C loop preads row by row.
 """
 
 import itertools

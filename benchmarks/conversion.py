@@ -1,10 +1,10 @@
-"""How fast one format becomes another, against `cp` of the same bytes.
+"""How fast `convert` is, against `cp` of the same bytes.
 
 2^29 uint16 tokens, 1.07 GB, in documents of lognormal length, from the page cache into the file
-system. `convert` hashes what it writes and ends when everything is on the disk; `cp` does neither,
-so it is timed twice: as it is, and followed by `sync` of its file. Target: 0.5x `cp` as it is.
+system. `convert` hashes its output and ends when everything is on the disk. `cp` does neither, so
+it is timed twice: alone, and followed by `sync` of its file. Target: 0.5x `cp` alone.
 
-One shard is one task, so a single gigabyte goes through one thread; the last row has shards of 256
+One shard is one task, so a single gigabyte goes through one thread. The last row has shards of 256
 MiB, as a larger corpus has several.
 """
 
@@ -26,7 +26,7 @@ _CP, _CP_SYNC = "cp", "cp and sync"
 
 
 def measure(quick: bool) -> Section:
-    """Time conversions and copies into a directory that is emptied in between."""
+    """Time conversions and copies, each into an empty directory."""
     num_rounds = 2 if quick else 5
     own = corpus()
     flat, datatrove = corpora.as_flat(own), corpora.as_datatrove(own)
@@ -46,7 +46,7 @@ def measure(quick: bool) -> Section:
 
     def clear() -> None:
         shutil.rmtree(out, ignore_errors=True)
-        os.sync()  # what others left to be written must not be written while one is timed
+        os.sync()  # pending writes of others must not run while one is timed
 
     contenders = {name: Contender(run, size_bytes, clear) for name, run in runs.items()}
     for each in (flat, datatrove):
@@ -77,7 +77,7 @@ def measure(quick: bool) -> Section:
 
 
 def corpus() -> Path:
-    """A gigabyte of tokens in some 400,000 documents."""
+    """Return a gigabyte of tokens in about 400,000 documents."""
     return corpora.web(_NUM_TOKENS, _MEAN_LENGTH)
 
 

@@ -1,8 +1,8 @@
-"""The data that is read, in bench-data/: made once, used again by the next run.
+"""The data to read, in bench-data/: generated once, reused by the next run.
 
 Dense corpora hold random tokens. Sparse ones have a real manifest and files without blocks, so a
-terabyte takes no room: reading their holes costs what cached pages cost, once they are cached.
-Where documents matter, their lengths are lognormal, as those of web pages roughly are.
+terabyte takes no space: reading their holes costs what cached pages cost, once they are cached.
+Where documents matter, their lengths are lognormal, roughly like those of web pages.
 """
 
 import math
@@ -32,7 +32,7 @@ _RECORD = np.dtype([("token", "<u2")])
 
 
 def dense(num_tokens: int) -> Path:
-    """Random uint16 tokens in one shard."""
+    """Return random uint16 tokens in one shard."""
     directory = DATA / f"dense-{num_tokens}"
     if (directory / stream.MANIFEST_NAME).exists():
         return directory
@@ -45,18 +45,18 @@ def dense(num_tokens: int) -> Path:
 
 
 def stream_file(directory: Path) -> Path:
-    """The only stream file of a dense corpus."""
+    """Return the only stream file of a dense corpus."""
     return shard_file(directory, STREAM)
 
 
 def shard_file(directory: Path, suffix: str) -> Path:
-    """A file of the only shard of a corpus."""
+    """Return a file of the only shard of a corpus."""
     (path,) = directory.glob(f"*{suffix}")
     return path
 
 
 def web(num_tokens: int, mean_length: int) -> Path:
-    """Random uint16 tokens in one shard, in documents of lognormal length."""
+    """Return random uint16 tokens in one shard, in documents of lognormal length."""
     directory = DATA / f"web-{mean_length}-{num_tokens}"
     if (directory / stream.MANIFEST_NAME).exists():
         return directory
@@ -75,7 +75,7 @@ def web(num_tokens: int, mean_length: int) -> Path:
 
 
 def with_spans(num_tokens: int, mean_length: int, blob_bytes: int) -> Path:
-    """Random uint16 tokens in one shard, all in spans around a length, each with random bytes."""
+    """Return random uint16 tokens in one shard, all in spans that carry random bytes."""
     directory = DATA / f"spans-{mean_length}-{num_tokens}"
     if (directory / stream.MANIFEST_NAME).exists():
         return directory
@@ -96,7 +96,7 @@ def with_spans(num_tokens: int, mean_length: int, blob_bytes: int) -> Path:
 
 
 def llmbatch(num_records: int, seq_len: int, batch_size: int) -> Path:
-    """Rows of random tokens in one LLMBATCH file."""
+    """Return rows of random tokens in one LLMBATCH file."""
     path = DATA / f"llmbatch-{num_records}x{seq_len}.batch"
     if not path.exists():
         DATA.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def llmbatch(num_records: int, seq_len: int, batch_size: int) -> Path:
 
 
 def as_own(path: Path) -> Path:
-    """The same tokens in our own format."""
+    """Return the same tokens in the Penstock format."""
     directory = path.with_suffix("")
     if not (directory / stream.MANIFEST_NAME).exists():
         convert(penstock.open(path), directory, "penstock")
@@ -114,7 +114,7 @@ def as_own(path: Path) -> Path:
 
 
 def as_flat(directory: Path) -> Path:
-    """The stream of a corpus of one shard as nanoGPT's file, which has the same bytes."""
+    """Return the stream of a one-shard corpus as nanoGPT's file, which has the same bytes."""
     path = directory.with_suffix(".bin")
     if not path.exists():
         path.hardlink_to(stream_file(directory))
@@ -122,7 +122,7 @@ def as_flat(directory: Path) -> Path:
 
 
 def as_datatrove(directory: Path) -> Path:
-    """The stream of a corpus of one shard as datatrove's file, which has the same bytes."""
+    """Return the stream of a one-shard corpus as datatrove's file, which has the same bytes."""
     path = directory.with_suffix(".ds")
     if not path.exists():
         offsets = np.fromfile(shard_file(directory, DOCUMENTS), OFFSET)
@@ -132,24 +132,24 @@ def as_datatrove(directory: Path) -> Path:
 
 
 def lognormal_lengths(generator: np.random.Generator, mu: float, count: int) -> NDArray[np.int64]:
-    """Lengths of documents, of at least one token."""
+    """Return document lengths of at least one token."""
     drawn = np.rint(generator.lognormal(mu, SIGMA, count))
     return np.maximum(1, drawn).astype(np.int64)
 
 
 def lognormal_chunks(mu: float, num_documents: int) -> Iterator[NDArray[np.int64]]:
-    """The same lengths, some at a time."""
+    """Yield the same lengths in chunks."""
     generator = np.random.default_rng(0)
     for start in range(0, num_documents, _CHUNK):
         yield lognormal_lengths(generator, mu, min(_CHUNK, num_documents - start))
 
 
 def sparse(num_shards: int, records_per_shard: int) -> Path:
-    """Shards of nothing but zeros that take no room on disk."""
+    """Return shards of zeros that take no space on disk."""
     directory = DATA / f"sparse-{num_shards}x{records_per_shard}"
     if (directory / stream.MANIFEST_NAME).exists():
         return directory
-    shutil.rmtree(directory, ignore_errors=True)  # half made by a run that was killed
+    shutil.rmtree(directory, ignore_errors=True)  # incomplete, from a killed run
     directory.mkdir(parents=True)
     shards = []
     for number in range(num_shards):
@@ -165,7 +165,7 @@ def sparse(num_shards: int, records_per_shard: int) -> Path:
 
 
 def sparse_documents(directory: Path, lengths: Iterable[NDArray[np.int64]]) -> Path:
-    """Documents of these lengths in one shard: real offsets, and records that take no room."""
+    """Return documents of these lengths in one shard: real offsets, sparse records."""
     if (directory / stream.MANIFEST_NAME).exists():
         return directory
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""Items of datatrove's files: our class under its name against datatrove's own.
+"""Items of datatrove's files: Penstock's drop-in class against datatrove's own.
 
-400,000 documents in one file, items of 2,048 + 1 tokens, from the page cache; at random, which is
-how a shuffling DataLoader asks, and one after the other, which is what datatrove's class is made
-for. Targets, at random: 50x with positions, 3x without.
+400,000 documents in one file, items of 2,048 + 1 tokens, from the page cache: at random, as a
+shuffling DataLoader reads, and in sequence, which datatrove's class is made for. Targets, at
+random: 50x with positions, 3x without.
 
-The real one reads in a process of its own (`datatrove_process`): a request costs it some 0.1 ms, of
-tens or hundreds that its reads take.
+The real datatrove reads in its own process (`datatrove_process`). A request costs about 0.1 ms, of
+the tens or hundreds that its reads take.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from penstock.compat.datatrove import DatatroveFileDataset
 _SEQ_LEN = 2048
 _CHECKED = 20
 _OURS, _THEIRS = "penstock.compat", "datatrove"
-# How many items one run reads: of theirs at random with positions each takes milliseconds.
+# Items per run: datatrove takes milliseconds per random item with positions.
 _COUNTS = {
     ("random", "positions"): (20_000, 40),
     ("random", "tokens"): (20_000, 4_000),
@@ -38,7 +38,7 @@ Kind = tuple[str, str]
 
 
 def measure(quick: bool) -> Section:
-    """Time both classes, for items at random and in sequence, with positions and without."""
+    """Time both classes, at random and in sequence, with and without positions."""
     num_rounds = 3 if quick else 11
     directory = corpus()
     path = corpora.as_datatrove(directory)

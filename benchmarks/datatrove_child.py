@@ -1,7 +1,7 @@
-"""Reads with the real datatrove, in an environment of its own; `datatrove` talks to it.
+"""Reads with the real datatrove, in its own environment; driven by `datatrove`.
 
-A line on its input is a request, "name count": read that many items of one of the datasets. The
-answer is a line. For "check" it is a digest of the items, so that both can be seen to be equal.
+Each input line is a request, "name count": read that many items of one of the datasets. The reply
+is a line. For "check" it is a digest of the items, to compare both implementations.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from datatrove.utils.dataset import DatatroveFileDataset  # type: ignore[import-
 
 
 def main() -> None:
-    """Answer requests until the input ends."""
+    """Reply to requests until the input ends."""
     path, seq_len = sys.argv[1], int(sys.argv[2])
     datasets = {
         positions: DatatroveFileDataset(path, seq_len, return_positions=positions)

@@ -1,7 +1,7 @@
-"""The real datatrove, in an environment and a process of its own that is asked over a pipe.
+"""The real datatrove, in its own environment and process, driven through a pipe.
 
-The environment lies in bench-data/ and is made on first use. A script of ours runs in it: it prints
-datatrove's version, then answers each line of its input with a line.
+The environment is in bench-data/ and is created on first use. One of our scripts runs in it: it
+prints datatrove's version, then replies to each input line with a line.
 """
 
 import re
@@ -13,12 +13,12 @@ from pathlib import Path
 from benchmarks import corpora
 
 _PROJECT = Path(__file__).parents[1]
-# What its reader of Parquet and its tokenizer need; the extras bring much more.
+# What its Parquet reader and tokenizer need; the extras install much more.
 _PACKAGES = ("datatrove==0.10.1", "pyarrow", "tokenizers")
 
 
 class DatatroveProcess:
-    """A process that has datatrove, and a script to ask."""
+    """A process that has datatrove, running one of our scripts."""
 
     def __init__(self, script: str, *args: str) -> None:
         with (corpora.DATA / "datatrove.log").open("w") as log:
@@ -65,7 +65,7 @@ def _environment() -> Path:
     root = (corpora.DATA / "datatrove-venv").absolute()
     python, mark = root / "bin" / "python", root / "ready"
     constraints = _PROJECT / "constraints.txt"
-    # torch first, and by its exact version, so that nothing else chooses a build of it.
+    # torch first, with its exact version, so that nothing else chooses a build.
     (torch,) = re.findall(r"^torch==.*$", constraints.read_text(), re.M)
     wanted = "\n".join((torch, *_PACKAGES))
     if not mark.exists() or mark.read_text() != wanted:

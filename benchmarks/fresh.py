@@ -1,4 +1,4 @@
-"""A fresh process for what depends on what a process did before: first batches and memory."""
+"""Fresh processes, for results that depend on what a process did before."""
 
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +10,6 @@ _T = TypeVar("_T")
 
 
 def in_fresh_process(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a module's function in a new interpreter; its result or its error comes back."""
+    """Call a module's function in a new interpreter; return its result or raise its error."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *args, **kwargs).result()

@@ -1,15 +1,15 @@
 """How much a training loop that is busy in Python slows down while its data is read.
 
-Every step the main thread does 2 ms of pure Python: a counted loop, so that a reader that took
-the GIL or the core away would show as a longer run, which a loop that watches the clock would
-hide. The steps run alone, with `next()` on a loader, and beside a thread in C that never takes the
-GIL and reads as much: it fills inputs and labels of one batch per step, told by a byte in a pipe.
-What that thread costs, the machine charges for reading beside anything. Targets: the loader's
-slow-down is at most 0.5 % of a step above that thread's, and 3 % in all.
+In every step the main thread does 2 ms of pure Python. It is a counted loop, so a reader that takes
+the GIL or the core makes the run longer; a loop that watches the clock would hide that. The steps
+run alone, with `next()` on a loader, and beside a C thread that never takes the GIL and reads the
+same amount: it fills inputs and labels of one batch per step, triggered by a byte in a pipe. What
+that thread costs, the machine charges for any reading. Targets: the loader's slow-down exceeds that
+thread's by at most 0.5 % of a step, and is at most 3 % in total.
 
-Blocks of steps are interleaved, and compared within a round: the machine's own speed drifts by
-more than the effect. The loop alone takes part twice, which shows what noise is left.
-prefetch=0 reads in the main thread, for contrast.
+Blocks of steps are interleaved and compared within a round, because the machine's speed drifts by
+more than the effect. The loop alone takes part twice, to show the remaining noise. prefetch=0 reads
+in the main thread, for contrast.
 """
 
 import os
@@ -74,7 +74,7 @@ def measure(quick: bool) -> Section:
 
 
 class PacedThread:
-    """A thread that runs C, without the GIL, and reads one batch whenever it is told to."""
+    """A thread that runs C without the GIL and reads one batch per request."""
 
     def __init__(self, loop: CLoop) -> None:
         self._steps, self._told = os.pipe()
@@ -82,7 +82,7 @@ class PacedThread:
         self._thread.start()
 
     def read(self) -> None:
-        """Let it read a batch; returns at once."""
+        """Request a batch; return at once."""
         os.write(self._told, b"\0")
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ def _work(count: int) -> int:
 
 
 def _calibrate() -> int:
-    """How many turns of the loop make a step, in a quiet moment of this machine."""
+    """Return how many iterations of the loop make a step on an idle machine."""
     count = 20_000
     fastest = min(_seconds(count) for _ in range(50))
     return round(count * _STEP_SECONDS / fastest)
@@ -145,7 +145,7 @@ def _seconds(count: int) -> float:
 
 
 def _slow_downs(seconds: dict[str, list[float]]) -> dict[str, Percents]:
-    """Percent of the loop alone, round by round."""
+    """Return the slow-down in percent of the loop alone, round by round."""
     alone = np.array(seconds[_ALONE])
     return {
         name: 100 * (np.array(rounds) / alone - 1)

@@ -1,8 +1,9 @@
-"""Which prefetch depth and how many threads are fastest, from the page cache.
+"""Which prefetch depth and number of threads are fastest, from the page cache.
 
-The setting of `throughput`, with its consumer, which wants a core of its own and batches that are
-still in the cache. No target: the result chooses the loader's defaults for this number of cores,
-together with `cold` (which wants depth) and `gil` (which wants spare batches, not spare threads).
+The setting is that of `throughput`, with its consumer, which needs a core of its own and batches
+that are still in the cache. There is no target: the result chooses the loader's defaults for this
+number of cores, together with `cold` (which needs depth) and `gil` (which needs spare batches, not
+spare threads).
 """
 
 import os
@@ -18,7 +19,7 @@ _DEFAULTS = "defaults"
 
 
 def measure(quick: bool) -> Section:
-    """Time every combination, in interleaved rounds."""
+    """Time every combination in interleaved rounds."""
     num_rounds, num_batches = (3, 256) if quick else (9, 1000)
     directory = corpora.dense(NUM_TOKENS)
     num_cores = len(os.sched_getaffinity(0))

@@ -1,14 +1,13 @@
-"""What a loader of live text holds in memory: ours and nanochat's, and ours over 100,000 batches.
+"""Memory of live-text loaders: Penstock's and nanochat's, and Penstock's over 100,000 batches.
 
-In a fresh process that has imported everything, has loaded the tokenizer and filled its caches,
-which it has for every thread, and has read a few lines of text, which loads what is loaded on first
-use. From there on the peak counts, over 400 batches of 32 x 2,048 with all defaults, in documents
-as long as pages and as long as files (see `live_speed`). Target: at most 30 MB more than the
-batches that are made ahead take.
+A fresh process imports everything, loads the tokenizer, fills its caches (one set per thread), and
+reads a few lines of text, which triggers all lazy loading. From there on we record the peak, over
+400 batches of 32 x 2,048 with all defaults, in documents as long as pages and as long as files (see
+`live_speed`). Target: at most 30 MB more than the prefetched batches take.
 
-Then 100,000 small batches (8 rows of 256 tokens) from 10 GB of text; resident memory is noted every
-10,000. Target: the straight line through the notes after the first grows by at most 1 MiB per
-10,000 batches.
+Then come 100,000 small batches (8 rows of 256 tokens) from 10 GB of text, with resident memory
+sampled every 10,000. Target: the regression line through all samples but the first grows by at most
+1 MiB per 10,000 batches.
 """
 
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ Peaks = dict[str, list[int]]
 
 
 def measure(quick: bool) -> Section:
-    """Weigh each loader in a process of its own, then walk far."""
+    """Measure each loader in its own process, then run the long walk."""
     num_batches, every = (60, 1_000) if quick else (400, 10_000)
     problem = live_nanochat.missing()
     corpora = text_corpus.by_length(quick=quick)
@@ -81,14 +80,14 @@ def measure(quick: bool) -> Section:
 
 
 def weigh_nanochat(base: Path, num_batches: int) -> list[int]:
-    """Resident bytes after imports, of the tokenizer and first use, and the peak above them."""
+    """Return resident bytes after imports, of the tokenizer and first use, and the peak above."""
     imported = resident_bytes()
     loaders, tokenizer = live_nanochat.load(base)
     return _weigh(imported, live_nanochat.batches(loaders, tokenizer), num_batches)
 
 
 def weigh_ours(paths: list[Path], policy: str, num_batches: int) -> list[int]:
-    """The same of ours."""
+    """Return the same for `TextLoader`."""
     imported = resident_bytes()
     tokenizer = live_penstock.load_tokenizer(_NUM_CORES)
     live_penstock.use_once(tokenizer, policy)
@@ -96,7 +95,7 @@ def weigh_ours(paths: list[Path], policy: str, num_batches: int) -> list[int]:
 
 
 def resident_over_time(paths: list[Path], policy: str, every: int) -> list[int]:
-    """Resident bytes after each `every` small batches."""
+    """Return resident bytes after each `every` small batches."""
     tokenizer = live_penstock.load_tokenizer(_NUM_CORES)
     packing = live_penstock.packing(policy)
     noted = []

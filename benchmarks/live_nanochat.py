@@ -1,10 +1,10 @@
-"""The real nanochat, from a checkout in bench-data/, and what it is measured by.
+"""The real nanochat, from a checkout in bench-data/, and helpers to measure it.
 
     git clone https://github.com/karpathy/nanochat bench-data/nanochat
 
-It is imported as it is, never copied. It reads all files of a directory but the last, which it
-keeps for validation. Everything here runs in a fresh process: what nanochat imports sets up logging
-and reads the environment.
+It is imported unchanged, never copied. It reads all files of a directory but the last, which it
+keeps for validation. Everything here runs in a fresh process, because importing nanochat sets up
+logging and reads the environment.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _BATCH_DOCUMENTS = 128
 
 
 def missing() -> str:
-    """Why it cannot be measured, or nothing."""
+    """Return why it cannot be measured, or an empty string."""
     if _loader_file().exists():
         return ""
     return (
@@ -35,13 +35,13 @@ def missing() -> str:
 
 
 def version() -> str:
-    """Which of its loaders it is: a checkout may be an export, without commits."""
+    """Return which of its loaders this is; a checkout may be an export without commits."""
     digest = hashlib.sha256(_loader_file().read_bytes()).hexdigest()
     return f"Theirs is nanochat, dataloader.py of SHA-256 {digest[:10]}."
 
 
 def prepare(paths: list[Path]) -> Path:
-    """A base directory whose training files are these; the first is there again as the last."""
+    """Return a base directory with these training files; the first one is repeated as the last."""
     base = corpora.DATA / f"nanochat-{paths[0].parent.name}"
     (base / _DATA).mkdir(parents=True, exist_ok=True)
     for number, path in enumerate([*paths, paths[0]]):
@@ -52,20 +52,20 @@ def prepare(paths: list[Path]) -> Path:
 
 
 def load(base: Path) -> tuple[Any, Any]:
-    """Its loaders' module, for that base directory, and its tokenizer with GPT-2's vocabulary."""
+    """Return its loader module for this base directory, and its tokenizer with GPT-2's tokens."""
     os.environ["NANOCHAT_BASE_DIR"] = str(base)
     sys.path.insert(0, str(_CHECKOUT))
     loaders = import_module("nanochat.dataloader")
     tokenizer = import_module("nanochat.tokenizer").RustBPETokenizer(
         text_corpus.tiktoken_encoding(), text_corpus.END_OF_TEXT
     )
-    # Loads what is loaded on first use, pyarrow's reader among it.
+    # Triggers all lazy loading, such as pyarrow's reader.
     tokenizer.encode(text_corpus.texts_of(text_corpus.tiny_file()), num_threads=4)
     return loaders, tokenizer
 
 
 def batches(loaders: Any, tokenizer: Any) -> Iterator[Pair]:
-    """Its loader with its defaults, on the CPU."""
+    """Return its loader with its defaults, on the CPU."""
     pairs: Iterator[Pair] = loaders.tokenizing_distributed_data_loader_bos_bestfit(
         tokenizer, BATCH_SIZE, SEQ_LEN, "train", device="cpu"
     )
@@ -73,10 +73,10 @@ def batches(loaders: Any, tokenizer: Any) -> Iterator[Pair]:
 
 
 def packed(loaders: Any, tokenizer: Any, documents: list[list[int]]) -> Iterator[Pair]:
-    """Its loader on documents that lie in memory as lists of ids, over and over."""
+    """Return its loader on documents in memory as lists of ids, repeated forever."""
 
     class Ready:
-        """Stands for its tokenizer, and hands on what it gets."""
+        """A stand-in for its tokenizer that returns its input unchanged."""
 
         def get_bos_token_id(self) -> int:
             bos: int = tokenizer.get_bos_token_id()
@@ -94,7 +94,7 @@ def packed(loaders: Any, tokenizer: Any, documents: list[list[int]]) -> Iterator
 
 
 def tokenized(tokenizer: Any, path: Path) -> list[list[int]]:
-    """All documents of a file, with bos, as its loader gets them."""
+    """Return all documents of a file, with bos, as its loader receives them."""
     texts = text_corpus.texts_of(path)
     bos = tokenizer.get_bos_token_id()
     documents: list[list[int]] = tokenizer.encode(texts, prepend=bos, num_threads=2)

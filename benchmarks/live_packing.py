@@ -1,11 +1,11 @@
-"""Packing alone: documents that lie in memory as tokens become batches.
+"""Packing alone: tokenized documents in memory become batches.
 
-Those of one file of `live_speed`'s text, over and over; rows of 2,048, batches of 32, in one
-thread. nanochat's packer is its real loader, whose tokenizer hands on lists of ids that were made
-before; ours is the loader's `RowPacker`, fed with arrays of ids. Both end with inputs and labels of
-int64, and the first batches of `bos_best_fit` must be nanochat's.
+The documents are those of one file of `live_speed`'s text, repeated; rows of 2,048, batches of 32,
+one thread. nanochat's packer is its real loader, with a tokenizer that returns prepared lists of
+ids; ours is the loader's `RowPacker`, fed with arrays of ids. Both produce int64 inputs and labels,
+and the first batches of `bos_best_fit` must equal nanochat's.
 
-Target: 50 M tokens a second of every policy, in documents as long as pages of the web.
+Target: 50 M tokens/s with every policy, in documents as long as web pages.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ Walks = dict[str, list[Walk]]
 
 
 def measure(quick: bool) -> Section:
-    """Time every packer in a fresh process, in turn."""
+    """Time every packer in fresh processes, in turn."""
     num_rounds, num_batches = (1, 300) if quick else (5, 2_000)
     problem = live_nanochat.missing()
     corpora = text_corpus.by_length(quick=quick)
@@ -67,7 +67,7 @@ def measure(quick: bool) -> Section:
 
 
 def walk_of_nanochat(path: Path) -> Walk:
-    """In a fresh process."""
+    """Walk through nanochat's batches; for a fresh process."""
     loaders, tokenizer = live_nanochat.load(DATA)
     documents = live_nanochat.tokenized(tokenizer, path)
     pairs = partial(live_nanochat.packed, loaders, tokenizer, documents)
@@ -75,7 +75,7 @@ def walk_of_nanochat(path: Path) -> Walk:
 
 
 def walk_of_ours(path: Path, policy: str, num_batches: int) -> Walk:
-    """In a fresh process."""
+    """Walk through Penstock's batches; for a fresh process."""
     tokenizer = live_penstock.load_tokenizer()
     tokens = _tokenized(tokenizer, path)
     packing = live_penstock.packing(policy)
@@ -85,7 +85,7 @@ def walk_of_ours(path: Path, policy: str, num_batches: int) -> Walk:
 
 
 def _packed(packer: RowPacker, tokens: list[Tokens]) -> Iterator[Pair]:
-    """Batches in a memory that each overwrites, as nanochat's do."""
+    """Yield batches in memory that the next one overwrites, as nanochat's do."""
     fed, lane_of_row = cycle(tokens), np.zeros(BATCH_SIZE, np.int64)
     memory = np.zeros(packer.layout.num_bytes, np.uint8)
     counts, places = packer.layout.counts(memory), packer.layout.places()
@@ -99,7 +99,7 @@ def _packed(packer: RowPacker, tokens: list[Tokens]) -> Iterator[Pair]:
 
 
 def _tokenized(tokenizer: Tokenizer, path: Path) -> list[Tokens]:
-    """The documents of a file, some at a time, as the tokenizing threads hand them on."""
+    """Yield the documents of a file in chunks, as the tokenizing threads deliver them."""
     texts = iter(text_corpus.texts_of(path))
     tokens, number = [], 0
     while some := [text.encode() for text in islice(texts, _DOCUMENTS_AT_A_TIME)]:

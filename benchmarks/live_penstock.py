@@ -1,4 +1,4 @@
-"""Our loader of live text, as the benchmarks of it make it."""
+"""The `TextLoader` that the live-text benchmarks use."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ POLICIES = ("bos_best_fit", "bos_best_fit_keep", "best_fit", "flat")
 
 
 def load_tokenizer(num_threads: int = 1) -> Tokenizer:
-    """GPT-2's vocabulary, where the end of text starts documents, warmed for so many threads."""
+    """Load GPT-2's vocabulary with end of text as bos, warmed up for this many threads."""
     tokenizer = penstock.load_tokenizer(text_corpus.tokenizer_with_bos())
     pieces = np.array_split(_words(), _NUM_PIECES)
     is_ready = threading.Barrier(num_threads)
@@ -39,12 +39,12 @@ def load_tokenizer(num_threads: int = 1) -> Tokenizer:
 
 
 def packing(policy: str) -> Packing:
-    """A policy with its defaults, and bos before every document."""
+    """Return a policy with its defaults, and bos before every document."""
     return Packing(policy=cast(LivePolicy, policy), add="bos")
 
 
 def use_once(tokenizer: Tokenizer, policy: str) -> None:
-    """Load what is loaded on first use: pyarrow's reader, and kernels."""
+    """Trigger all lazy loading, such as pyarrow's reader."""
     few = replace(packing(policy), buffer_size=8)
     with penstock.TextLoader([text_corpus.tiny_file()], tokenizer, 1, 16, few) as loader:
         for _ in islice(loader, 8):
@@ -54,7 +54,7 @@ def use_once(tokenizer: Tokenizer, policy: str) -> None:
 def pairs(
     paths: list[Path], tokenizer: Tokenizer, policy: str, threads: int | None = None
 ) -> Iterator[Pair]:
-    """Batches with the defaults for all else."""
+    """Yield inputs and labels of a loader with default options."""
     with penstock.TextLoader(
         paths, tokenizer, BATCH_SIZE, SEQ_LEN, packing(policy), threads=threads
     ) as loader:
@@ -63,10 +63,10 @@ def pairs(
 
 
 def _words() -> NDArray[np.uint8]:
-    """Random words, so many of each length that they touch every page of a thread's caches.
+    """Return random words of all lengths, enough to touch every page of a thread's caches.
 
-    Then the caches are as large as they ever become. A real text, or all words at once, would leave
-    memory behind that the loader would get for nothing.
+    The caches then have their final size. Real text, or all words at once, would leave freed memory
+    behind that the loader would reuse without being charged for it.
     """
     generator = np.random.default_rng(0)
     words = []

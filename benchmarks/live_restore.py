@@ -1,12 +1,11 @@
-"""How long it takes to go on where a training run on live text was, deep inside its corpus.
+"""How long it takes to resume a training run on live text, deep inside its corpus.
 
-The state is taken from a run that has read 95 % of 10 GB of text: 5,700 row groups of pages, or
-1,200 of files, which are 67 times the same (see `live_speed`). With `bos_best_fit` the longest
-documents wait for the longest time, so those in its buffer come from all over the corpus. Then, in
-a fresh process that has imported everything and loaded the tokenizer, the time from a new loader to
-the first batch is taken, which must be the one that the run had next. The files are in the page
-cache. Row groups are shuffled: else the same documents would wait of every copy, and a state that
-repeats itself takes less room.
+The state comes from a run that has read 95 % of 10 GB of text: 5,700 row groups of pages, or 1,200
+of files, the same text 67 times (see `live_speed`). With `bos_best_fit` the longest documents wait
+longest, so those in its buffer come from all over the corpus. A fresh process that has imported
+everything and loaded the tokenizer then measures the time from a new loader to its first batch,
+which must be the batch that the run had next. The files are in the page cache. Row groups are
+shuffled; otherwise the same documents of every copy would wait, and a repetitive state is smaller.
 
 Targets: 2 s; a state of at most 64 KB.
 """
@@ -33,7 +32,7 @@ _NUM_CORES = 2
 
 
 def measure(quick: bool) -> Section:
-    """Run far with each policy, then go on from there in fresh processes."""
+    """Run far with each policy, then resume in fresh processes."""
     num_rounds = 1 if quick else 5
     num_copies = _NUM_QUICK_COPIES if quick else _NUM_COPIES
     corpora = text_corpus.by_length(num_copies, quick=quick)
@@ -85,7 +84,7 @@ def measure(quick: bool) -> Section:
 
 
 def run_far(paths: list[Path], policy: str) -> tuple[str, str]:
-    """A state deep inside the corpus as JSON, and which batch comes next."""
+    """Return a state deep inside the corpus as JSON, and the digest of the next batch."""
     with _loader(paths, policy) as loader:
         batches, num_read = iter(loader), 0
         while num_read < _SHARE * len(loader.lanes.blocks):
@@ -98,7 +97,7 @@ def run_far(paths: list[Path], policy: str) -> tuple[str, str]:
 
 
 def first_seconds(paths: list[Path], policy: str) -> float:
-    """Until the first batch of all."""
+    """Return the seconds until the first batch of a new run."""
     tokenizer = _ready_tokenizer(policy)
     start = time.perf_counter()
     with _loader(paths, policy, tokenizer) as loader:
@@ -107,7 +106,7 @@ def first_seconds(paths: list[Path], policy: str) -> float:
 
 
 def restore_seconds(paths: list[Path], policy: str, state: str, expected: str) -> float:
-    """Until the first batch after a state, which must be the expected one."""
+    """Return the seconds until the first batch after a state; check that batch."""
     tokenizer = _ready_tokenizer(policy)
     start = time.perf_counter()
     with _loader(paths, policy, tokenizer) as loader:

@@ -1,15 +1,16 @@
-"""Batches from text: ours against nanochat's real loader, on two cores.
+"""Batches from text: `TextLoader` against nanochat's real loader, on two cores.
 
-150 MB of source text in Parquet files (`text_corpus`), GPT-2's vocabulary with the end of text
-before every document, batches of 32 x 2,048, no training step in between: who takes batches waits
+150 MB of source text in Parquet files (`text_corpus`), GPT-2's vocabulary with end of text before
+every document, batches of 32 x 2,048. There is no training step in between, so the consumer waits
 for nothing else. nanochat has its defaults: a buffer of 1,000 documents, batches of 128 texts on 4
-threads. Twice: with a document for every file of source, most of which nanochat's loader cuts off,
-and with the same text in documents as long as pages of the web.
+threads. Each contender runs on two corpora: one document per source file, most of which nanochat's
+loader crops, and the same text in documents as long as web pages.
 
-Every contender runs in a fresh process that has imported everything and warmed its tokenizer. The
-first batches of `bos_best_fit` must be nanochat's, byte for byte; the rows that follow are timed.
+Every contender runs in a fresh process that has imported everything and warmed up its tokenizer.
+The first batches of `bos_best_fit` must equal nanochat's, byte for byte; the rows that follow are
+timed.
 
-Target: `bos_best_fit` makes 5 times as many tokens a second.
+Target: `bos_best_fit` makes 5 times as many tokens per second.
 """
 
 from functools import partial
@@ -62,13 +63,13 @@ def measure(quick: bool) -> Section:
 
 
 def walk_of_nanochat(base: Path, num_batches: int) -> Walk:
-    """In a fresh process."""
+    """Walk through nanochat's batches; for a fresh process."""
     loaders, tokenizer = live_nanochat.load(base)
     return walk(partial(live_nanochat.batches, loaders, tokenizer), num_batches)
 
 
 def walk_of_ours(paths: list[Path], policy: str, threads: int, num_batches: int) -> Walk:
-    """In a fresh process."""
+    """Walk through Penstock's batches; for a fresh process."""
     tokenizer = live_penstock.load_tokenizer(threads)
     return walk(partial(live_penstock.pairs, paths, tokenizer, policy, threads), num_batches)
 

@@ -1,11 +1,11 @@
-"""How long a training loop stands in a loader of live text that keeps up with it.
+"""How much of its time a training loop spends in a live-text loader that keeps up with it.
 
-Batches of 32 x 2,048 with all defaults, and a step of 50 ms after each, which is 1.3 M tokens a
-second. A step is asleep, as one that waits for its accelerator; or busy in torch, outside the GIL,
-on one of the two cores; or busy in pure Python, which holds the GIL whenever it can. Turns without
-batches in between tell how much longer the step itself takes beside the loader's threads.
+Batches of 32 x 2,048 with all defaults, and a step of 50 ms after each: 1.3 M tokens/s. A step
+sleeps, as one that waits for its accelerator; or is busy in torch, outside the GIL, on one of the
+two cores; or is busy in pure Python, which holds the GIL whenever it can. Turns without batches in
+between show how much longer the step itself takes beside the loader's threads.
 
-nanochat does all its work in `next`, so it is only asked for steps that are asleep.
+nanochat does all its work in `next`, so it is measured only with sleeping steps.
 
 Target: at most 2 % of the loop's time is spent in `next`.
 """
@@ -43,7 +43,7 @@ class Turn:
 
 
 def measure(quick: bool) -> Section:
-    """Train on nothing with each kind of step, in a process of its own."""
+    """Run each kind of step without a model, in its own process."""
     num_turns = 3 if quick else 10
     paths = text_corpus.page_files()
     turns = {
@@ -89,7 +89,7 @@ def measure(quick: bool) -> Section:
 
 
 def turns_of(paths: list[Path], policy: str, kind: str, num_turns: int) -> list[Turn]:
-    """Steps with and without batches, in a fresh process."""
+    """Run steps with and without batches; for a fresh process."""
     torch.set_num_threads(1)
     step = _step(kind)
     tokenizer = live_penstock.load_tokenizer(2)
@@ -101,7 +101,7 @@ def turns_of(paths: list[Path], policy: str, kind: str, num_turns: int) -> list[
 
 
 def turns_of_nanochat(base: Path, num_turns: int) -> list[Turn]:
-    """The same of nanochat's loader, with steps that are asleep."""
+    """Do the same with nanochat's loader and sleeping steps."""
     batches = live_nanochat.batches(*live_nanochat.load(base))
     step = _step(_KINDS[0])
     _loop(batches, step, _NUM_FIRST)
@@ -124,7 +124,7 @@ def _turn(batches: Iterator[Any], step: Callable[[], None]) -> Turn:
 def _loop(
     batches: Iterator[Any], step: Callable[[], None], num_steps: int
 ) -> tuple[float, float, float]:
-    """Seconds in the loader, those of them at work, and seconds in the steps."""
+    """Return seconds in the loader, seconds of work there, and seconds in the steps."""
     in_loader = at_work = in_steps = 0.0
     for _ in range(num_steps):
         start, worked = time.perf_counter(), time.thread_time()
@@ -144,7 +144,7 @@ def _spreads(turns: list[Turn]) -> list[Spread]:
 
 
 def _step(kind: str) -> Callable[[], None]:
-    """A step of about 50 ms in a quiet moment: always the same work."""
+    """Return a step of about 50 ms on an idle machine: always the same work."""
     if kind == "asleep":
         return lambda: time.sleep(_STEP_SECONDS)
     work = _count if kind == "busy in Python" else _multiply

@@ -1,4 +1,4 @@
-"""Batches taken one after the other from a loader of live text, and what was seen on the way."""
+"""A walk through the batches of a live-text loader, and its measurements."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Walk:
-    """What a consumer that does nothing else got."""
+    """What a consumer received that does nothing else."""
 
     first_seconds: float
     """until the first batch, from when everything was imported and the tokenizer loaded"""
@@ -27,7 +27,7 @@ class Walk:
 
 
 def walk(make_pairs: Callable[[], Iterator[Pair]], num_batches: int) -> Walk:
-    """Take a few batches and note what they are, then time the ones that follow."""
+    """Take a few batches and record their digests, then time the ones that follow."""
     start = time.perf_counter()
     pairs = make_pairs()
     digests, first_seconds = [], 0.0
@@ -45,17 +45,17 @@ def walk(make_pairs: Callable[[], Iterator[Pair]], num_batches: int) -> Walk:
 
 
 def digest_of(inputs: torch.Tensor, labels: torch.Tensor) -> str:
-    """Equal for equal batches."""
+    """Return a digest that is equal for equal batches."""
     return xxhash.xxh3_128_hexdigest(torch.cat([inputs, labels]).numpy().tobytes())
 
 
 def rates_of(walks: list[Walk]) -> list[float]:
-    """Tokens per second, round by round."""
+    """Return tokens per second, round by round."""
     return [each.tokens_per_second for each in walks]
 
 
 def check_equal(walks: Mapping[str, list[Walk]], name: str, others: list[str]) -> None:
-    """Raise an error unless all these made the same batches, those of them that there are."""
+    """Raise an error unless all existing walks made the same batches."""
     expected = walks[name][0].digests
     for other in (name, *others):
         if any(each.digests != expected for each in walks.get(other, ())):

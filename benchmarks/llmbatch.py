@@ -1,12 +1,12 @@
-"""How fast LLMBATCH files come: whole batches against the published reader, rows against our own.
+"""How fast LLMBATCH files are read: whole batches against the published reader, rows against ours.
 
-104,829 records of 512 tokens in batches of 32, the size that ZeroBatch's specification measures;
-215 MB, in the page cache, which is more than the processor's. Targets: int64 batches at 2x the
-reader of the specification, and a batch as it is stored within 5 us; row by row, globally shuffled,
-0.8x what a Loader makes of the same tokens in our own format.
+104,829 records of 512 tokens in batches of 32, the size in ZeroBatch's specification: 215 MB, in
+the page cache, more than the processor's cache. Targets: int64 batches at 2x the specification's
+reader; a stored batch within 5 us; globally shuffled rows at 0.8x a Loader on the same tokens in
+the Penstock format.
 
-C loops on one thread tell what memory allows: to read a batch at all, and to widen it into a
-buffer that stays in the processor's cache.
+C loops on one thread show what memory allows: to read a batch at all, and to widen it into a buffer
+that stays in the processor's cache.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ Measured = dict[str, list[float]]
 
 
 def measure(quick: bool) -> Section:
-    """Time whole batches, then rows under both ways of access."""
+    """Time whole batches, then rows with both ways of access."""
     num_rounds, num_epochs, num_batches = (5, 1, 1000) if quick else (15, 5, 4000)
     path = corpora.llmbatch(_NUM_RECORDS, _SEQ_LEN, _BATCH_SIZE)
     whole = rates(_whole_batches(path, num_epochs), num_rounds)
@@ -138,7 +138,7 @@ def _c_loops(
 
     def call(function: str, *more: Any) -> Callable[[], Any]:
         counts = [ctypes.c_int64(count) for count in (offsets.size, _BATCH_TOKENS)]
-        # Made for every call, so that what they point to lives on.
+        # Made for every call, to keep alive what they point to.
         return lambda: getattr(library, function)(
             *(ctypes.c_void_p(array.ctypes.data) for array in (mapped, offsets)),
             *counts,

@@ -1,4 +1,4 @@
-"""The machine that a result comes from, and how much of it this process holds."""
+"""The machine that a result comes from, and the memory that this process holds."""
 
 import ctypes
 import gc
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def describe() -> dict[str, str]:
-    """What a reader needs to judge the numbers."""
+    """Return what a reader needs to judge the numbers."""
     memory = _first(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     libraries = ("numpy", "torch", "penstock")
     return {
@@ -28,7 +28,7 @@ def describe() -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel has it."""
+    """Return the processor's name from the kernel."""
     return _first(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) or "unknown CPU"
 
 
@@ -39,9 +39,9 @@ def short_name() -> str:
 
 
 class Bystanders:
-    """How many cores others kept busy since this was made: what makes a result doubtful.
+    """How many cores other processes kept busy since this was created.
 
-    Kernel threads count as others, and so does what the hypervisor took ("stolen").
+    Kernel threads count as others, and so does time that the hypervisor took ("stolen").
     """
 
     def __init__(self) -> None:
@@ -49,28 +49,28 @@ class Bystanders:
         self._busy, self._ours = _busy_seconds(), _our_seconds()
 
     def cores(self) -> float:
-        """Cores that were not idle and not ours, on average."""
+        """Return the average number of cores that were busy with other processes."""
         others = _busy_seconds() - self._busy - (_our_seconds() - self._ours)
         return max(0.0, others / (time.perf_counter() - self._start))
 
 
 def resident_bytes(process: int | str = "self") -> int:
-    """How much of a process lies in memory."""
+    """Return the resident memory of a process."""
     return _status_bytes("VmRSS", process)
 
 
 def peak_bytes(process: int | str = "self") -> int:
-    """The most of it that ever did."""
+    """Return its peak."""
     return _status_bytes("VmHWM", process)
 
 
 def forget_peak() -> None:
-    """Let this process's peak begin anew at what it holds now."""
+    """Reset this process's peak to what it holds now."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def give_back_memory() -> None:
-    """Hand freed memory back to the kernel, so that nobody later gets it for nothing."""
+    """Return freed memory to the kernel, so that later allocations are charged."""
     import pyarrow as pa
 
     gc.collect()
@@ -79,17 +79,17 @@ def give_back_memory() -> None:
 
 
 def anonymous_bytes() -> int:
-    """How much of that belongs to no file, which nobody can take back."""
+    """Return the resident memory that belongs to no file and cannot be reclaimed."""
     return _status_bytes("RssAnon", "self")
 
 
 def children(process: int) -> list[int]:
-    """The processes that one has started, those that still run."""
+    """Return the running child processes of a process."""
     try:
         return [
             int(n) for n in Path(f"/proc/{process}/task/{process}/children").read_text().split()
         ]
-    except OSError:  # it has ended itself
+    except OSError:  # it has just ended
         return []
 
 
@@ -99,7 +99,7 @@ def _status_bytes(name: str, process: int | str) -> int:
 
 
 def _source() -> str:
-    """Which code was timed: two runs compare only if this is equal."""
+    """Return a hash of the timed code: runs compare only if it is equal."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -116,7 +116,7 @@ def _busy_seconds() -> float:
 
 
 def _our_seconds() -> float:
-    return sum(os.times()[:4])  # ours and that of children that have ended
+    return sum(os.times()[:4])  # of this process and of its ended children
 
 
 def _first(pattern: str, text: str) -> str:

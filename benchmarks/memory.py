@@ -1,7 +1,7 @@
 """Whether memory stays flat over 100,000 batches.
 
-Small batches (8 rows of 256 tokens) in a fresh process; resident memory is noted every 10,000.
-Target: the straight line through the notes after the first grows by at most 1 MiB per 10,000
+Small batches (8 rows of 256 tokens) in a fresh process, with resident memory sampled every 10,000.
+Target: the regression line through all samples but the first grows by at most 1 MiB per 10,000
 batches (a leak of one 8-byte object per batch would show as 0.08 MiB, of one batch as 160).
 """
 
@@ -21,7 +21,7 @@ _NUM_TOKENS = 1 << 24
 
 
 def measure(quick: bool) -> Section:
-    """Walk the batches in a fresh process, with and without reading ahead."""
+    """Walk the batches in a fresh process, with and without prefetching."""
     every = 2_000 if quick else 10_000
     directory = corpora.dense(_NUM_TOKENS)
     notes = {
@@ -52,7 +52,7 @@ def measure(quick: bool) -> Section:
 
 
 def resident_over_time(directory: Path, prefetch: int, every: int) -> list[int]:
-    """Resident bytes after each `every` batches."""
+    """Return resident bytes after each `every` batches."""
     import penstock
 
     view = penstock.open(directory).windows(_SEQ_LEN)

@@ -1,8 +1,8 @@
-"""How fast metadata comes with the tokens, against reading the same three files in plain Python.
+"""How fast metadata arrives with the tokens, against plain Python on the same three files.
 
 2^24 records of a uint16 token and a metadata id, in spans of 1 to 99 tokens, about 50, each with
 160 bytes of its own; rows of 4,096, batches of 32, globally shuffled, int64 torch batches, from the
-page cache. All contenders but the one that gives arrays hand out the same batches, which is checked
+page cache. All contenders but the one that gives arrays make the same batches, which is checked
 once. Target: 5x the plain one.
 """
 
@@ -32,7 +32,7 @@ _MERGED = "plain Python, two preads a row"
 
 
 def measure(quick: bool) -> Section:
-    """Time loaders and plain readers in interleaved rounds, after comparing their batches."""
+    """Compare the batches of loaders and plain readers, then time them in interleaved rounds."""
     num_rounds, num_batches = (5, 256) if quick else (11, 512)
     directory = corpora.with_spans(_NUM_TOKENS, _SPAN_LENGTH, _BLOB_BYTES)
     spans_per_row = _compare(directory)
@@ -76,7 +76,7 @@ def _new_loader(directory: Path, decoder: Any) -> penstock.Loader:
 
 
 def _contender(batches: Iterator[Any], num_batches: int) -> Contender:
-    """The rate is that of batches; two epochs are taken first, for all pages to be cached."""
+    """Return a contender that counts batches, after two epochs that cache all pages."""
 
     def take(count: int = num_batches) -> None:
         for _ in itertools.islice(batches, count):
@@ -87,13 +87,13 @@ def _contender(batches: Iterator[Any], num_batches: int) -> Contender:
 
 
 def _batches(read: Callable[[Any], Batch], order: penstock.Order) -> Iterator[Batch]:
-    """Batches in the loader's own order."""
+    """Yield batches in the loader's order."""
     for first in itertools.count(step=_BATCH_SIZE):
         yield read(order.samples_at(np.arange(first, first + _BATCH_SIZE)))
 
 
 def _compare(directory: Path) -> float:
-    """Check that all give the same batch; how many spans a row has, on average."""
+    """Check that all give the same batch; return the average number of spans per row."""
     with _new_loader(directory, bytes) as loader:
         expected = next(iter(loader))
         samples = loader.samples()

@@ -1,7 +1,7 @@
-"""The metadata of a batch in plain Python, as one writes it in an afternoon, and as one tunes it.
+"""The metadata of a batch in plain Python, as written in an afternoon, and as tuned.
 
 Both read the three files of a shard and give what a Loader with `metadata=bytes` gives. The plain
-one asks for every item twice, for its place and for its bytes; the merged one asks twice a row.
+one reads twice per item, for its place and for its bytes; the merged one reads twice per row.
 """
 
 import os
@@ -24,7 +24,7 @@ _RECORD = np.dtype([(TOKEN, "<u2"), (METADATA_ID, "<u4")])
 
 
 class PlainReader:
-    """Two system calls for every item of metadata."""
+    """Makes two system calls per metadata item."""
 
     def __init__(self, directory: Path, seq_len: int) -> None:
         self._seq_len = seq_len
@@ -70,7 +70,7 @@ class PlainReader:
 
 
 class MergedReader(PlainReader):
-    """Two system calls for all metadata of a row, whose numbers follow each other."""
+    """Makes two system calls for all metadata of a row, whose ids are consecutive."""
 
     def _items(self, numbers: list[int]) -> list[bytes]:
         raw = os.pread(self._index, 8 * (len(numbers) + 1), 8 * numbers[0])

@@ -1,12 +1,12 @@
-"""What a batch costs the consumer that takes it, and what it costs the machine.
+"""What a batch costs the consumer, and what it costs the machine.
 
-`next()` is timed after 2 ms that are busy in Python, so that the batch lies ready: what is left is
-the hand-over, and freeing the batch before. Targets: a median of 8 us with tensors, 5 with NumPy.
-Tiny batches show how much of that depends on the size.
+`next()` is timed after 2 ms of Python work, so the batch is ready: what remains is the hand-over,
+and freeing the previous batch. Targets: a median of 8 us with tensors, 5 us with NumPy. Tiny
+batches show how much of that depends on the size.
 
-The processor time of all threads, with the consumer of `throughput`, is compared with that of the
-C loop that preads and fills inputs and labels for the same consumer. What the consumer takes of it,
-calling torch from Python where the C loop adds up in C, is a row of its own, and left out of the
+The processor time of all threads, with the consumer of `throughput`, is compared with that of the C
+loop that preads and fills inputs and labels for the same consumer. The consumer's share, which
+calls torch from Python where the C loop adds up in C, has its own row, and is excluded from the
 target: at most 1.3x.
 """
 
@@ -42,7 +42,7 @@ Laps = list[float]
 
 
 def measure(quick: bool) -> Section:
-    """Time the hand-over of ready batches, and add up the processor's time."""
+    """Time the hand-over of ready batches, and add up the processor time."""
     num_rounds, num_calls, num_batches = (5, 60, 512) if quick else (15, 200, 2000)
     laps = _time_next(num_rounds, num_calls)
     seconds = _time_processor(num_rounds, num_batches)
@@ -65,7 +65,7 @@ def measure(quick: bool) -> Section:
 
 
 def _time_next(num_rounds: int, num_calls: int) -> dict[str, list[Laps]]:
-    """Seconds of every call, round by round."""
+    """Return the seconds of every call, round by round."""
     data = penstock.open(corpora.dense(NUM_TOKENS))
     loaders = {
         _lap_name(shape, output): penstock.Loader(
@@ -90,13 +90,13 @@ def _laps(batches: Iterator[Any], num_calls: int) -> Laps:
         while time.perf_counter() < end:
             pass
         start = time.perf_counter()
-        batch = next(batches)  # noqa: F841  it stays until the next one is there, as in training
+        batch = next(batches)  # noqa: F841  kept until the next one arrives, as in training
         laps.append(time.perf_counter() - start)
     return laps
 
 
 def _time_processor(num_rounds: int, num_batches: int) -> dict[str, list[float]]:
-    """Seconds of processor time per batch, round by round."""
+    """Return the seconds of processor time per batch, round by round."""
     directory = corpora.dense(NUM_TOKENS)
     values = torch.zeros((BATCH_SIZE, SEQ_LEN), dtype=torch.int64)
     same = repeat(dict.fromkeys(INPUTS_AND_LABELS, values))

@@ -1,11 +1,11 @@
-"""How fast an order answers: which sample stands at a position, and where a sample comes.
+"""How fast an order maps positions to samples, and samples to positions.
 
-A shuffle of 10^9 samples is evaluated, never stored. There is no target but the loader's need: at
-a billion tokens a second and 2,048 tokens a row, half a million samples a second. A permutation
-in memory (NumPy, 10^8 samples, made once, before anything can be read) stands for the alternative.
+A shuffle of 10^9 samples is computed, never stored. The only target is the loader's need: at a
+billion tokens per second and 2,048 tokens per row, half a million samples per second. A permutation
+in memory (NumPy, 10^8 samples, made once, before anything can be read) is the alternative.
 
-Positions are consecutive and new in every call, as a loader asks for them; samples whose place is
-wanted are random, as a search asks. Random matters for blocks: keys are kept for one at a time.
+Positions are consecutive and new in every call, as in a loader. Samples are random, as in a search.
+That matters for blocks: keys are kept for one block at a time.
 """
 
 import itertools
@@ -22,7 +22,7 @@ _CHUNK = 1 << 18
 
 
 def measure(quick: bool) -> Section:
-    """Time the order both ways, and a stored permutation."""
+    """Time the order in both directions, and a stored permutation."""
     num_rounds = 5 if quick else 11
     chunks = np.arange(64 * _CHUNK).reshape(64, _CHUNK) + 123_456_789
     next_positions = itertools.cycle(chunks)

@@ -1,16 +1,16 @@
-"""How fast rows of documents come, packed or padded, against windows of the same shape.
+"""How fast packed or padded documents are read, against windows of the same shape.
 
-2^27 uint16 tokens (and 32 rows more, so that every shuffle is computed, see `throughput`) in
-documents of lognormal length, sigma 1.1, mean 600; rows of 2,048, batches of 32, globally
-shuffled, int64 torch batches, from the page cache. The consumer of `throughput` touches every page,
-position ids and masks included. Every contender is compared with plain windows under the same
-access. Targets: with mmap packed rows with position ids and boundaries 0.6x windows; padded
-documents with a mask 0.5x.
+2^27 uint16 tokens (and 32 more rows, so that every shuffle is computed, see `throughput`) in
+documents of lognormal length, sigma 1.1, mean 600; rows of 2,048, batches of 32, globally shuffled,
+int64 torch batches, from the page cache. The consumer of `throughput` touches every page, including
+position ids and masks. Every contender is compared with plain windows with the same access.
+Targets, with mmap: packed rows with position ids and boundaries at 0.6x windows; padded documents
+with a mask at 0.5x.
 
 A window is one run of the stream; a packed row is several, from anywhere. With `pread` each run is
-a system call of its own, and a call that brings a quarter of the bytes does not cost a quarter. So
-a C loop reads the runs of the same packed rows, and another the windows: the ratio of the two is
-what the system calls allow packed rows under `pread`.
+a system call, and a call for a quarter of the bytes costs more than a quarter. So one C loop reads
+the runs of the same packed rows, and another the windows: the ratio of the two is what system calls
+allow packed rows with `pread`.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from penstock.views.view import View
 _SEQ_LEN, _BATCH_SIZE = 2048, 32
 _NUM_TOKENS = (1 << 27) + 32 * _SEQ_LEN
 _MEAN_LENGTH = 600
-_WARM_EPOCHS = 2  # each of two threads has a map of its own to fill
+_WARM_EPOCHS = 2  # each of two threads fills its own map
 _EXTRAS: Any = ("position_ids", "cu_seqlens")
 
 _WINDOWS = "windows"
@@ -39,7 +39,7 @@ _BY_LENGTH = "documents by length, LengthBuckets(32), pad_to=64, attention_mask"
 
 
 class Stream:
-    """A loader that goes on through its epochs, warmed up, and what it handed out when timed."""
+    """A warmed-up, endless loader, and what it handed out while timed."""
 
     def __init__(self, view: View, num_batches: int, **options: Any) -> None:
         self._loader = penstock.Loader(view, _BATCH_SIZE, endless=True, **options)
@@ -51,12 +51,12 @@ class Stream:
         self._before = self._loader.stats
 
     def contender(self) -> Contender:
-        """The rate is that of batches."""
+        """Return a contender that counts batches."""
         return Contender(lambda: self._take(self.num_batches), self.num_batches)
 
     @property
     def tokens_per_batch(self) -> float:
-        """Tokens, without padding, in a batch that was timed, on average."""
+        """Return the average number of tokens, without padding, in a timed batch."""
         before, now = self._before, self._loader.stats
         return (now.tokens - before.tokens) / (now.batches - before.batches)
 
@@ -69,7 +69,7 @@ class Stream:
 
 
 def measure(quick: bool) -> Section:
-    """Time all views under both ways of access, and what system calls allow packed rows."""
+    """Time all views with both ways of access, and what system calls allow packed rows."""
     num_rounds, num_batches = (5, 256) if quick else (11, 1000)
     directory = corpora.web(_NUM_TOKENS, _MEAN_LENGTH)
     raw: dict[str, Any] = {}
@@ -122,7 +122,7 @@ def _streams(data: Dataset, num_batches: int) -> dict[str, Stream]:
         _PADDED: data.documents(_SEQ_LEN),
     }
     streams = {name: Stream(view, num_batches) for name, view in views.items()}
-    # Its batches are of all widths: only a whole epoch is like another.
+    # Its batches have all widths: only whole epochs compare.
     shuffle = penstock.LengthBuckets(_BATCH_SIZE)
     streams[_BY_LENGTH] = Stream(by_length, len(by_length) // _BATCH_SIZE, shuffle=shuffle)
     return streams

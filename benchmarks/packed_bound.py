@@ -1,6 +1,6 @@
-"""What system calls allow packed rows under `pread`: C loops over their runs, and over windows.
+"""What system calls allow packed rows with `pread`: C loops over their runs, and over windows.
 
-Both loops make one `pread` a run, fill inputs and labels and touch every page, on one thread.
+Both loops make one `pread` per run, fill inputs and labels and touch every page, on one thread.
 """
 
 from dataclasses import dataclass
@@ -29,17 +29,17 @@ class Runs:
 
     @property
     def per_row(self) -> float:
-        """How many runs a row is made of, on average."""
+        """The average number of runs per row."""
         return self.starts.size / (self.first_run.size - 1)
 
     @property
     def size_bytes(self) -> float:
-        """The bytes of a run of 2-byte tokens, on average."""
+        """The average size of a run of 2-byte tokens."""
         return 2 * float(self.lengths.mean())
 
 
 def runs_of(view: Packed) -> Runs:
-    """Pieces that follow each other in the stream as in the row are read together."""
+    """Merge pieces that are consecutive in both the stream and the row."""
     pieces, row_first = view.rows.pieces, view.rows.row_first
     is_first = np.ones(len(pieces), np.bool_)
     is_first[1:] = pieces[1:, 0] != pieces[:-1, 0] + pieces[:-1, 1]
@@ -52,7 +52,7 @@ def runs_of(view: Packed) -> Runs:
 def time_runs(
     path: Path, view: Packed, batch_size: int, num_rows: int, num_rounds: int
 ) -> dict[str, list[float]]:
-    """Rows per second of both loops over the only stream file of a corpus; nothing without gcc."""
+    """Return rows per second of both loops over the only stream file; {} without gcc."""
     library = compile_reference()
     if library is None:
         return {}
@@ -69,7 +69,7 @@ def time_runs(
 
 
 def table(measured: dict[str, list[float]], runs_per_row: float, reached: float) -> Table:
-    """Both loops, and how much of the bound a loader reaches whose packed rows are so x windows."""
+    """Tabulate both loops, and the loader's share of the bound from its packed / windows ratio."""
     rows = [
         [
             name,

@@ -1,14 +1,14 @@
-"""How fast rows are planned from the lengths of documents, what plans weigh, and what they waste.
+"""How fast rows are planned from document lengths, the size of plans, and what they waste.
 
-Documents of lognormal(6.3, 1.1) length, mean about 1,000, as a corpus whose offsets are real and
-whose records take no room; rows of 2,048. Planned for the report alone, and planned and stored
-(synced, as a first use does it). Rates are per second of this process's processor time, so a slow
-disk does not count against a policy; the wall clock stands beside it. Targets: 10 M documents/s for
-best_fit, either way, and under 0.1 % padding.
+Documents of lognormal(6.3, 1.1) length, mean about 1,000, in a corpus with real offsets and sparse
+records; rows of 2,048. Planned for the report only, and planned and stored (synced, as on first
+use). Rates are per second of this process's processor time, so a slow disk does not count against a
+policy; wall-clock time is listed too. Targets: 10 M documents/s for best_fit, either way, and under
+0.1 % padding.
 
-Memory is what a fresh process holds above its start that belongs to no file, at its peak.
+Memory is the peak of a fresh process's anonymous memory, above its start.
 
-The tables of waste compare policies with what others do, on real text and on the lognormal lengths:
+The tables of waste compare policies with other software, on real text and on the lognormal lengths:
 windows, which cut blindly, and TRL (`trl_packing`).
 """
 
@@ -59,14 +59,14 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A recipe, carried out for the report or stored as well."""
+    """A recipe, planned for the report only or also stored."""
 
     recipe: Recipe
     stores: bool
 
     @property
     def name(self) -> str:
-        """The row of the table."""
+        """The name of the job's row in the table."""
         return f"{self.recipe.policy}, {'stored' if self.stores else 'report only'}"
 
     def run(self, data: Dataset) -> None:
@@ -91,7 +91,7 @@ _JOBS = [Job(recipe, stores) for recipe in _RECIPES for stores in (False, True)]
 
 
 def measure(quick: bool) -> Section:
-    """Time planning in interleaved rounds, weigh it in fresh processes, and tabulate the waste."""
+    """Time planning in interleaved rounds, measure its memory, and tabulate the waste."""
     trl_packing.check()
     num_rounds, num_documents = (2, _NUM_QUICK) if quick else (3, _NUM_DOCUMENTS)
     directory = _lognormal_documents(num_documents)
@@ -144,7 +144,7 @@ def measure(quick: bool) -> Section:
 
 
 def cost_of(directory: Path, job: Job) -> Cost:
-    """Carry out a job and watch the memory; for a fresh process."""
+    """Run a job and watch its memory; for a fresh process."""
     with tempfile.TemporaryDirectory() as scratch:  # kernels are loaded before the start
         small = corpora.sparse_documents(
             Path(scratch) / "small", corpora.lognormal_chunks(_MU, 10_000)
@@ -162,7 +162,7 @@ def cost_of(directory: Path, job: Job) -> Cost:
 
 
 class _PeakMemory:
-    """Notes anonymous memory every millisecond; the kernel keeps no peak of it."""
+    """Samples anonymous memory every millisecond; the kernel keeps no peak of it."""
 
     def __init__(self) -> None:
         self._start = self._peak = anonymous_bytes()
@@ -200,7 +200,7 @@ def _lognormal_documents(count: int) -> Path:
 def _rates(
     directory: Path, num_rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Documents per second of processor time, and of the clock on the wall."""
+    """Return documents per second of processor time, and of wall-clock time."""
     data = penstock.open(directory)
     per_core: dict[str, list[float]] = {job.name: [] for job in _JOBS}
     per_second: dict[str, list[float]] = {job.name: [] for job in _JOBS}
@@ -223,7 +223,7 @@ def _forget_plans(directory: Path) -> None:
 
 
 def _costs(directory: Path, num_documents: int, quick: bool) -> dict[str, tuple[Cost, int]]:
-    """Costs and numbers of documents, by what was done."""
+    """Return costs and numbers of documents, by job."""
     costs = {
         f"{job.name}, {num_documents:,} documents": (
             in_fresh_process(cost_of, directory, job),
@@ -240,7 +240,7 @@ def _costs(directory: Path, num_documents: int, quick: bool) -> dict[str, tuple[
 
 
 def _reports(lengths: NDArray[np.int64]) -> list[PackReport]:
-    """What windows, every policy and TRL make of documents."""
+    """Return what windows, every policy and TRL make of documents."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = corpora.sparse_documents(Path(scratch) / "documents", [lengths])
         ours, _ = survey(penstock.open(directory), _SEQ_LEN, _BUFFER_SIZE)

@@ -1,4 +1,4 @@
-"""Making files cold, and making sure that they are."""
+"""Dropping files from the page cache, and checking that they are gone."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 
 def drop(path: Path) -> None:
-    """Forget the pages of a file; as root all clean pages, extent tables among them."""
+    """Drop the pages of a file; as root, all clean pages, including extent tables."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)  # dirty pages cannot be dropped
@@ -35,12 +35,12 @@ def drop(path: Path) -> None:
     if os.access(_DROP_CACHES, os.W_OK):
         try:
             _DROP_CACHES.write_text("1")
-        except OSError:  # a container's root may see the file and yet not write it
+        except OSError:  # a container's root may see the file but not write it
             return
 
 
 def cached_share(path: Path) -> float:
-    """How much of a file lies in the page cache, from 0 to 1."""
+    """Return the share of a file that is in the page cache, from 0 to 1."""
     size = path.stat().st_size
     descriptor = os.open(path, os.O_RDONLY)
     try:

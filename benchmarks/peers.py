@@ -1,7 +1,7 @@
 """Other ways to get the same batches: torch's DataLoader twice, nanoGPT's `get_batch`, ZeroBatch.
 
 The first three read the same memory-mapped file of 2-byte tokens and give int64 inputs and labels;
-ZeroBatch reads a file of its own.
+ZeroBatch reads its own file.
 """
 
 import mmap
@@ -20,7 +20,7 @@ _PAGE = 4096
 
 
 class ItemDataset(Dataset[Batch]):
-    """The ordinary way: one sample per call, widened, collated by torch."""
+    """The common way: one sample per call, widened, collated by torch."""
 
     def __init__(self, path: Path, seq_len: int) -> None:
         self._tokens = np.memmap(path, np.uint16, "r")
@@ -36,7 +36,7 @@ class ItemDataset(Dataset[Batch]):
 
 
 class BatchDataset(ItemDataset):
-    """The best that torch's interface allows: all samples of a batch into one array."""
+    """The best that torch's interface allows: all samples of a batch in one array."""
 
     def __getitems__(self, indices: list[int]) -> Batch:
         width = self._seq_len + 1
@@ -49,8 +49,8 @@ class BatchDataset(ItemDataset):
 
 
 def endless_batches(dataset: Dataset[Batch], batch_size: int) -> Iterator[Batch]:
-    """Shuffled epochs of a DataLoader without workers, one after the other."""
-    # What `__getitems__` made is a batch already; None means torch's own collate.
+    """Yield shuffled epochs of a DataLoader without workers, one after the other."""
+    # `__getitems__` already made a batch; None would mean torch's own collate.
     collate: Any = _as_it_is if isinstance(dataset, BatchDataset) else None
     loader = DataLoader(dataset, batch_size, shuffle=True, drop_last=True, collate_fn=collate)
     while True:
@@ -60,7 +60,7 @@ def endless_batches(dataset: Dataset[Batch], batch_size: int) -> Iterator[Batch]
 def nanogpt_batches(path: Path, seq_len: int, batch_size: int) -> Iterator[Batch]:
     """Draw starts with replacement and stack slices, as nanoGPT's train.py does."""
     while True:
-        data = np.memmap(path, np.uint16, "r")  # anew for each batch, against a leak in memmap
+        data = np.memmap(path, np.uint16, "r")  # once per batch, to avoid a leak in memmap
         starts = torch.randint(len(data) - seq_len, (batch_size,)).tolist()
         inputs = [torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in starts]
         labels = [torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in starts]
@@ -72,7 +72,7 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 class ZeroBatchReader:
-    """An LLMBATCH file, read as ZeroBatch's specification prints it."""
+    """Reads an LLMBATCH file as ZeroBatch's specification prints it."""
 
     def __init__(self, path: Path, batch_size: int, seq_len: int) -> None:
         self.batch_size, self.seq_len = batch_size, seq_len
@@ -81,7 +81,7 @@ class ZeroBatchReader:
             self.mm = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def read_batch(self, batch_index: int) -> NDArray[np.uint32]:
-        """A batch as it is stored."""
+        """Return a stored batch."""
         offset = _PAGE + batch_index * self.padded_batch_bytes
         end = offset + self.batch_size * self.seq_len * 4
         buf = self.mm[offset:end]
@@ -89,6 +89,6 @@ class ZeroBatchReader:
         return arr.reshape(self.batch_size, self.seq_len)
 
     def read_batch_torch(self, batch_index: int) -> torch.Tensor:
-        """A batch as a LongTensor."""
+        """Return a batch as a LongTensor."""
         arr = self.read_batch(batch_index)
         return torch.from_numpy(arr.astype(np.int64))

@@ -1,6 +1,6 @@
-/* What the hardware can do: rows of 2-byte tokens from a file into one reused batch.
+/* What the hardware can do: read rows of 2-byte tokens from a file into one reused batch.
 
-   No shard lookup, no shuffle to compute, no hand-over: the places of the rows lie in an array.
+   There is no shard lookup, no shuffle and no hand-over: an array holds the starts of the rows.
    Row i goes into row i % batch of the batch. Functions return -1 if a read fails or is short. */
 
 #define _GNU_SOURCE
@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 typedef struct {
-  int fd;                 /* rows are read from here, unless there is a map */
-  const uint16_t *mapped; /* NULL without one */
+  int fd;                 /* the file to read, unless there is a map */
+  const uint16_t *mapped; /* or NULL */
   const int64_t *starts;  /* of rows, in tokens */
   int64_t num_rows, width, batch;
-  uint16_t *scratch; /* a row, as it was read */
+  uint16_t *scratch; /* one row, as stored */
 } Rows;
 
 static void widen(const uint16_t *restrict from, int64_t *restrict to, int64_t count) {
@@ -38,7 +38,7 @@ static void touch(const int64_t *values, int64_t count) {
 
 static int is_last_of_batch(const Rows *rows, int64_t i) { return (i + 1) % rows->batch == 0; }
 
-/* Inputs and labels are arrays of their own, as a loader's are. */
+/* Inputs and labels are separate arrays, as in a loader. */
 static int fill_row(const Rows *rows, int64_t i, int64_t *inputs, int64_t *labels) {
   int64_t seq_len = rows->width - 1, to = (i % rows->batch) * seq_len;
   const uint16_t *row = row_at(rows, rows->starts[i]);
@@ -60,7 +60,7 @@ int fill_both(const Rows *rows, int64_t *inputs, int64_t *labels) {
   return 0;
 }
 
-/* Half the writing: labels are the inputs' array, one element further. */
+/* Writes half as much: labels are the inputs' array, shifted by one element. */
 int widen_once(const Rows *rows, int64_t *out) {
   int64_t width = rows->width;
   for (int64_t i = 0; i < rows->num_rows; i++) {
@@ -90,7 +90,7 @@ int keep(const Rows *rows, uint16_t *out) {
   return 0;
 }
 
-/* Fills one batch for every byte that comes out of the pipe `steps`, until that is closed. */
+/* Fills one batch per byte in the pipe `steps`, until it closes. */
 int fill_at_pace(const Rows *rows, int64_t *inputs, int64_t *labels, int steps) {
   char step;
   for (int64_t i = 0; read(steps, &step, 1) == 1;)
@@ -99,7 +99,7 @@ int fill_at_pace(const Rows *rows, int64_t *inputs, int64_t *labels, int steps) 
   return 0;
 }
 
-/* Announces row i + ahead before it reads row i; with ahead = 0 nothing is announced. */
+/* Announces row i + ahead before reading row i; ahead = 0 announces nothing. */
 int pread_announced(const Rows *rows, uint16_t *out, int64_t ahead) {
   int64_t size = rows->width * 2;
   for (int64_t i = -ahead; i < rows->num_rows; i++) {
@@ -112,7 +112,7 @@ int pread_announced(const Rows *rows, uint16_t *out, int64_t ahead) {
   return 0;
 }
 
-/* Row i is made of the runs first_run[order[i]] to first_run[order[i] + 1], each its own pread. */
+/* Row i consists of the runs first_run[order[i]] to first_run[order[i] + 1], one pread each. */
 int pread_runs(int fd, const int64_t *run_starts, const int64_t *run_lengths,
                const int64_t *first_run, const int64_t *order, int64_t num_rows, int64_t seq_len,
                int64_t batch, uint16_t *scratch, int64_t *inputs, int64_t *labels) {
@@ -133,10 +133,10 @@ int pread_runs(int fd, const int64_t *run_starts, const int64_t *run_lengths,
   return 0;
 }
 
-/* Whole batches of `width` 4-byte tokens that start at byte offsets of a map. The first only reads
-   them, which is what memory allows. The second widens them into `num_out` buffers in turn. The
-   third into one, 16 KiB at a time read first and then written: while the buffer stays in the
-   processor's cache, that is the fastest of what was tried. */
+/* Whole batches of `width` 4-byte tokens at byte offsets of a map. The first function only reads
+   them: the limit of memory. The second widens them into `num_out` buffers in turn. The third
+   widens them into one buffer, 16 KiB at a time, read first and then written: the fastest variant
+   that was tried, while the buffer stays in the processor's cache. */
 uint64_t read_batches(const char *mapped, const int64_t *offsets, int64_t count, int64_t width) {
   uint64_t sum = 0;
   for (int64_t k = 0; k < count; k++) {

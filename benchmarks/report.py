@@ -1,4 +1,4 @@
-"""What a topic found, shown on a terminal and written as Markdown and JSON."""
+"""The results of a topic: printed on a terminal, written as Markdown and JSON."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -15,7 +15,7 @@ QUIET_CORES = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A promise, and what was measured."""
+    """A promise, and its measurement."""
 
     what: str
     measured: float
@@ -25,14 +25,14 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """Whether the promise holds in this run."""
+        """Whether this run keeps the promise."""
         if self.relation == "at least":
             return self.measured >= self.limit
         return self.measured <= self.limit
 
     @property
     def cells(self) -> list[str]:
-        """One row of the table of targets."""
+        """A row of the table of targets."""
         wanted = f"{self.relation} {self.limit:g} {self.unit}"
         verdict = "met" if self.met else "MISSED"
         return [self.what, f"{self.measured:.3g} {self.unit}", wanted, verdict]
@@ -50,7 +50,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """What one topic found."""
+    """The results of one topic."""
 
     topic: str
     text: str
@@ -64,7 +64,7 @@ class Section:
 
     @property
     def circumstances(self) -> str:
-        """Whether the machine was ours, in words."""
+        """Whether other processes disturbed the run, in words."""
         verdict = ": DISTURBED, run it again" if self.bystander_cores > QUIET_CORES else ""
         return f"Others kept {self.bystander_cores:.2f} cores busy meanwhile{verdict}."
 
@@ -118,7 +118,7 @@ def write(sections: list[Section], path: Path, heading: str, machine: dict[str, 
 
 
 def with_range(spread: Spread, scale: float = 1.0, digits: int = 2) -> str:
-    """Print a spread as `median (least to most)`."""
+    """Format a spread as `median (minimum to maximum)`."""
     median, low, high = (value / scale for value in (spread.median, spread.low, spread.high))
     return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 

@@ -1,7 +1,7 @@
-"""Interleaved timing: every contender once per round, so that noise hits all alike.
+"""Interleaved timing: every contender once per round, so noise affects all of them.
 
-Within a round they come in random order: in a fixed one, who always follows the contender that
-leaves the caches in the worst state would pay for it in every round.
+Each round has a random order. In a fixed order, the contender after the one that leaves the caches
+in the worst state would pay for it in every round.
 """
 
 import random
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of several rounds, and how far they lie apart."""
+    """The median of several rounds, with the minimum and the maximum."""
 
     median: float
     low: float
@@ -25,13 +25,13 @@ class Spread:
 
     @classmethod
     def of(cls, values: list[float]) -> Self:
-        """Sum up the values of all rounds."""
+        """Summarize the values of all rounds."""
         return cls(statistics.median(values), min(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Work that can be repeated: `run` does it once, `amount` says how much that is."""
+    """Repeatable work: `run` does it once, `amount` says how much that is."""
 
     run: Callable[[], object]
     amount: float
@@ -41,22 +41,22 @@ class Contender:
 
 
 def rates(contenders: Mapping[str, Contender], num_rounds: int) -> dict[str, list[float]]:
-    """Time all contenders in turn; answers amount per second, round by round."""
+    """Time all contenders in turn; return amount per second, round by round."""
     return in_turn({name: partial(_rate, one) for name, one in contenders.items()}, num_rounds)
 
 
 def in_turn(jobs: Mapping[str, Callable[[], _T]], num_rounds: int) -> dict[str, list[_T]]:
-    """Do all jobs in turn; answers what they answered, round by round."""
-    answers: dict[str, list[_T]] = {name: [] for name in jobs}
+    """Run all jobs in turn; return their results, round by round."""
+    results: dict[str, list[_T]] = {name: [] for name in jobs}
     shuffler = random.Random(0)
     for _ in range(num_rounds):
         for name in shuffler.sample(list(jobs), len(jobs)):
-            answers[name].append(jobs[name]())
-    return answers
+            results[name].append(jobs[name]())
+    return results
 
 
 def ratio(ours: list[float], theirs: list[float]) -> Spread:
-    """Divide round by round: neighbours in time share the machine's mood."""
+    """Divide round by round, because neighbours in time share the machine's state."""
     return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
 
 

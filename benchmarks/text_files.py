@@ -1,8 +1,8 @@
 """Real text that every machine has: the files of Python's library and of its packages.
 
-One document per file, in an order that is shuffled once: sorted by path, files that resemble each
-other would lie together, which the documents of a corpus do not. Other versions of Python and of
-the packages have other files; reports say how many there were.
+One document per file, shuffled once: in path order, similar files would be neighbours, unlike the
+documents of a corpus. Other versions of Python and of the packages have other files; reports state
+how many there were.
 """
 
 import hashlib
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 _ENDINGS = (".py", ".rst", ".md", ".txt", ".pyi", ".c", ".h")
 _PACKAGES = ("site-packages", "dist-packages")
 _BYTES_PER_TOKEN = 4
-_LARGEST_BYTES = 1 << 20  # above it are tables, which are no text
+_LARGEST_BYTES = 1 << 20  # larger files are tables, not text
 
 
 def lengths() -> NDArray[np.int64]:
-    """Tokens in each file, at four bytes a token, rounded up: no tokenizer is asked."""
+    """Return the tokens of each file, at four bytes per token, rounded up, without a tokenizer."""
     sizes = np.array([path.stat().st_size for path in _paths()], np.int64)
     return -(-np.random.default_rng(0).permutation(sizes) // _BYTES_PER_TOKEN)
 
 
 def documents() -> Iterator[str]:
-    """The text of each file, none of them twice."""
+    """Yield the text of each file, without duplicates."""
     paths = list(_paths())
     random.Random(0).shuffle(paths)
     seen = set()
@@ -45,16 +45,16 @@ def documents() -> Iterator[str]:
 
 
 def _paths() -> Iterator[Path]:
-    """All text files: the library's, then those of the packages, each in order."""
+    """Return all text files: the library's, then those of the packages, each sorted."""
     places = sysconfig.get_paths()
     yield from _paths_under(Path(places["stdlib"]), left_out=_PACKAGES)
-    # The same directory twice where there is no other for compiled packages.
+    # Both are the same directory if compiled packages have none of their own.
     for packages in sorted({places["purelib"], places["platlib"]}):
         yield from _paths_under(Path(packages), left_out=())
 
 
 def _paths_under(root: Path, left_out: tuple[str, ...]) -> Iterator[Path]:
-    """Text files in the order of their paths; links are not followed."""
+    """Return text files sorted by path; links are not followed."""
     for directory, directories, names in os.walk(root.resolve()):
         directories[:] = sorted(set(directories) - set(left_out))
         paths = (Path(directory, name) for name in sorted(names) if name.endswith(_ENDINGS))

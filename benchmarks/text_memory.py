@@ -1,10 +1,10 @@
-"""What a worker holds in memory while 10 GB of text are tokenized.
+"""Memory of a worker while 10 GB of text are tokenized.
 
-The files of `text_corpus` under many names, through the command with two workers. The resident
-memory of every process that it starts is noted fifty times a second, and its peak as the kernel has
-it. The command forks its workers when it has imported and loaded everything, so the first note is
-what that takes. Targets: the peak is at most 300 MB above it, and memory is flat: the straight line
-through the notes of the second half rises by at most 10 MB.
+The command tokenizes the files of `text_corpus` under many names with two workers. Fifty times per
+second we sample the resident memory of each of its processes, and its peak from the kernel. The
+command forks its workers after importing and loading everything, so the first sample is the cost of
+that. Targets: the peak is at most 300 MB above it, and memory is flat: the regression line through
+the second half of the samples rises by at most 10 MB.
 """
 
 import shutil
@@ -71,7 +71,7 @@ def measure(quick: bool) -> Section:
 
 
 def _watch(command: list[str]) -> tuple[dict[int, list[int]], dict[int, int]]:
-    """Resident bytes of a command's children over time, and their peaks."""
+    """Return resident bytes of a command's children over time, and their peaks."""
     notes: dict[int, list[int]] = defaultdict(list)
     peaks: dict[int, int] = {}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -90,7 +90,7 @@ def _watch(command: list[str]) -> tuple[dict[int, list[int]], dict[int, int]]:
 
 
 def _growth(noted: list[int]) -> float:
-    """How far the line through the second half rises."""
+    """Return how much the regression line through the second half rises."""
     half = np.array(noted[len(noted) // 2 :])
     slope, _ = np.polyfit(np.arange(len(half)), half, 1)
     return float(slope) * len(half)

@@ -1,7 +1,7 @@
 """nanochat's way to tokenize text.
 
-It does so while it trains and keeps no tokens; here its lists go to a file for each file of text,
-as nanoGPT's scripts write them. It runs in one process, as it is made.
+nanochat tokenizes while it trains and stores no tokens. Here its lists go to one token file per
+text file, as nanoGPT's scripts write them. It runs in one process, as designed.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _BATCH_SIZE, _NUM_THREADS = 128, 4
 
 
 def tokenize(paths: list[Path], encoding: "tiktoken.Encoding", out: Path) -> None:
-    """Lists of 128 texts through `encode_ordinary_batch` on 4 threads, bos put before each."""
+    """Pass lists of 128 texts to `encode_ordinary_batch` on 4 threads, and prepend bos."""
     bos = encoding.encode_single_token(text_corpus.END_OF_TEXT)
     for path in paths:
         tokens: list[int] = []

@@ -1,18 +1,18 @@
-"""From files of text to files of tokens: ours against what others do, on two cores.
+"""From text files to token files: Penstock against other software, on two cores.
 
 150 MB of source text in Parquet files (`text_corpus`), GPT-2's vocabulary, everything in the page
-cache. All run in a process that has imported and loaded what it needs, `penstock.tokenize` too; the
-command is the same with all that a user waits for. Processes that a framework starts for each job
-are part of the job: datatrove's executor and ours start two each.
+cache. All contenders run in a process that has imported and loaded what it needs, including
+`penstock.tokenize`; the command also includes everything that a user waits for. Processes that a
+framework starts for each job are part of the job: datatrove's executor and ours start two each.
 
-datatrove and nanochat's way get a third of the text, because they take long; rates are compared.
-"Alone" means without files: the texts lie in memory and the ids are thrown away. The fast engine is
-loaded afresh for each round, not timed, so that it does not know the words already. It is through
-150 MB in half a second, so it is also compared on that four times over, where what a job does once
-weighs less; both know the words by then.
+datatrove and nanochat's way get a third of the text, because they take long; we compare rates.
+"Alone" means without files: the texts are in memory and the ids are discarded. The fast engine is
+loaded afresh for each round, untimed, so that it does not know the words yet. It needs half a
+second for 150 MB, so it is also compared on four times that text, where one-time costs weigh less;
+both know the words by then.
 
-Targets for `penstock.tokenize`: 8x datatrove, 8x nanochat's way, 0.85x tiktoken alone when tiktoken
-is the engine, 0.7x the fast engine alone.
+Targets for `penstock.tokenize`: 8x datatrove, 8x nanochat's way, 0.85x tiktoken alone with tiktoken
+as the engine, 0.7x the fast engine alone.
 """
 
 import os
@@ -45,7 +45,7 @@ _OVER = ", four times over"
 
 
 def measure(quick: bool) -> Section:
-    """Time all ways in turn, each into a directory that is emptied before."""
+    """Time all contenders in turn, each into an empty directory."""
     num_rounds = 1 if quick else 3
     paths = text_corpus.parquet_files()
     texts = [text for path in paths for text in text_corpus.texts_of(path)]
@@ -75,7 +75,7 @@ def measure(quick: bool) -> Section:
             lambda: fast.encode(_NUM_CORES, _NUM_COPIES), _NUM_COPIES * size_bytes, fast.load
         ),
     }
-    # A peer is to find as many tokens as we do.
+    # Peers must find the same number of tokens.
     _empty(out)
     num_tokens = _tokenize(part, "fast", out)
     if peer is not None:
@@ -98,21 +98,21 @@ def measure(quick: bool) -> Section:
 
 
 class FastEngine:
-    """Our own engine without files, on texts in memory."""
+    """The fast engine without files, on texts in memory."""
 
     def __init__(self, texts: list[str]) -> None:
-        # Batches from 32 documents to a row group were as fast as each other.
+        # Batches of 32 documents up to a row group were equally fast.
         starts = range(0, len(texts), text_corpus.ROWS_PER_GROUP)
         self._batches = [
             _as_array(texts[start : start + text_corpus.ROWS_PER_GROUP]) for start in starts
         ]
 
     def load(self) -> None:
-        """Forget what it learned of the text."""
+        """Forget what it learned about the text."""
         self._tokenizer = penstock.load_tokenizer(text_corpus.tokenizer_json(), engine="fast")
 
     def encode(self, num_threads: int, num_times: int = 1) -> None:
-        """All texts, and throw the ids away."""
+        """Encode all texts and discard the ids."""
         with ThreadPoolExecutor(num_threads) as pool:
             batches = num_times * self._batches
             for _ in pool.map(lambda batch: len(self._tokenizer.encode(*batch)[0]), batches):
@@ -126,10 +126,10 @@ def _as_array(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _tokenize(paths: list[Path], engine: Engine, out: Path) -> int:
-    """Answers how many tokens there are."""
+    """Return the number of tokens."""
     tokenizer = text_corpus.tokenizer_json()
     report = penstock.tokenize(paths, tokenizer, out, workers=_NUM_CORES, engine=engine)
-    assert report is not None  # it would be None for a part of the tasks
+    assert report is not None  # None only for a part of the tasks
     return report.tokens
 
 
@@ -157,7 +157,7 @@ def _ask(peer: DatatroveProcess, num_tokens: int, out: Path) -> None:
 def _empty(out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    os.sync()  # what others left to be written must not be written while one is timed
+    os.sync()  # pending writes of others must not run while one is timed
 
 
 def _table(measured: dict[str, list[float]]) -> Table:

@@ -1,10 +1,10 @@
-"""Training a vocabulary of 32,768 tokens: ours against Hugging Face's trainer and rustbpe.
+"""Training a vocabulary of 32,768 tokens: Penstock against Hugging Face's trainer and rustbpe.
 
-The text of `text_corpus`, read from its Parquet files by each as its users would: ours takes the
-files, the others an iterator of texts. All cut words by one pattern, GPT-4's with numbers of one or
-two digits, as nanochat has it, and may use both cores. Target: 3x Hugging Face's.
+The text of `text_corpus`, read from its Parquet files as each user would: Penstock takes the files,
+the others an iterator of texts. All split words by the same pattern, GPT-4's with numbers of one or
+two digits, as in nanochat, and may use both cores. Target: 3x Hugging Face's.
 
-Hugging Face's takes minutes, so there is one round; a quick run takes one file of six, where the
+Hugging Face's takes minutes, so there is one round. A quick run takes one file of six, where the
 merges, whose number is the same, weigh more.
 """
 

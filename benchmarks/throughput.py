@@ -1,16 +1,16 @@
-"""How fast batches come, from the page cache, against C and against what people use today.
+"""How fast batches are read from the page cache, against C and against common practice.
 
 2^27 uint16 tokens, rows of 2,048 + 1, batches of 32, globally shuffled, int64 torch batches. Every
 contender feeds the same consumer, which touches all pages of inputs and labels (`consumer`). The
-loader runs with its defaults unless the row says otherwise; C loops read and consume on one thread.
-Two kinds of them widen: into an array of inputs and one of labels, as the loader does, or only
-once, with labels that are a view of the inputs' array. Targets: 0.9x the C loop that preads and
-fills inputs and labels; 2x a DataLoader whose dataset fills whole batches; 5x a DataLoader as it
-is mostly used. What the stored dtype gains over int64 is shown beside what it gains in C.
+loader has its defaults unless the row says otherwise; C loops read and consume on one thread. Two
+kinds of C loops widen: into an array of inputs and one of labels, as the loader does, or only once,
+with labels as a view of the inputs' array. Targets: 0.9x the C loop that preads and fills inputs
+and labels; 2x a DataLoader whose dataset fills whole batches; 5x a DataLoader in common use. What
+the stored dtype gains over int64 is listed beside the gain in C.
 
-2^27 tokens are 65,535 samples, one too few for the shuffle to be computed: it is a table there. A
-corpus that is 32 samples longer, which takes the computed shuffle of every larger corpus, runs
-beside it, so that the headline does not rest on the cheaper order.
+2^27 tokens are 65,535 samples, one too few for a computed shuffle: the shuffle is a table. A corpus
+with 32 more samples, which uses the computed shuffle of every larger corpus, runs beside it, so the
+headline does not depend on the cheaper order.
 """
 
 from collections.abc import Callable, Iterator
@@ -79,17 +79,17 @@ def measure(quick: bool) -> Section:
 def loader_contender(
     directory: Path, num_batches: int, *, access: Any = "pread", **options: Any
 ) -> Contender:
-    """A loader that goes on through its epochs, warmed up: pages cached, maps filled."""
+    """Return an endless, warmed-up loader: pages cached, maps filled."""
     view = penstock.open(directory, access=access).windows(SEQ_LEN)
     loader = penstock.Loader(view, BATCH_SIZE, endless=True, **options)
     batches = iter(loader)
-    # Each thread has a map of its own to fill: one epoch would leave gaps in them.
+    # Each thread fills its own map: one epoch would leave gaps in them.
     consume(batches, _WARM_EPOCHS * len(view) // BATCH_SIZE)
     return batches_contender(batches, num_batches)
 
 
 def batches_contender(batches: Iterator[Any], num_batches: int) -> Contender:
-    """Tokens per second of what gives batches without end."""
+    """Return a contender that counts the tokens of endless batches."""
     return Contender(lambda: consume(batches, num_batches), num_batches * TOKENS_PER_BATCH)
 
 
@@ -143,7 +143,7 @@ def _rate_table(measured: dict[str, list[float]]) -> Table:
 
 
 def _bound_of_narrowing(measured: dict[str, list[float]]) -> list[Table]:
-    """What leaving out the widening gains, in the loader and in the bare C loops."""
+    """Tabulate the gain without widening, in the loader and in the bare C loops."""
     pairs = [
         ("Loader, pread", _NARROW_PREAD, PREAD),
         ("C, pread", _C_PREAD_KEEP, _C_PREAD),

@@ -2,9 +2,9 @@
 
 `bfd`, its default, truncates documents to a row; `bfd_split` cuts them into rows and a rest. Both
 then pack best-fit-decreasing inside each batch of `datasets.map`, 1,000 documents. Rows with equal
-space left go first in, first out, which decides what stands where but not how many rows there are.
+space left are used first in, first out, which decides the contents of rows but not their number.
 
-`check` holds this against trl 1.16, run once on the same lengths.
+`check` compares this with trl 1.16, run once on the same lengths.
 """
 
 from bisect import bisect_left, insort
@@ -46,7 +46,7 @@ def pack(lengths: NDArray[np.int64], seq_len: int, *, splits: bool) -> PackRepor
 
 
 def check() -> None:
-    """Pack what TRL packed, and raise an error unless the counts are TRL's."""
+    """Pack the documents that TRL packed, and raise an error unless the counts are equal."""
     lengths = lognormal_lengths(np.random.default_rng(0), _CHECKED_MU, _CHECKED_DOCUMENTS)
     for name, (num_rows, utilisation) in _OF_TRL.items():
         report = pack(lengths, _CHECKED_SEQ_LEN, splits=name == "bfd_split")
@@ -57,7 +57,7 @@ def check() -> None:
 
 
 def _best_fit_decreasing(lengths: list[int], seq_len: int) -> int:
-    """The number of rows: each piece goes where it leaves the least space."""
+    """Return the number of rows: each piece goes where it leaves the least space."""
     spaces: list[int] = []
     num_rows = 0
     for length in sorted(lengths, reverse=True):
