@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from penstock.converting import ConvertReport, convert
     from penstock.dataset import Dataset
     from penstock.errors import PenstockError
-    from penstock.fetching import FetchProgress, FetchReport, fetch
+    from penstock.fetching import FetchProgress, fetch
+    from penstock.fetching.report import FetchReport
     from penstock.finishing import finish
     from penstock.load.loader import Loader, LoaderStats
     from penstock.opening import open
@@ -86,7 +87,7 @@ _HOMES = {
     "Dataset": "dataset",
     "Documents": "views.packed",
     "FetchProgress": "fetching",
-    "FetchReport": "fetching",
+    "FetchReport": "fetching.report",
     "LengthBuckets": "order",
     "Loader": "load.loader",
     "LoaderStats": "load.loader",

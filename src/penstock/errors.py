@@ -18,7 +18,7 @@ A message says what was found, where, what was expected, and what to do.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.fetching import FetchReport
+    from penstock.fetching.report import FetchReport
 
 
 class PenstockError(Exception):

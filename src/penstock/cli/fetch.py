@@ -20,7 +20,8 @@ from penstock.cli import options
 from penstock.errors import FetchError, UsageError
 
 if TYPE_CHECKING:
-    from penstock.fetching import FetchProgress, FetchReport
+    from penstock.fetching import FetchProgress
+    from penstock.fetching.report import FetchReport
 
 _LINE_S = 5.0  # between two lines where there is no terminal
 

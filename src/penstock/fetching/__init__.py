@@ -26,6 +26,7 @@ from penstock.errors import FetchError, UsageError
 from penstock.fetching.addresses import find_targets
 from penstock.fetching.download import Download, DownloadShared, StoppedError
 from penstock.fetching.records import DownloadRecords
+from penstock.fetching.report import FetchReport
 from penstock.fetching.request import Client
 from penstock.new_directory import new_directory
 from penstock.system.background_thread import StopSignal, call_in_background
@@ -33,21 +34,6 @@ from penstock.system.background_thread import StopSignal, call_in_background
 _WORKPLACE = ".fetch"
 _LOOK_S = 0.2  # between two looks at the threads
 _LEAVE_S = 1.0  # for threads to notice an end; one that waits for a server is left alone
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetchReport:
-    """What a call of `fetch` did."""
-
-    files: tuple[Path, ...]
-    """those that are there and right, in the order of the URLs"""
-    num_fetched: int
-    num_skipped: int
-    """files that were there already"""
-    received_bytes: int
-    """what came over the network"""
-    failed: tuple[str, ...]
-    """one sentence for each file that could not be fetched"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

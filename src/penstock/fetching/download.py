@@ -14,7 +14,7 @@ from penstock.errors import DatasetExistsError
 from penstock.fetching.addresses import DownloadTarget, shown
 from penstock.fetching.headers import RangeError, RefusedError
 from penstock.fetching.partial_file import PartialFile
-from penstock.fetching.records import DownloadRecords, Record
+from penstock.fetching.records import DownloadRecords, FetchedFile
 from penstock.fetching.request import Answer, Client, InterruptedFetchError
 
 _CHUNK_BYTES = 1 << 18
@@ -116,7 +116,7 @@ class Download:
 
     def _record(self, sha256: str, validator: str | None = None) -> None:
         self._job.records.add(
-            Record(
+            FetchedFile(
                 name=self.target.name,
                 url=shown(self.target.url),
                 size_bytes=self.path.stat().st_size,

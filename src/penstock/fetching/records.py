@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class FetchedFile:
     """A file that was fetched, or found to be what the server has."""
 
     name: str
@@ -31,15 +31,15 @@ class DownloadRecords:
         self._path = path
         self._lock = threading.Lock()
         self._end = 0
-        self._known: dict[str, Record] = {}
+        self._known: dict[str, FetchedFile] = {}
 
-    def find(self, name: str) -> Record | None:
+    def find(self, name: str) -> FetchedFile | None:
         """What is known of a file by now."""
         with self._lock:
             self._catch_up()
             return self._known.get(name)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: FetchedFile) -> None:
         """Append a record."""
         line = json.dumps(asdict(record)) + "\n"
         with self._path.open("ab", buffering=0) as file:
@@ -54,5 +54,5 @@ class DownloadRecords:
             self._end += len(lines)
             for line in lines.splitlines():
                 with contextlib.suppress(ValueError, TypeError):
-                    record = Record(**json.loads(line))
+                    record = FetchedFile(**json.loads(line))
                     self._known[record.name] = record
