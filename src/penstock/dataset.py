@@ -1,27 +1,21 @@
 """Datasets: any number of shards as one stream of records."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import xxhash
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from penstock.batches.layout import BatchLayout, Extra, Output, token_dtype
-from penstock.errors import FormatError, UsageError
-from penstock.formats.shard import METADATA_ID, STREAM, TOKEN, Manifest, Shard
-from penstock.formats.stream import fields_to_json
+from penstock.batches.layout import BatchLayout, Extra, Output
+from penstock.errors import UsageError
+from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import Decoder, as_array, check_decoder
 from penstock.pack.policy import Policy
-from penstock.read.documents import document_offsets, document_table, documents_digest
 from penstock.read.files import FileKind
-from penstock.read.fingerprint import records_digest
-from penstock.read.local_reader import Access, LocalReader
+from penstock.read.record_stream import RecordStream
 from penstock.read.segments import SEGMENT
-from penstock.reprs import counted, one_line
 from penstock.views.packed import Documents, Excerpts, Overflow, Packed
 from penstock.views.windows import Windows
 
@@ -29,80 +23,8 @@ if TYPE_CHECKING:
     from penstock.text.tokenizers.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Dataset:
-    """Records of all shards, end to end; made by `penstock.open`."""
-
-    manifests: tuple[Manifest, ...]
-    access: Access = "pread"
-
-    @one_line
-    def __repr__(self) -> str:
-        size = f"{counted(self.num_records, 'record')}, {counted(self.num_documents, 'document')}"
-        if not self.shards:
-            return f"without shards: {size}"
-        first = self.shards[0]
-        stored = first.files[STREAM].path if STREAM in first.files else ""
-        place = self.manifests[0].decoded_from or stored or first.directory
-        more = f" and {len(self.manifests) - 1:,} more" if len(self.manifests) > 1 else ""
-        return f"{place}{more}: {size}"
-
-    @property
-    def fields(self) -> np.dtype[Any]:
-        """The record, a NumPy struct."""
-        return self.manifests[0].fields
-
-    @property
-    def apart(self) -> str | None:
-        """The last of the fields, if it lies in files of its own."""
-        return self.manifests[0].apart
-
-    @cached_property
-    def shards(self) -> tuple[Shard, ...]:
-        """All shards, in the order of the stream."""
-        return tuple(shard for manifest in self.manifests for shard in manifest.shards)
-
-    @cached_property
-    def num_records(self) -> int:
-        """Records in all shards; for token streams, tokens."""
-        return sum(shard.num_records for shard in self.shards)
-
-    @cached_property
-    def num_documents(self) -> int:
-        """Documents in all shards."""
-        return sum(shard.num_documents for shard in self.shards)
-
-    @cached_property
-    def size_bytes(self) -> int:
-        """Bytes of all files, manifests aside; one that several shards lie in counts once."""
-        sizes = {
-            file.path or (number, kind): file.size_bytes
-            for number, shard in enumerate(self.shards)
-            for kind, file in shard.files.items()
-        }
-        return sum(sizes.values())
-
-    @property
-    def vocab_size(self) -> int | None:
-        """The largest vocabulary of the directories, if all of them name one."""
-        sizes = [manifest.vocab_size for manifest in self.manifests]
-        return None if None in sizes else max(size for size in sizes if size is not None)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Equal for equal data in equal shards, wherever they lie; see `records_digest`."""
-        content = xxhash.xxh3_64(repr(fields_to_json(self.fields)).encode())
-        for shard in self.shards:
-            content.update(f"{shard.num_records} {records_digest(shard)};".encode())
-        return content.hexdigest()
-
-    @cached_property
-    def documents_fingerprint(self) -> str:
-        """Equal for equal documents in equal shards, whatever their tokens."""
-        content = xxhash.xxh3_64()
-        for shard in self.shards:
-            content.update(f"{shard.num_records} {documents_digest(shard)};".encode())
-        return content.hexdigest()
+class Dataset(RecordStream):
+    """Records of all shards, end to end, and the views of them; made by `penstock.open`."""
 
     @cached_property
     def tokenizer(self) -> "Tokenizer | None":
@@ -120,14 +42,6 @@ class Dataset:
         directories = dict.fromkeys(shard.directory for shard in self.shards)
         found = (load_stored(directory, fingerprint) for directory in directories)
         return next((tokenizer for tokenizer in found if tokenizer is not None), None)
-
-    @cached_property
-    def reader(self) -> LocalReader:
-        """What turns segments of this dataset into arrays."""
-        apart_bytes = self.fields[self.apart].itemsize if self.apart else 0
-        return LocalReader(
-            self.shards, self.fields.itemsize - apart_bytes, self.access, apart_bytes
-        )
 
     def windows(
         self,
@@ -253,22 +167,6 @@ class Dataset:
         run: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(stored)
         return run
 
-    def document_range(self, number: int) -> range:
-        """Which records of the stream are document `number`."""
-        first_document = first_record = 0
-        for shard in self.shards:
-            if 0 <= number - first_document < shard.num_documents:
-                start, stop = document_offsets(shard, number - first_document, 2).tolist()
-                if not 0 <= start <= stop <= shard.num_records:
-                    raise FormatError(
-                        f"{document_table(shard)[0]}: document {number:,} is records {start:,} to "
-                        f"{stop:,} of {shard.num_records:,}; run penstock verify"
-                    )
-                return range(first_record + start, first_record + stop)
-            first_document += shard.num_documents
-            first_record += shard.num_records
-        raise IndexError(f"no document {number:,}: there are {self.num_documents:,}")
-
     def document(self, number: int) -> NDArray[Any]:
         """Read one document: its token ids, or records where they have other fields.
 
@@ -301,9 +199,3 @@ class Dataset:
         return [
             (start, stop, objects[ids[start]]) for start, stop in pairwise(edges) if ids[start] >= 0
         ]
-
-    def token_dtype_out(self, wanted: DTypeLike | None) -> np.dtype[Any]:
-        """The type for tokens in batches: `wanted` if all ids fit it, None for the stored one."""
-        if TOKEN not in (self.fields.names or ()):
-            return np.dtype(np.int64)
-        return token_dtype(self.fields[TOKEN], self.vocab_size, wanted)

@@ -190,18 +190,14 @@ _KINDS = (
         _WRITE.format(with_what="array_record or grain"),
     ),
     Signature("a GGUF model", b"GGUF", _OTHER_FILE, _has(5, b"\0\0\0")),
-    Signature(
-        "an SQLite database", b"SQLite format 3\0", _WRITE.format(with_what="sqlite3")
-    ),
+    Signature("an SQLite database", b"SQLite format 3\0", _WRITE.format(with_what="sqlite3")),
     Signature(
         "an Avro file",
         b"Obj\1",
         _WRITE.format(with_what="fastavro"),
         lambda head: b"avro.schema" in head.start,
     ),
-    Signature(
-        "an ORC file", b"ORC", _WRITE.format(with_what="pyarrow.orc"), _ends_with(b"ORC", 1)
-    ),
+    Signature("an ORC file", b"ORC", _WRITE.format(with_what="pyarrow.orc"), _ends_with(b"ORC", 1)),
     Signature(
         "a Feather file of version 1",
         b"FEA1",
@@ -225,9 +221,7 @@ _BY_STRUCTURE = (
     Signature(
         "a tar archive, as of WebDataset", b"", "unpack it, and open or tokenize its files", _is_tar
     ),
-    Signature(
-        "a safetensors file", b"", _WRITE.format(with_what="safetensors"), _is_safetensors
-    ),
+    Signature("a safetensors file", b"", _WRITE.format(with_what="safetensors"), _is_safetensors),
     Signature(
         "a TFRecord file", b"", _WRITE.format(with_what="tf.data.TFRecordDataset"), _is_tfrecord
     ),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,7 @@ from penstock.pack.best_fit import BestFit, count_lengths
 from penstock.pack.bos_best_fit import BosBestFit, PackOutcome
 from penstock.pack.document_rows import DocumentRows
 from penstock.read.documents import DocumentChunk, document_chunks
-
-if TYPE_CHECKING:
-    from penstock.dataset import Dataset
+from penstock.read.record_stream import RecordStream
 
 Policy = Literal["best_fit", "bos_best_fit", "bos_best_fit_keep"]
 PACKING = get_args(Policy)
@@ -113,7 +111,7 @@ class Sink(Protocol):
 
 
 def make_rows(
-    data: "Dataset", recipe: Recipe, sink: Sink | None, progress: Progress = lambda count: None
+    data: RecordStream, recipe: Recipe, sink: Sink | None, progress: Progress = lambda count: None
 ) -> PackReport:
     """Make the rows of a recipe, into `sink` if there is one, and report on them.
 
@@ -134,14 +132,14 @@ def num_passes(recipe: Recipe, *, stores: bool) -> int:
     return 1 if recipe.policy in PACKING[1:] or not stores else 2
 
 
-def _chunks(data: "Dataset", progress: Progress) -> Iterator[DocumentChunk]:
+def _chunks(data: RecordStream, progress: Progress) -> Iterator[DocumentChunk]:
     for chunk in document_chunks(data.shards):
         yield chunk
         progress(chunk.offsets.size - 1)
 
 
 def _count(
-    data: "Dataset", recipe: Recipe, report: PackReport, progress: Progress
+    data: RecordStream, recipe: Recipe, report: PackReport, progress: Progress
 ) -> NDArray[np.int64]:
     """The number of pieces of each length."""
     histogram = np.zeros(recipe.width + 1, np.int64)
@@ -158,7 +156,7 @@ def _count(
 
 
 def _best_fit(
-    data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+    data: RecordStream, recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
 ) -> None:
     plan = BestFit(_count(data, recipe, report, progress))
     report.num_rows, report.max_pieces = plan.num_rows, plan.max_pieces
@@ -172,7 +170,7 @@ def _best_fit(
 
 
 def _one_document_a_row(
-    data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+    data: RecordStream, recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
 ) -> None:
     histogram = _count(data, recipe, report, progress)
     report.num_rows = report.num_pieces
@@ -188,7 +186,7 @@ def _one_document_a_row(
 
 
 def _bos_best_fit(
-    data: "Dataset", recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+    data: RecordStream, recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
 ) -> None:
     keeps_rest = recipe.policy == "bos_best_fit_keep"
     columns = recipe.width if keeps_rest else recipe.width + 1

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -34,6 +34,7 @@ from penstock.errors import FormatError, PenstockError, ReadError
 from penstock.formats.files import open_regular, read_part
 from penstock.formats.stream import FORMAT
 from penstock.pack.policy import PackReport, Progress, Recipe, make_rows
+from penstock.read.record_stream import RecordStream
 from penstock.system.checksums import (
     BLOCK_BYTES,
     BlockHasher,
@@ -41,9 +42,6 @@ from penstock.system.checksums import (
     block_checksums,
     num_blocks,
 )
-
-if TYPE_CHECKING:
-    from penstock.dataset import Dataset
 
 ROWS_FORMAT, VERSION = "penstock-rows", 2
 SUFFIX = ".rows"
@@ -122,7 +120,7 @@ class PlannedRows:
 
 
 def find_rows(
-    data: "Dataset", recipe: Recipe, progress: Progress = lambda count: None
+    data: RecordStream, recipe: Recipe, progress: Progress = lambda count: None
 ) -> PlannedRows:
     """Open the stored rows of a recipe, or make and store them.
 
@@ -153,7 +151,7 @@ def find_rows(
     )
 
 
-def _make(path: Path, data: "Dataset", recipe: Recipe, progress: Progress) -> PlannedRows:
+def _make(path: Path, data: RecordStream, recipe: Recipe, progress: Progress) -> PlannedRows:
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(path.parent, path.name, wait=True), contextlib.ExitStack() as undo:
         found = _read(path, data, recipe)  # by somebody who held the lock before
@@ -223,7 +221,7 @@ class _RowsFile:
         self._temporary.unlink(missing_ok=True)
 
 
-def _header(data: "Dataset", recipe: Recipe, report: PackReport) -> dict[str, Any]:
+def _header(data: RecordStream, recipe: Recipe, report: PackReport) -> dict[str, Any]:
     header = {
         "format": ROWS_FORMAT,
         "version": VERSION,
@@ -249,7 +247,7 @@ def _body_bytes(report: PackReport, recipe: Recipe) -> int:
     return _PIECE_BYTES * report.num_pieces + row_bytes
 
 
-def _read(path: Path, data: "Dataset", recipe: Recipe) -> PlannedRows | None:
+def _read(path: Path, data: RecordStream, recipe: Recipe) -> PlannedRows | None:
     """The rows in a file, or None if they are not there, or not those that are wanted."""
     try:
         if not path.is_file():
@@ -266,7 +264,7 @@ def _read(path: Path, data: "Dataset", recipe: Recipe) -> PlannedRows | None:
     return None
 
 
-def _is_possible(report: PackReport, data: "Dataset", recipe: Recipe, size_bytes: int) -> bool:
+def _is_possible(report: PackReport, data: RecordStream, recipe: Recipe, size_bytes: int) -> bool:
     """Whether counts agree with each other, the recipe, the dataset and the file's size."""
     counts = [value for name, value in report.to_json().items() if name != "policy"]
     if any(type(count) is not int or not 0 <= count < 1 << 60 for count in counts):

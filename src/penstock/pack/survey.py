@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.dataset import Dataset
+from penstock.arguments import integer
 from penstock.pack.policy import PACKING, PackReport, Progress, Recipe, make_rows
 from penstock.read.documents import document_chunks
+from penstock.read.record_stream import RecordStream
 
 CONCAT = "concat"
 _NUM_BINS = 64
@@ -37,9 +38,10 @@ class LengthHistogram:
 
 
 def survey(
-    data: Dataset, seq_len: int, buffer_size: int, progress: Progress = lambda count: None
+    data: RecordStream, seq_len: int, buffer_size: int, progress: Progress = lambda count: None
 ) -> tuple[list[PackReport], LengthHistogram]:
     """One report for concatenation (which is what windows do) and for every policy."""
+    integer("seq_len", seq_len, 1)
     concat, histogram = _concat(data, seq_len, progress)
     reports = [concat]
     for policy in PACKING:
@@ -51,8 +53,10 @@ def survey(
 NUM_PASSES = 1 + len(PACKING)
 
 
-def _concat(data: Dataset, seq_len: int, progress: Progress) -> tuple[PackReport, LengthHistogram]:
-    num_rows = len(data.windows(seq_len))
+def _concat(
+    data: RecordStream, seq_len: int, progress: Progress
+) -> tuple[PackReport, LengthHistogram]:
+    num_rows = max(0, data.num_records - 1) // seq_len  # windows that share their last label
     report = PackReport(CONCAT, seq_len, data.num_documents, 0, data.num_records, num_rows)
     report.label_only = min(1, num_rows)  # the last label of the last window
     report.lost = data.num_records - num_rows * seq_len - report.label_only

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -20,18 +20,17 @@ from penstock.batches.layout import (
     check_extras,
     derived_outputs,
     label_dtype,
+    token_dtype,
 )
 from penstock.batches.sample_reader import SampleReader
 from penstock.errors import UsageError
 from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import check_decoder
+from penstock.read.record_stream import RecordStream
 from penstock.reprs import counted, one_line
 from penstock.suggestions import did_you_mean
 from penstock.system.checksums import CheckedBlocks
-
-if TYPE_CHECKING:
-    from penstock.dataset import Dataset
 
 Batch = dict[str, Any]
 
@@ -48,7 +47,7 @@ class View(Sequence[Batch]):
     torch's cross entropy ignores, stands where there is none.
     """
 
-    dataset: "Dataset"
+    dataset: RecordStream
     seq_len: int
     """inputs in a row"""
     extras: tuple[Extra, ...] = ()
@@ -197,7 +196,7 @@ class View(Sequence[Batch]):
         fields = self.dataset.fields
         outputs: list[Output] = []
         if TOKEN in (fields.names or ()):
-            tokens = self.dataset.token_dtype_out(dtype)
+            tokens = token_dtype(fields[TOKEN], self.dataset.vocab_size, dtype)
             if self._pads:
                 integer("pad_id", self.pad_id, 0, int(np.iinfo(tokens).max))
             outputs.append(Output("input_ids", TOKEN, tokens, fill=self.pad_id))

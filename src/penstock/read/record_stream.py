@@ -1,0 +1,116 @@
+"""`RecordStream`: the records of any number of shards, end to end."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from penstock.errors import FormatError
+from penstock.formats.shard import STREAM, Manifest, Shard
+from penstock.formats.stream import fields_to_json
+from penstock.read.documents import document_offsets, document_table, documents_digest
+from penstock.read.fingerprint import records_digest
+from penstock.read.local_reader import Access, LocalReader
+from penstock.reprs import counted, one_line
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RecordStream:
+    """The records of all shards, end to end, and where their documents lie."""
+
+    manifests: tuple[Manifest, ...]
+    access: Access = "pread"
+
+    @one_line
+    def __repr__(self) -> str:
+        size = f"{counted(self.num_records, 'record')}, {counted(self.num_documents, 'document')}"
+        if not self.shards:
+            return f"without shards: {size}"
+        first = self.shards[0]
+        stored = first.files[STREAM].path if STREAM in first.files else ""
+        place = self.manifests[0].decoded_from or stored or first.directory
+        more = f" and {len(self.manifests) - 1:,} more" if len(self.manifests) > 1 else ""
+        return f"{place}{more}: {size}"
+
+    @property
+    def fields(self) -> np.dtype[Any]:
+        """The fields of a record, as a NumPy struct."""
+        return self.manifests[0].fields
+
+    @property
+    def apart(self) -> str | None:
+        """The last field, if it is stored in files of its own."""
+        return self.manifests[0].apart
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        """All shards, in stream order."""
+        return tuple(shard for manifest in self.manifests for shard in manifest.shards)
+
+    @cached_property
+    def num_records(self) -> int:
+        """Records in all shards; for token streams, tokens."""
+        return sum(shard.num_records for shard in self.shards)
+
+    @cached_property
+    def num_documents(self) -> int:
+        """Documents in all shards."""
+        return sum(shard.num_documents for shard in self.shards)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of all files except manifests; a file that several shards share counts once."""
+        sizes = {
+            file.path or (number, kind): file.size_bytes
+            for number, shard in enumerate(self.shards)
+            for kind, file in shard.files.items()
+        }
+        return sum(sizes.values())
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The largest vocabulary of the directories; None unless every directory names one."""
+        sizes = [manifest.vocab_size for manifest in self.manifests]
+        return None if None in sizes else max(size for size in sizes if size is not None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for equal data in equal shards, wherever they are stored; see `records_digest`."""
+        content = xxhash.xxh3_64(repr(fields_to_json(self.fields)).encode())
+        for shard in self.shards:
+            content.update(f"{shard.num_records} {records_digest(shard)};".encode())
+        return content.hexdigest()
+
+    @cached_property
+    def documents_fingerprint(self) -> str:
+        """Equal for documents of equal lengths in equal shards, whatever their tokens."""
+        content = xxhash.xxh3_64()
+        for shard in self.shards:
+            content.update(f"{shard.num_records} {documents_digest(shard)};".encode())
+        return content.hexdigest()
+
+    @cached_property
+    def reader(self) -> LocalReader:
+        """Reads segments of this stream into arrays."""
+        apart_bytes = self.fields[self.apart].itemsize if self.apart else 0
+        return LocalReader(
+            self.shards, self.fields.itemsize - apart_bytes, self.access, apart_bytes
+        )
+
+    def document_range(self, number: int) -> range:
+        """The records of document `number`, counted from the start of the stream."""
+        first_document = first_record = 0
+        for shard in self.shards:
+            if 0 <= number - first_document < shard.num_documents:
+                start, stop = document_offsets(shard, number - first_document, 2).tolist()
+                if not 0 <= start <= stop <= shard.num_records:
+                    raise FormatError(
+                        f"{document_table(shard)[0]}: document {number:,} is records {start:,} to "
+                        f"{stop:,} of {shard.num_records:,}; run penstock verify"
+                    )
+                return range(first_record + start, first_record + stop)
+            first_document += shard.num_documents
+            first_record += shard.num_records
+        raise IndexError(f"no document {number:,}: there are {self.num_documents:,}")
