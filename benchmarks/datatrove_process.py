@@ -29,20 +29,20 @@ class DatatroveProcess:
                 stderr=log,
                 text=True,
             )
-        self.version = self._answer()
+        self.version = self._read_reply()
 
     def ask(self, *words: object) -> str:
-        """Send a request; answers when it is done."""
+        """Send a request and return the reply."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
-        return self._answer()
+        return self._read_reply()
 
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
 
-    def _answer(self) -> str:
+    def _read_reply(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -52,16 +52,16 @@ class DatatroveProcess:
 
 
 def start(script: str, *args: str) -> tuple[DatatroveProcess | None, str]:
-    """The process, and what there is to say about it."""
+    """Return the process or None, and a note for the report."""
     try:
         process = DatatroveProcess(script, *args)
     except (OSError, subprocess.CalledProcessError) as error:
-        return None, f"datatrove itself could not be had, so it was left out: {error}"
+        return None, f"datatrove is not available and was left out: {error}"
     return process, f"Theirs is datatrove {process.version}."
 
 
 def _environment() -> Path:
-    """The interpreter that has datatrove."""
+    """Return the interpreter that has datatrove."""
     root = (corpora.DATA / "datatrove-venv").absolute()
     python, mark = root / "bin" / "python", root / "ready"
     constraints = _PROJECT / "constraints.txt"

@@ -37,7 +37,7 @@ class Turn:
 
     percent_in_loader: float
     percent_of_core: float
-    """how much of it the consumer's thread was at work, and not only waiting for a core"""
+    """the part of it in which the consumer's thread worked, and did not just wait for a core"""
     percent_slower: float
     """how much longer the steps take, without the time in the loader"""
 

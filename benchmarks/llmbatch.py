@@ -154,7 +154,7 @@ def _c_loops(
 
 def _limit(measured: Measured) -> str:
     if _C_READ not in measured:
-        return "There is no gcc here, so the C loops were left out."
+        return "gcc is not installed, so the C loops were left out."
     read, one, ring, seed = (
         1e6 / Spread.of(measured[name]).median for name in (_C_READ, _C_ONE, _C_RING, _SEED)
     )

@@ -34,7 +34,7 @@ class PlainReader:
         )
 
     def read(self, samples: NDArray[np.int64]) -> Batch:
-        """Windows by their numbers, as one batch of torch tensors and a list of bytes a row."""
+        """Read windows as one batch of torch tensors, and a list of bytes per row."""
         tokens = np.empty((samples.size, self._seq_len + 1), np.int64)
         local_ids = np.zeros((samples.size, self._seq_len), np.int32)
         metadata = []

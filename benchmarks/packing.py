@@ -171,7 +171,7 @@ class _PeakMemory:
 
     @property
     def peak_bytes(self) -> int:
-        """The most there was, above the start."""
+        """The peak above the start."""
         return self._peak - self._start
 
     def _watch(self) -> None:

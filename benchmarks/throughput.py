@@ -138,7 +138,7 @@ def _rate_table(measured: dict[str, list[float]]) -> Table:
         for name, rounds in measured.items()
     ]
     columns = ["", "G tokens/s", "Loader is (pread)", "Loader is (mmap)"]
-    note = "" if _C_PREAD in measured else "There is no gcc here, so the C loops were left out."
+    note = "" if _C_PREAD in measured else "gcc is not installed, so the C loops were left out."
     return Table("Rates", columns, rows, note)
 
 
