@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from penstock.converting import ConvertReport, convert
     from penstock.dataset import Dataset
     from penstock.errors import PenstockError
-    from penstock.fetching import FetchProgress, fetch
+    from penstock.fetching import fetch
     from penstock.fetching.report import FetchReport
     from penstock.finishing import finish
     from penstock.load.loader import Loader, LoaderStats
     from penstock.opening import open
     from penstock.order import BlockShuffle, LengthBuckets, Order, make_order, sum_digests
     from penstock.pack.policy import PackReport
+    from penstock.progress import Progress
     from penstock.text.live.loader import TextLoader
     from penstock.text.live.packing import Packing
     from penstock.text.live.stats import TextLoaderStats
@@ -47,7 +48,6 @@ __all__ = [
     "ConvertReport",
     "Dataset",
     "Documents",
-    "FetchProgress",
     "FetchReport",
     "LengthBuckets",
     "Loader",
@@ -57,6 +57,7 @@ __all__ = [
     "Packed",
     "Packing",
     "PenstockError",
+    "Progress",
     "RepackReport",
     "Source",
     "TextLoader",
@@ -86,7 +87,6 @@ _HOMES = {
     "ConvertReport": "converting",
     "Dataset": "dataset",
     "Documents": "views.packed",
-    "FetchProgress": "fetching",
     "FetchReport": "fetching.report",
     "LengthBuckets": "order",
     "Loader": "load.loader",
@@ -96,6 +96,7 @@ _HOMES = {
     "Packed": "views.packed",
     "Packing": "text.live.packing",
     "PenstockError": "errors",
+    "Progress": "progress",
     "RepackReport": "text.repacking",
     "Source": "text.sources",
     "TextLoader": "text.live.loader",

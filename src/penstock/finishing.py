@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
 from penstock.formats.job_marks import PLAN
+from penstock.progress import OnProgress
 from penstock.write import joining
 
 if TYPE_CHECKING:
-    from penstock.text.tokenize.progress import Tell
     from penstock.text.tokenize.report import TokenizeReport
 
 
@@ -19,7 +19,7 @@ def finish(
     parts: int | None = None,
     workers: int | None = None,
     allow_empty: bool = False,
-    progress: "Tell | None" = None,
+    progress: OnProgress | None = None,
 ) -> "TokenizeReport | None":
     """Join the finished parts of a dataset, in the order of their numbers.
 
@@ -30,7 +30,7 @@ def finish(
             be numbered without a gap. A tokenize job knows its number.
         workers: processes that shuffle documents, if that was asked for.
         allow_empty: of a tokenize job, also make a dataset without tokens.
-        progress: is told how far that is.
+        progress: is called with a `Progress` while documents are shuffled.
     """
     from penstock.text.tokenize.job_directory import JobDirectory
     from penstock.text.tokenize.report import TokenizeReport
@@ -44,9 +44,4 @@ def finish(
         raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")
     from penstock.text.tokenize import job
 
-    return job.finish(
-        Path(path),
-        workers=workers,
-        allow_empty=allow_empty,
-        progress=progress or (lambda progress: None),
-    )
+    return job.finish(Path(path), workers=workers, allow_empty=allow_empty, progress=progress)

@@ -8,8 +8,8 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.cli.tokenize_progress import ProgressLine, print_report
-from penstock.text.tokenize.progress import Progress
+from penstock.cli.progress_line import ProgressLine
+from penstock.cli.tokenize_report import print_report
 from penstock.text.tokenize.report import TokenizeReport
 
 
@@ -40,13 +40,14 @@ def test_the_rate_on_the_way_counts_from_the_first_report_on(capsys, monkeypatch
     line = ProgressLine()
     for now, done in ((107.0, 50), (118.0, 270)):  # noqa: B007 (seen by the clock)
         line(
-            Progress(
-                stage="tokenize",
-                share=done / 1000,
-                num_bytes=done * 1_000_000,
-                tokens=0,
-                tasks_done=1,
-                tasks=9,
+            penstock.Progress(
+                stage="tokenizing",
+                done=done * 1_000_000,
+                total=1000 * 1_000_000,
+                unit="bytes",
+                processed=done * 1_000_000,
+                num_tasks=9,
+                num_tasks_done=1,
             )
         )
     shown = capsys.readouterr().err

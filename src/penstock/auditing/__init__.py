@@ -6,7 +6,7 @@ resumed on other machines. `audit_tokens` goes on from there: which tokens the s
 are made of.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ from penstock.auditing.proofs import mark_once, tiling
 from penstock.errors import UsageError, VerificationError
 from penstock.load.plan import StepPlan, Tail
 from penstock.order import Indices, Order
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.documents import document_chunks
 from penstock.views.packed import Documents, Packed
 from penstock.views.view import View
@@ -60,7 +61,7 @@ def audit(
     *,
     epochs: int = 1,
     tail: Tail = "drop",
-    progress: Callable[[int], None] = lambda position: None,
+    progress: OnProgress | None = None,
 ) -> AuditReport:
     """Walk `epochs` epochs of `order`, and raise if a sample is repeated or missing.
 
@@ -82,7 +83,9 @@ def audit(
     runs = {change.step: _plans(size, change, tail) for change in changes}
     plans = runs[0]
     position = 0
+    meter = ProgressMeter(progress, "auditing", total=epochs * size, unit="samples")
     while position < epochs * size:
+        before = position
         plans = runs.get(report.num_steps, plans)
         position = plans[0].settle(position)
         if position >= epochs * size:
@@ -97,7 +100,7 @@ def audit(
             raise VerificationError(f"step {report.num_steps}: ranks end at {sorted(ends)}")
         position = ends.pop()
         report.num_steps += 1
-        progress(min(position, epochs * size))
+        meter.advance(min(position, epochs * size) - before)
     marks.evaluate()
     for epoch in range(epochs):
         served = marks.count(epoch)

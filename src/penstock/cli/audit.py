@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine
 from penstock.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -47,11 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     view = options.view(options.open_data(arguments), arguments)
     order = order_of(view, options.shuffle(arguments), arguments.seed)
     changes = _changes(arguments)
-    total = arguments.epochs * len(view)
-    with options.progress_bar("auditing", total, unit_bytes=False) as bar:
+    with ProgressLine() as line:
         try:
             report = audit(
-                order, changes, epochs=arguments.epochs, tail=arguments.tail, progress=bar.move_to
+                order, changes, epochs=arguments.epochs, tail=arguments.tail, progress=line
             )
             tokens = audit_tokens(view)
         except VerificationError as error:

@@ -14,6 +14,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine
+from penstock.progress import ProgressMeter
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
@@ -77,13 +79,14 @@ def run(arguments: argparse.Namespace) -> int:
     next(iter(loader))  # starts the threads
     first_s = time.perf_counter() - started
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    with options.progress_bar("measuring", arguments.rounds, unit_bytes=False) as bar:
+    with ProgressLine() as line:
+        meter = ProgressMeter(line, "measuring", total=arguments.rounds, unit="rounds")
         for _ in range(arguments.rounds):
             for name, measure in contenders.items():
                 if arguments.cold:
                     _drop_from_cache(data)
                 seconds[name].append(measure())
-            bar.advance(1)
+            meter.advance(1)
     loader.close()
     handed_out = loader.stats
     tokens = arguments.batches * handed_out.tokens / handed_out.batches

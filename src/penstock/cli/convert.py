@@ -11,6 +11,7 @@ Whole documents go into every file. A run that was killed goes on where it was: 
 import argparse
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from penstock.opening import open
 
     data = open(arguments.source, **options.format_of(arguments))
-    total = data.num_records * data.fields.itemsize
-    with options.progress_bar("converting", total, unit_bytes=True) as bar:
+    with ProgressLine() as line:
         report = convert(
             data,
             arguments.destination,
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             batch_size=arguments.batch_size,
             seed=arguments.seed,
             allow_empty=arguments.allow_empty,
-            progress=bar.advance,
+            progress=line,
         )
     resumed = (
         f", {report.num_resumed:,} shards of an earlier run kept" if report.num_resumed else ""

@@ -11,19 +11,15 @@ Call it again after a failure: what has arrived is not fetched twice.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine, size
 from penstock.errors import FetchError, UsageError
 
 if TYPE_CHECKING:
-    from penstock.fetching import FetchProgress
     from penstock.fetching.report import FetchReport
-
-_LINE_S = 5.0  # between two lines where there is no terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     started = time.monotonic()
     try:
-        with _shown() as progress:
+        with ProgressLine() as line:
             report = fetch(
                 [*arguments.urls, *(read_list(arguments.list) if arguments.list else ())],
                 arguments.out,
@@ -75,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
                 workers=arguments.workers,
                 attempts=arguments.attempts,
                 timeout_s=arguments.timeout,
-                progress=progress,
+                progress=line,
             )
     except FetchError as error:
         if error.report is None:
@@ -95,81 +91,8 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _summary(report: "FetchReport", seconds: float) -> str:
-    rate = _size(report.received_bytes / max(seconds, 1e-3))
+    rate = size(report.received_bytes / max(seconds, 1e-3))
     return (
-        f"{report.num_fetched:,} fetched ({_size(report.received_bytes)} in {seconds:.1f} s, "
+        f"{report.num_fetched:,} fetched ({size(report.received_bytes)} in {seconds:.1f} s, "
         f"{rate}/s), {report.num_skipped:,} already there, {len(report.failed):,} failed"
     )
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[["FetchProgress"], None]]:
-    """A bar on a terminal, a line every few seconds elsewhere."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines()
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("fetching", total=None)
-
-        def show(progress: "FetchProgress") -> None:
-            for note in progress.notes:
-                bar.console.print(note, markup=False, highlight=False)
-            bar.update(
-                task,
-                description=f"{progress.num_done:,} of {progress.num_files:,} files",
-                completed=progress.size_bytes,
-                total=progress.total_bytes,
-            )
-
-        yield show
-
-
-class _Lines:
-    """Notes as they come, and now and then how far it is."""
-
-    def __init__(self) -> None:
-        self._started = self._last = time.monotonic()
-
-    def __call__(self, progress: "FetchProgress") -> None:
-        for note in progress.notes:
-            print(note, file=sys.stderr, flush=True)
-        now = time.monotonic()
-        if now - self._last < _LINE_S:
-            return
-        self._last = now
-        rate = progress.received_bytes / (now - self._started)
-        line = (
-            f"{progress.num_done:,} of {progress.num_files:,} files, {_size(progress.size_bytes)}"
-        )
-        if progress.total_bytes is not None and rate:
-            left_s = (progress.total_bytes - progress.size_bytes) / rate
-            line += (
-                f" of about {_size(progress.total_bytes)}, {_size(rate)}/s, {left_s:,.0f} s left"
-            )
-        print(line, file=sys.stderr, flush=True)
-
-
-def _size(num_bytes: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.{0 if unit == 'bytes' else 1}f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:,.1f} TB"

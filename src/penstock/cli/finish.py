@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Finish, and report."""
-    from penstock.cli.tokenize_progress import ProgressLine, print_report
+    from penstock.cli.tokenize_report import print_report
     from penstock.finishing import finish
     from penstock.write.joining import is_joined
 

@@ -2,15 +2,12 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, SplitsError, UsageError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from penstock.dataset import Dataset
     from penstock.order import Shuffle
     from penstock.views.packed import Packed
@@ -219,38 +216,3 @@ def shuffle(options: argparse.Namespace) -> "Shuffle":
         f"--shuffle {options.shuffle}: use global, none, blocks:256, inside-blocks:256 or "
         "lengths:256"
     )
-
-
-@contextmanager
-def progress_bar(description: str, total: int, *, unit_bytes: bool) -> Iterator["Bar"]:
-    """Draw a bar on the terminal; where there is none, draw nothing."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    count = DownloadColumn() if unit_bytes else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        yield Bar(progress, progress.add_task(description, total=total))
-
-
-class Bar:
-    """A bar on the terminal."""
-
-    def __init__(self, progress: "Progress", task: "TaskID") -> None:
-        self._progress, self._task = progress, task
-
-    def advance(self, amount: int) -> None:
-        """Move on by `amount`."""
-        self._progress.update(self._task, advance=amount)
-
-    def move_to(self, amount: int) -> None:
-        """Move to `amount`."""
-        self._progress.update(self._task, completed=amount)

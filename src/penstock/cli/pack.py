@@ -12,6 +12,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
@@ -45,29 +46,26 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(data: "Dataset", arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from penstock.pack.survey import NUM_PASSES, survey
+    from penstock.pack.survey import survey
 
-    total = NUM_PASSES * data.num_documents
-    with options.progress_bar("packing", total, unit_bytes=False) as bar:
-        reports, histogram = survey(data, arguments.seq_len, arguments.buffer_size, bar.advance)
+    with ProgressLine() as line:
+        reports, histogram = survey(data, arguments.seq_len, arguments.buffer_size, line)
     console = Console(highlight=False)
     console.print(_lengths(data, histogram))
     console.print(_table(reports, f"rows of {arguments.seq_len:,} tokens"))
-    for line in _EXPLAINED:
-        console.print(line, style="dim")
+    for explained in _EXPLAINED:
+        console.print(explained, style="dim")
     return 0
 
 
 def _store(data: "Dataset", arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from penstock.pack.policy import num_passes
     from penstock.pack.rows_file import find_rows
 
     view = options.packed(data, arguments)
-    total = num_passes(view.recipe, stores=True) * data.num_documents
-    with options.progress_bar("packing", total, unit_bytes=False) as bar:
-        rows = find_rows(data, view.recipe, bar.advance)
+    with ProgressLine() as line:
+        rows = find_rows(data, view.recipe, line)
     console = Console(highlight=False)
     # Not as the table's title, which is cut into lines: this is to be copied.
     console.print(str(rows.path or "nothing to store"), markup=False, soft_wrap=True)

@@ -12,6 +12,7 @@ all is done, it says so.
 import argparse
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine
 from penstock.cli.source_options import add_source, source_of
 
 
@@ -41,18 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Repack, and say what was written."""
     from penstock.text.repacking import repack
 
-    source = source_of(arguments)
-    total = sum(piece.size_bytes for piece in source.slices(1 << 40))
-    with options.progress_bar("repacking", total, unit_bytes=True) as bar:
+    with ProgressLine() as line:
         report = repack(
-            source,
+            source_of(arguments),
             arguments.out,
             to=arguments.to,
             shard_chars=arguments.shard_chars,
             shuffle=arguments.shuffle,
             workers=arguments.workers,
             allow_empty=arguments.allow_empty,
-            progress=bar.advance,
+            progress=line,
         )
     num_files = len(report.files)
     if report.was_finished:

@@ -16,6 +16,7 @@ directory, each runs a share of the tasks, and one of them finishes:
 import argparse
 
 from penstock.cli import options, source_options
+from penstock.cli.progress_line import ProgressLine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +112,7 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tokenize, and report."""
-    from penstock.cli.tokenize_progress import ProgressLine, print_report
+    from penstock.cli.tokenize_report import print_report
     from penstock.text.tokenize.job import tokenize, with_held_out
 
     with ProgressLine() as line:

@@ -9,14 +9,13 @@ token_bytes.npy (the bytes of every token, for bits per byte). One that exists i
 """
 
 import argparse
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine
 from penstock.cli.source_options import add_source, source_of
 
 if TYPE_CHECKING:
-    from penstock.cli.options import Bar
     from penstock.text.training import TrainingReport
 
 _NUM_LONGEST, _SHOWN_CHARACTERS = 10, 40
@@ -55,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and print what came of it."""
     from penstock.text.training import SPECIALS, train_tokenizer
 
-    with ExitStack() as stack:
+    with ProgressLine() as line:
         training = train_tokenizer(
             source_of(arguments),
             arguments.vocab_size,
@@ -64,27 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
             out=arguments.out,
             max_bytes=arguments.max_bytes,
             allow_smaller=arguments.allow_smaller,
-            progress=_Bars(stack),
+            progress=line,
         )
     _print(training, arguments.out)
     return 0
-
-
-class _Bars:
-    """A bar for each stage, one after the other."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._stage = ""
-        self._bar: Bar
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if stage != self._stage:
-            self._stack.close()
-            self._stage = stage
-            bar = options.progress_bar(stage, total, unit_bytes=stage == "reading")
-            self._bar = self._stack.enter_context(bar)
-        self._bar.move_to(done)
 
 
 def _print(training: "TrainingReport", out: str) -> None:

@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from penstock.cli import options
+from penstock.cli.progress_line import ProgressLine
 
 _MOST_NAMED = 10
 
@@ -39,8 +40,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         if text_shards is not None:
             return _verify_text(path, text_shards, add_checksums=arguments.add_checksums)
     data = open(arguments.data, check_sizes=False, **options.format_of(arguments))
-    with options.progress_bar("verifying", data.size_bytes, unit_bytes=True) as bar:
-        problems = verify(data, bar.advance, add_checksums=arguments.add_checksums)
+    with ProgressLine() as line:
+        problems = verify(data, add_checksums=arguments.add_checksums, progress=line)
     if _report(problems):
         return 1
     with_checksum = [

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer, one_of
 from penstock.converting.losses import common_facts, fields_for, losses
-from penstock.converting.shards import CHUNK_BYTES, BatchShape, Progress, cut
+from penstock.converting.shards import CHUNK_BYTES, BatchShape, cut
 from penstock.dataset import Dataset
 from penstock.errors import UsageError
 from penstock.formats.checksums import publish_checked
@@ -37,6 +37,7 @@ from penstock.formats.shard import (
     StoredFile,
 )
 from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.system.processors import num_processors
 from penstock.text.tokenizers.stored import files_of
 from penstock.write.shard_job import ShardJob, StoredFiles
@@ -69,7 +70,7 @@ def convert(
     batch_size: int | None = None,
     seed: int | None = None,
     allow_empty: bool = False,
-    progress: Progress = lambda num_bytes: None,
+    progress: OnProgress | None = None,
 ) -> ConvertReport:
     """Write a dataset in another format, into the directory `path`; call it again after a crash.
 
@@ -83,7 +84,7 @@ def convert(
         seq_len, batch_size, seed: of LLMBATCH. Rows are cut from the stream one after the other,
             and shuffled with `seed`; without one they keep their order.
         allow_empty: write a dataset without tokens, if the source has none; else it is an error.
-        progress: is told how many bytes of the source have been read, as they are.
+        progress: is called with a `Progress` in bytes of the source.
 
     >>> report = convert(data, tmp / "ds", "datatrove")
     >>> penstock.open(tmp / "ds").document(4).tolist()
@@ -126,13 +127,14 @@ def convert(
         new_shards = cut(data, fields, target, shard_bytes, rows)
         done = {shard.name: job.find_done(shard.name) for shard in new_shards}
         todo = [shard for shard in new_shards if done[shard.name] is None]
-        progress(
-            sum(shard.size_bytes for shard in new_shards) - sum(each.size_bytes for each in todo)
-        )
+        total = sum(shard.size_bytes for shard in new_shards)
+        before = total - sum(shard.size_bytes for shard in todo)
+        meter = ProgressMeter(progress, "converting", total=total, unit="bytes", done_before=before)
+        meter.advance(0)
 
         def advance(num_bytes: int) -> None:
             job.check()
-            progress(num_bytes)
+            meter.advance(num_bytes)
 
         written = job.run({p.name: p.writer(target, advance) for p in todo}, workers)
         shards = {shard.name: done[shard.name] or written[shard.name] for shard in new_shards}
@@ -256,7 +258,7 @@ def _shuffle_rows(
     shard_bytes: int,
     job: ShardJob,
     lost: tuple[str, ...],
-    progress: Progress,
+    progress: OnProgress | None,
 ) -> ConvertReport:
     from penstock.write.llmbatch import write_batch_dataset
 
@@ -264,6 +266,8 @@ def _shuffle_rows(
     if done is not None:
         return _report(directory, done, lost, was_finished=True)
     num_rows = data.num_records // rows.seq_len
+    total = num_rows * rows.seq_len * data.fields.itemsize
+    meter = ProgressMeter(progress, "converting", total=total, unit="bytes")
     per_read = max(1, CHUNK_BYTES // (rows.seq_len * data.fields.itemsize))
 
     def records() -> Iterator[NDArray[Any]]:
@@ -272,7 +276,7 @@ def _shuffle_rows(
             block = data.records(first * rows.seq_len, last * rows.seq_len)
             tokens = block[TOKEN] if block.dtype.names else block
             yield from tokens.reshape(-1, rows.seq_len)
-            progress(block.nbytes)
+            meter.advance(block.nbytes)
 
     per_file = max(1, shard_bytes // (4 * rows.seq_len * rows.batch_size))
     num_batches = write_batch_dataset(

@@ -17,8 +17,6 @@ from penstock.read.sequential import lies_end_to_end, stored_chunks
 from penstock.write.shard_job import OpenNew
 from penstock.write.targets import Target
 
-Progress = Callable[[int], None]
-
 CHUNK_BYTES = 1 << 23
 _MOST_FILES = 100_000
 
@@ -42,16 +40,17 @@ class OutputShard:
     num_records: int
     first_document: int
     num_documents: int
-    progress: Progress = lambda num_bytes: None
+    advance: Callable[[int], None] = lambda num_bytes: None
+    """called with the bytes that were read, as they are"""
 
     @property
     def size_bytes(self) -> int:
         """What is read of the source."""
         return self.num_records * self.data.fields.itemsize
 
-    def writer(self, target: Target, progress: Progress) -> Callable[[OpenNew], None]:
+    def writer(self, target: Target, advance: Callable[[int], None]) -> Callable[[OpenNew], None]:
         """What writes it."""
-        return partial(target.write, replace(self, progress=progress))
+        return partial(target.write, replace(self, advance=advance))
 
     @property
     def tokenizer(self) -> str:
@@ -68,7 +67,7 @@ class OutputShard:
         """All records as they are written, some at a time; the memory is used again."""
         for records in self._stored():
             yield self._convert(records)
-            self.progress(records.nbytes)
+            self.advance(records.nbytes)
 
     def _stored(self) -> Iterator[NDArray[Any]]:
         first, end = self.first_record, self.first_record + self.num_records

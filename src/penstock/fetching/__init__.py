@@ -29,26 +29,12 @@ from penstock.fetching.records import DownloadRecords
 from penstock.fetching.report import FetchReport
 from penstock.fetching.request import Client
 from penstock.new_directory import new_directory
+from penstock.progress import OnProgress, Progress
 from penstock.system.background_thread import StopSignal, call_in_background
 
 _WORKPLACE = ".fetch"
 _LOOK_S = 0.2  # between two looks at the threads
 _LEAVE_S = 1.0  # for threads to notice an end; one that waits for a server is left alone
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetchProgress:
-    """How far a call of `fetch` is."""
-
-    num_files: int
-    num_done: int
-    received_bytes: int
-    size_bytes: int
-    """what is here of the files that were not there before"""
-    total_bytes: int | None
-    """what they have when all are here; estimated from those that the server was asked for"""
-    notes: tuple[str, ...]
-    """what happened since the last time, in sentences"""
 
 
 def fetch(
@@ -64,7 +50,7 @@ def fetch(
     attempts: int = 6,
     timeout_s: float = 30.0,
     backoff_s: float = 1.0,
-    progress: Callable[[FetchProgress], None] = lambda progress: None,
+    progress: OnProgress | None = None,
 ) -> FetchReport:
     """Download files into the directory `out`; what is there and right is not asked for again.
 
@@ -79,7 +65,7 @@ def fetch(
         attempts: a file is given up after so many in a row that brought less than 1 MiB.
         timeout_s: an attempt has failed when no byte came for so long.
         backoff_s: the wait after a first failure; it doubles, to a minute, and is jittered.
-        progress: is told how far it is, a few times a second, in the thread of the caller.
+        progress: is called with a `Progress` a few times a second, in the thread of the caller.
 
     A file that fails does not hinder the others; when they are done, `FetchError` has the reasons,
     and the report as `report`. What arrived of it is gone on with by the next call.
@@ -107,7 +93,8 @@ def fetch(
     downloads = [Download(target, job) for target in targets]
 
     def look() -> None:
-        progress(_progress(downloads, notes))
+        if progress is not None:
+            progress(_progress(downloads, notes))
 
     with new_directory(workplace):
         _run(downloads, job.stop, workers, look)
@@ -182,17 +169,20 @@ def _of_disk(error: OSError, download: Download) -> FetchError:
     return FetchError(f"{download.path}: {what}; what was fetched is kept, call it again to go on")
 
 
-def _progress(downloads: Sequence[Download], notes: deque[str]) -> FetchProgress:
+def _progress(downloads: Sequence[Download], notes: deque[str]) -> Progress:
     new = [download for download in downloads if not download.was_there]
     totals = [each.total_bytes for each in new if each.total_bytes is not None]
     size_bytes = sum(each.size_bytes for each in new)
     expected = [each for each in new if not (each.is_done and each.total_bytes is None)]
-    return FetchProgress(
-        num_files=len(downloads),
-        num_done=sum(each.is_done for each in downloads),
-        received_bytes=sum(each.received_bytes for each in new),
-        size_bytes=size_bytes,
-        total_bytes=max(size_bytes, sum(totals) * len(expected) // len(totals)) if totals else None,
+    return Progress(
+        stage="fetching",
+        done=size_bytes,
+        # Estimated from the files that the server was asked for.
+        total=max(size_bytes, sum(totals) * len(expected) // len(totals)) if totals else None,
+        unit="bytes",
+        processed=sum(each.received_bytes for each in new),
+        num_tasks=len(downloads),
+        num_tasks_done=sum(each.is_done for each in downloads),
         notes=tuple(notes.popleft() for _ in range(len(notes))),
     )
 

@@ -1,6 +1,6 @@
 """Policies: how documents become rows, and what that costs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, get_args
 
@@ -12,12 +12,12 @@ from penstock.errors import FormatError
 from penstock.pack.best_fit import BestFit, count_lengths
 from penstock.pack.bos_best_fit import BosBestFit, PackOutcome
 from penstock.pack.document_rows import DocumentRows
+from penstock.progress import ProgressMeter
 from penstock.read.documents import DocumentChunk, document_chunks
 from penstock.read.record_stream import RecordStream
 
 Policy = Literal["best_fit", "bos_best_fit", "bos_best_fit_keep"]
 PACKING = get_args(Policy)
-Progress = Callable[[int], None]
 
 _REFILL = 128  # documents that enter the buffer at a time, as in nanochat
 _MADE_AT_ONCE = 1 << 16
@@ -111,19 +111,19 @@ class Sink(Protocol):
 
 
 def make_rows(
-    data: RecordStream, recipe: Recipe, sink: Sink | None, progress: Progress = lambda count: None
+    data: RecordStream, recipe: Recipe, sink: Sink | None, meter: ProgressMeter | None = None
 ) -> PackReport:
     """Make the rows of a recipe, into `sink` if there is one, and report on them.
 
-    `progress` is told how many documents are done, out of `num_passes` times all of them.
+    `meter` counts the documents, all of them `num_passes` times.
     """
     report = PackReport(recipe.policy, recipe.width, data.num_documents, 0, data.num_records)
     if recipe.policy == "best_fit":
-        _best_fit(data, recipe, sink, report, progress)
+        _best_fit(data, recipe, sink, report, meter)
     elif recipe.policy in PACKING:
-        _bos_best_fit(data, recipe, sink, report, progress)
+        _bos_best_fit(data, recipe, sink, report, meter)
     else:
-        _one_document_a_row(data, recipe, sink, report, progress)
+        _one_document_a_row(data, recipe, sink, report, meter)
     return report
 
 
@@ -132,18 +132,19 @@ def num_passes(recipe: Recipe, *, stores: bool) -> int:
     return 1 if recipe.policy in PACKING[1:] or not stores else 2
 
 
-def _chunks(data: RecordStream, progress: Progress) -> Iterator[DocumentChunk]:
+def _chunks(data: RecordStream, meter: ProgressMeter | None) -> Iterator[DocumentChunk]:
     for chunk in document_chunks(data.shards):
         yield chunk
-        progress(chunk.offsets.size - 1)
+        if meter is not None:
+            meter.advance(chunk.offsets.size - 1)
 
 
 def _count(
-    data: RecordStream, recipe: Recipe, report: PackReport, progress: Progress
+    data: RecordStream, recipe: Recipe, report: PackReport, meter: ProgressMeter | None
 ) -> NDArray[np.int64]:
     """The number of pieces of each length."""
     histogram = np.zeros(recipe.width + 1, np.int64)
-    for chunk in _chunks(data, progress):
+    for chunk in _chunks(data, meter):
         num_empty, num_longer = count_lengths(chunk.offsets, recipe.policy != "truncate", histogram)
         report.num_empty += num_empty
         report.num_split += num_longer
@@ -156,23 +157,31 @@ def _count(
 
 
 def _best_fit(
-    data: RecordStream, recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+    data: RecordStream,
+    recipe: Recipe,
+    sink: Sink | None,
+    report: PackReport,
+    meter: ProgressMeter | None,
 ) -> None:
-    plan = BestFit(_count(data, recipe, report, progress))
+    plan = BestFit(_count(data, recipe, report, meter))
     report.num_rows, report.max_pieces = plan.num_rows, plan.max_pieces
     if sink is None:
         return
     pieces, row_first = sink.allocate(report.num_pieces, report.num_rows)
     plan.number_rows(row_first)
-    for offsets, first_record, first_document in _chunks(data, progress):
+    for offsets, first_record, first_document in _chunks(data, meter):
         if not plan.deal(offsets, first_record, first_document, row_first, pieces):
             raise _changed()
 
 
 def _one_document_a_row(
-    data: RecordStream, recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+    data: RecordStream,
+    recipe: Recipe,
+    sink: Sink | None,
+    report: PackReport,
+    meter: ProgressMeter | None,
 ) -> None:
-    histogram = _count(data, recipe, report, progress)
+    histogram = _count(data, recipe, report, meter)
     report.num_rows = report.num_pieces
     report.max_pieces = min(1, report.num_pieces)
     if sink is None:
@@ -180,13 +189,17 @@ def _one_document_a_row(
     pieces, _ = sink.allocate(report.num_pieces, None)
     splits = recipe.policy == "split"
     rows = DocumentRows(histogram, splits=splits, by_length=recipe.by_length)
-    for offsets, first_record, first_document in _chunks(data, progress):
+    for offsets, first_record, first_document in _chunks(data, meter):
         if not rows.list(offsets, first_record, first_document, pieces):
             raise _changed()
 
 
 def _bos_best_fit(
-    data: RecordStream, recipe: Recipe, sink: Sink | None, report: PackReport, progress: Progress
+    data: RecordStream,
+    recipe: Recipe,
+    sink: Sink | None,
+    report: PackReport,
+    meter: ProgressMeter | None,
 ) -> None:
     keeps_rest = recipe.policy == "bos_best_fit_keep"
     columns = recipe.width if keeps_rest else recipe.width + 1
@@ -212,7 +225,7 @@ def _bos_best_fit(
             hand_over()
 
     starts, lengths, first_document = np.empty(0, np.int64), np.empty(0, np.int64), 0
-    for chunk in _chunks(data, progress):
+    for chunk in _chunks(data, meter):
         used = packer.num_documents - first_document
         first_document += used
         starts = np.concatenate([starts[used:], chunk.first_record + chunk.offsets[:-1]])

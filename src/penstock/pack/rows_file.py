@@ -33,7 +33,8 @@ from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
 from penstock.formats.files import open_regular, read_part
 from penstock.formats.stream import FORMAT
-from penstock.pack.policy import PackReport, Progress, Recipe, make_rows
+from penstock.pack.policy import PackReport, Recipe, make_rows, num_passes
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.record_stream import RecordStream
 from penstock.system.checksums import (
     BLOCK_BYTES,
@@ -120,7 +121,7 @@ class PlannedRows:
 
 
 def find_rows(
-    data: RecordStream, recipe: Recipe, progress: Progress = lambda count: None
+    data: RecordStream, recipe: Recipe, progress: OnProgress | None = None
 ) -> PlannedRows:
     """Open the stored rows of a recipe, or make and store them.
 
@@ -151,7 +152,9 @@ def find_rows(
     )
 
 
-def _make(path: Path, data: RecordStream, recipe: Recipe, progress: Progress) -> PlannedRows:
+def _make(
+    path: Path, data: RecordStream, recipe: Recipe, progress: OnProgress | None
+) -> PlannedRows:
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(path.parent, path.name, wait=True), contextlib.ExitStack() as undo:
         found = _read(path, data, recipe)  # by somebody who held the lock before
@@ -161,7 +164,9 @@ def _make(path: Path, data: RecordStream, recipe: Recipe, progress: Progress) ->
             leftover.unlink(missing_ok=True)  # of a process that died: we have its lock
         file = _RowsFile(path)
         undo.callback(file.discard)
-        report = make_rows(data, recipe, file, progress)
+        total = num_passes(recipe, stores=True) * data.num_documents
+        meter = ProgressMeter(progress, "packing", total=total, unit="documents")
+        report = make_rows(data, recipe, file, meter)
         file.finish(_header(data, recipe, report))
         return PlannedRows(path, recipe, report)
 

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
-from penstock.pack.policy import PACKING, PackReport, Progress, Recipe, make_rows
+from penstock.pack.policy import PACKING, PackReport, Recipe, make_rows
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.documents import document_chunks
 from penstock.read.record_stream import RecordStream
 
@@ -38,23 +39,25 @@ class LengthHistogram:
 
 
 def survey(
-    data: RecordStream, seq_len: int, buffer_size: int, progress: Progress = lambda count: None
+    data: RecordStream, seq_len: int, buffer_size: int, progress: OnProgress | None = None
 ) -> tuple[list[PackReport], LengthHistogram]:
     """One report for concatenation (which is what windows do) and for every policy."""
     integer("seq_len", seq_len, 1)
-    concat, histogram = _concat(data, seq_len, progress)
+    total = _NUM_PASSES * data.num_documents
+    meter = ProgressMeter(progress, "packing", total=total, unit="documents")
+    concat, histogram = _concat(data, seq_len, meter)
     reports = [concat]
     for policy in PACKING:
         recipe = Recipe(policy, seq_len, 0 if policy == "best_fit" else buffer_size)
-        reports.append(make_rows(data, recipe, None, progress))
+        reports.append(make_rows(data, recipe, None, meter))
     return reports, histogram
 
 
-NUM_PASSES = 1 + len(PACKING)
+_NUM_PASSES = 1 + len(PACKING)
 
 
 def _concat(
-    data: RecordStream, seq_len: int, progress: Progress
+    data: RecordStream, seq_len: int, meter: ProgressMeter
 ) -> tuple[PackReport, LengthHistogram]:
     num_rows = max(0, data.num_records - 1) // seq_len  # windows that share their last label
     report = PackReport(CONCAT, seq_len, data.num_documents, 0, data.num_records, num_rows)
@@ -68,5 +71,5 @@ def _concat(
         is_cut = starts // seq_len != (starts + np.maximum(lengths, 1) - 1) // seq_len
         report.num_split += int(is_cut.sum())
         report.num_empty += int((lengths == 0).sum())
-        progress(lengths.size)
+        meter.advance(lengths.size)
     return report, histogram

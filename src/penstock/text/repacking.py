@@ -23,6 +23,7 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.checksums import CHECKSUMS, read_companion, write_companion
 from penstock.formats.files import MOST
 from penstock.formats.shard import TOKEN
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.system.processors import num_processors
 from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Paths, Slice, Source
@@ -35,7 +36,6 @@ from penstock.write.shard_job import OpenNew, ShardJob, WriteShard
 
 To = Literal["parquet", "jsonl", "text"]
 Document = tuple[bytes, dict[str, Any]]
-Advance = Callable[[int], None]
 
 _UNSHUFFLED = "unshuffled"
 _COUNTS = "-counts.json"
@@ -69,7 +69,7 @@ def repack(
     shuffle: int | None = None,
     workers: int | None = None,
     allow_empty: bool = False,
-    progress: Callable[[int], None] = lambda num_bytes: None,
+    progress: OnProgress | None = None,
 ) -> RepackReport:
     r"""Write the documents of a source into shards; call it again to go on after a crash.
 
@@ -83,7 +83,7 @@ def repack(
         shuffle: a seed, to put the documents of all files into one random order.
         workers: shards that are written at once; one for each processor.
         allow_empty: take it for done if the source has no documents; else it is an error.
-        progress: is told how many bytes of text were written.
+        progress: is called with a `Progress` in bytes of text.
 
     >>> _ = (tmp / "lines.txt").write_text("one\ntwo\n")
     >>> report = repack(tmp / "lines.txt", tmp / "packed")
@@ -111,9 +111,12 @@ def repack(
     wanted = {"to": to, "shard_chars": shard_chars, "shuffle": seed, "source": source.identity()}
     job = ShardJob(directory, wanted, _differences, command="repack")
 
+    total = sum(piece.size_bytes for piece in source.slices(1 << 40)) if progress else None
+    meter = ProgressMeter(progress, "repacking", total=total, unit="bytes")
+
     def advance(num_bytes: int) -> None:
         job.check()
-        progress(num_bytes)
+        meter.advance(num_bytes)
 
     work = _RepackWork(
         source=source, to=to, shard_chars=shard_chars, allow_empty=allow_empty, advance=advance
@@ -208,7 +211,7 @@ class _RepackWork:
     to: To
     shard_chars: int
     allow_empty: bool
-    advance: Advance
+    advance: Callable[[int], None]
 
     def of_slices(self) -> Mapping[str, WriteShard]:
         """A shard, or several, of each slice."""

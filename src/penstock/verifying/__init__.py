@@ -7,7 +7,7 @@ rows, and what else has a companion beside the dataset, are checked too.
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from penstock.formats.shard import (
 )
 from penstock.formats.stream import FORMAT, MANIFEST_NAME
 from penstock.pack.rows_file import SUFFIX, verify_rows
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.documents import document_chunks, document_table
 from penstock.verifying.block_checks import BlockChecks, FileHashes
 
@@ -55,10 +56,7 @@ class Checked(NamedTuple):
 
 
 def verify(
-    data: Dataset,
-    progress: Callable[[int], None] = lambda num_bytes: None,
-    *,
-    add_checksums: bool = False,
+    data: Dataset, *, add_checksums: bool = False, progress: OnProgress | None = None
 ) -> list[str]:
     """Read every byte of every shard; returns what is wrong, one sentence each.
 
@@ -67,6 +65,7 @@ def verify(
     >>> verify(data)
     []
     """
+    meter = ProgressMeter(progress, "verifying", total=data.size_bytes, unit="bytes")
     blocks = BlockChecks(add=add_checksums)
     read: set[str] = set()
     problems = [
@@ -74,9 +73,9 @@ def verify(
         for manifest in data.manifests
         for shard in manifest.shards
         for problem in (
-            _verify_shard(shard, manifest, blocks, progress)
+            _verify_shard(shard, manifest, blocks, meter)
             if manifest.format == FORMAT
-            else _verify_foreign(shard, manifest.format, blocks, read, progress)
+            else _verify_foreign(shard, manifest.format, blocks, read, meter)
         )
     ]
     ours = {shard.directory for m in data.manifests if m.format == FORMAT for shard in m.shards}
@@ -164,7 +163,7 @@ def _verify_rows(data: Dataset, directories: set[Path]) -> Iterator[str]:
 
 
 def _verify_foreign(
-    shard: Shard, kind: str, blocks: BlockChecks, read: set[str], progress: Callable[[int], None]
+    shard: Shard, kind: str, blocks: BlockChecks, read: set[str], meter: ProgressMeter
 ) -> Iterator[str]:
     """Sizes, the checksums there are, documents and padding; every byte, of `read` not again."""
     try:
@@ -184,27 +183,27 @@ def _verify_foreign(
             if path not in read:  # many shards may lie in one file, as in Arrow
                 read.add(path)
                 if is_table(Path(path)):
-                    yield from _verify_table(Path(path), progress)
+                    yield from _verify_table(Path(path), meter)
                     continue
                 hashes = FileHashes(Path(path))
                 with open_regular(path) as opened:
                     while chunk := opened.read(_CHUNK_BYTES):
                         hashes.update(chunk)
-                        progress(len(chunk))
+                        meter.advance(len(chunk))
                 yield from blocks.compare(hashes, expected)
                 yield from blocks.end_shard(Path(f"{path}{CHECKSUMS}"))
     except PenstockError as error:
         yield str(error)
 
 
-def _verify_table(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
+def _verify_table(path: Path, meter: ProgressMeter) -> Iterator[str]:
     """Compare the entries of a file of tables with the checksum at its end."""
     checksum, left = xxhash.xxh3_64(), entries_bytes(path)
     with open_regular(path) as opened:
         while chunk := opened.read(_CHUNK_BYTES):
             checksum.update(chunk[: max(left, 0)])
             left -= len(chunk)
-            progress(len(chunk))
+            meter.advance(len(chunk))
     found, expected = checksum.hexdigest(), table_checksum(path)
     if found != expected:
         yield f"{path}: xxh3 is {found}, expected {expected}; remove it, and it is made again"
@@ -223,7 +222,7 @@ def _padding_is_zero(file: StoredFile) -> bool:
 
 
 def _verify_shard(
-    shard: Shard, manifest: Manifest, blocks: BlockChecks, progress: Callable[[int], None]
+    shard: Shard, manifest: Manifest, blocks: BlockChecks, meter: ProgressMeter
 ) -> Iterator[str]:
     for suffix, listed in shard.files.items():
         path = shard.path(suffix)
@@ -238,7 +237,7 @@ def _verify_shard(
                 chunk_bytes = max(1, _CHUNK_BYTES // record.itemsize) * record.itemsize
                 while chunk := file.read(chunk_bytes):
                     hashes.update(chunk)
-                    progress(len(chunk))
+                    meter.advance(len(chunk))
                     if suffix == STREAM:
                         records = np.frombuffer(chunk, record)
                         _check_records(records, shard, manifest.vocab_size, problems)

@@ -14,7 +14,7 @@ import contextlib
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,12 +28,12 @@ from penstock.formats.checksums import CHECKSUMS, finish_files
 from penstock.formats.file_list import FILE_LIST, ListedFile, write_file_list
 from penstock.formats.llmbatch import MOST_U32, Header
 from penstock.new_directory import new_directory
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.write.sorting import Sorter, capacity_of
 
 FILE_SUFFIX = ".batch"
 
 Tokens = NDArray[np.uint32]
-Progress = Callable[[int], None]
 
 _TOKEN = np.dtype("<u4")
 _PIECE_BYTES = 1 << 20
@@ -85,7 +85,7 @@ def write_batch_dataset(
     *,
     batches_per_file: int | None = None,
     memory_bytes: int = 256 << 20,
-    progress: Progress = lambda num_records: None,
+    progress: OnProgress | None = None,
 ) -> int:
     """Like `write_batch_file`, from an iterator of records, in at most `memory_bytes`.
 
@@ -97,7 +97,7 @@ def write_batch_dataset(
             that of the right one.
         memory_bytes: for the records in memory and all that sorting them takes, from 16 MiB on;
             temporary files beside the output take as much disk as the output.
-        progress: is told how many records have been read so far.
+        progress: is called with a `Progress` in records that have been read.
 
     >>> records = np.arange(70).reshape(10, 7)
     >>> write_batch_dataset(tmp / "a.batch", iter(records), 10, 4, 7, seed=42)
@@ -112,7 +112,8 @@ def write_batch_dataset(
         _workspace(output_path, as_directory=batches_per_file is not None) as directory,
         Sorter(directory, shape.item, capacity, expected) as sorter,
     ):
-        _take_in(tokens_iter, shape, sorter, progress)
+        meter = ProgressMeter(progress, "reading", total=expected, unit="records")
+        _take_in(tokens_iter, shape, sorter, meter)
         name = Path(output_path).name
         with _BatchFile(directory, shape, sorter.num_records, name, batches_per_file) as output:
             for items in sorter.in_order():
@@ -151,7 +152,7 @@ class _Shape:
 
 
 def _take_in(
-    records: Iterable[ArrayLike], shape: _Shape, sorter: Sorter, progress: Progress
+    records: Iterable[ArrayLike], shape: _Shape, sorter: Sorter, meter: ProgressMeter
 ) -> None:
     """Give records their keys and hand them on in blocks, all in the same memory."""
     keys = shape.new_keys()
@@ -164,11 +165,11 @@ def _take_in(
         if num_filled == len(block):
             block["key"] = keys.random_raw(num_filled)
             sorter.add(num_filled)
-            progress(sorter.num_records)
+            meter.advance(num_filled)
             num_filled = 0
     block["key"][:num_filled] = keys.random_raw(num_filled)
     sorter.add(num_filled)
-    progress(sorter.num_records)
+    meter.advance(num_filled)
 
 
 def _as_tokens(record: ArrayLike, seq_len: int, number: int) -> NDArray[Any]:

@@ -17,12 +17,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NoReturn
 
 from penstock.errors import PenstockError, UsageError
+from penstock.progress import OnProgress, Progress
 from penstock.system.processors import num_processors
-from penstock.text.tokenize.stage import Amount, Stage, run_once
+from penstock.text.tokenize.stage import Stage, run_once, task_progress
 
 Executor = Literal["processes", "ray"]
-Watch = Callable[[int, Amount, bool], None]
-"""told of a task how far it is, and whether it is done"""
+OnTaskProgress = Callable[[int, Progress, bool], None]
+"""called with a task's number, how far it is, and whether it is done"""
 
 _SECONDS_BETWEEN_REPORTS = 0.2
 _SECONDS_TO_END = 30
@@ -43,54 +44,54 @@ class TaskFailedError(Exception):
 
 
 def run_stage(
-    stage: Stage, todo: list[int], executor: Executor, workers: int | None, watch: Watch
+    stage: Stage, todo: list[int], executor: Executor, workers: int | None, report: OnTaskProgress
 ) -> None:
     """Run tasks; those that other runners are at come last, and are waited for.
 
     Without a number of `workers` there is one for every core.
     """
     if executor == "ray" and todo:
-        _run_on_ray(stage, todo, workers, watch)
+        _run_on_ray(stage, todo, workers, report)
         return
     workers = workers or num_processors()
     if workers == 1 or len(todo) < 2:
-        _run_here(stage, todo, watch)
+        _run_here(stage, todo, report)
     else:
-        _run_in_processes(stage, todo, min(workers, len(todo)), watch)
+        _run_in_processes(stage, todo, min(workers, len(todo)), report)
 
 
-def _run_here(stage: Stage, todo: list[int], watch: Watch) -> None:
+def _run_here(stage: Stage, todo: list[int], report: OnTaskProgress) -> None:
     waiting = list[int]()
     for numbers, patient in ((todo, False), (waiting, True)):
         for number in numbers:
-            reporter = _Reporter(functools.partial(_tell_half, watch, number))
+            reporter = _Reporter(stage, functools.partial(_report_running, report, number))
             try:
                 is_done = run_once(stage, number, reporter, wait=patient)
             except Exception as error:
                 raise TaskFailedError(number, error) from error
             if is_done:
-                watch(number, reporter.last, True)
+                report(number, reporter.last, True)
             else:
                 waiting.append(number)
 
 
-def _tell_half(watch: Watch, number: int, amount: Amount) -> None:
-    watch(number, amount, False)
+def _report_running(report: OnTaskProgress, number: int, progress: Progress) -> None:
+    report(number, progress, False)
 
 
 class _Reporter:
     """Passes on how far a task is, not too often."""
 
-    def __init__(self, send: Callable[[Amount], None]) -> None:
+    def __init__(self, stage: Stage, send: OnProgress) -> None:
         self._send, self._next = send, 0.0
-        self.last = Amount()
+        self.last = task_progress(stage, 0)
 
-    def __call__(self, amount: Amount) -> None:
-        self.last = amount
+    def __call__(self, progress: Progress) -> None:
+        self.last = progress
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _SECONDS_BETWEEN_REPORTS
-            self._send(amount)
+            self._send(progress)
 
 
 class _TaskProcess:
@@ -140,7 +141,7 @@ class _TaskProcess:
         self.connection.close()
 
 
-def _run_in_processes(stage: Stage, todo: list[int], count: int, watch: Watch) -> None:
+def _run_in_processes(stage: Stage, todo: list[int], count: int, report: OnTaskProgress) -> None:
     workers = list[_TaskProcess]()
     queue, waiting = deque((number, False) for number in todo), deque[tuple[int, bool]]()
     try:
@@ -159,13 +160,13 @@ def _run_in_processes(stage: Stage, todo: list[int], count: int, watch: Watch) -
                 worker = busy[ready]
                 what, value = _receive(worker)
                 assert worker.number is not None
-                if what == "amount":
-                    watch(worker.number, value, False)
+                if what == "progress":
+                    report(worker.number, value, False)
                     continue
                 if what == "error":
                     raise TaskFailedError(worker.number, value)  # noqa: TRY301 (ends all workers)
                 if what == "done":
-                    watch(worker.number, value, True)
+                    report(worker.number, value, True)
                 else:
                     waiting.append((worker.number, True))
                 idle.append(busy.pop(ready))
@@ -224,7 +225,7 @@ def _work(stage: Stage | None, connection: Connection, parent: int) -> None:
         assert stage is not None
     while (task := connection.recv()) is not None:
         number, patient = task
-        reporter = _Reporter(lambda amount: connection.send(("amount", amount)))
+        reporter = _Reporter(stage, lambda progress: connection.send(("progress", progress)))
         try:
             is_done = run_once(stage, number, reporter, wait=patient)
         except Exception as error:
@@ -250,7 +251,7 @@ def _portable(error: Exception) -> BaseException:
     return error
 
 
-def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, watch: Watch) -> None:
+def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, report: OnTaskProgress) -> None:
     try:
         import ray
     except ImportError:
@@ -277,13 +278,13 @@ def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, watch: Watch
             for each in ready:
                 number = running.pop(each)
                 try:
-                    is_done, amount = ray.get(each)
+                    is_done, progress = ray.get(each)
                 except ray.exceptions.RayTaskError as error:
                     raise TaskFailedError(number, getattr(error, "cause", error)) from None
                 except ray.exceptions.RayError as error:
                     raise TaskFailedError(number, PenstockError(str(error))) from None
                 if is_done:
-                    watch(number, amount, True)
+                    report(number, progress, True)
                 else:
                     waiting.append((number, True))
     finally:
@@ -291,9 +292,10 @@ def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, watch: Watch
             ray.shutdown()
 
 
-def _run_remotely(shared: list[Any], number: int, patient: bool) -> tuple[bool, Amount]:
-    reporter = _Reporter(lambda amount: None)
-    is_done = run_once(_fetch(shared[0]), number, reporter, wait=patient)
+def _run_remotely(shared: list[Any], number: int, patient: bool) -> tuple[bool, Progress]:
+    stage = _fetch(shared[0])
+    reporter = _Reporter(stage, lambda progress: None)
+    is_done = run_once(stage, number, reporter, wait=patient)
     return is_done, reporter.last
 
 

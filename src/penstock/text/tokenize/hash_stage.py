@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.atomic import NewFile
+from penstock.progress import OnProgress
 from penstock.text.sources import Source
 from penstock.text.tokenize.job_directory import JobDirectory
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.slice_reader import SliceReader
 from penstock.text.tokenize.split import smallest, threshold_of_count
-from penstock.text.tokenize.stage import Advance, Amount
+from penstock.text.tokenize.stage import task_progress
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 _LITTLE_ENDIAN = np.dtype("<u8")
@@ -27,8 +28,13 @@ class HashStage:
 
     @property
     def name(self) -> str:
-        """What tasks do."""
+        """The verb in the names of files."""
         return "hash"
+
+    @property
+    def activity(self) -> str:
+        """What tasks do."""
+        return "hashing"
 
     def describe(self, number: int) -> str:
         """What a task reads."""
@@ -42,16 +48,15 @@ class HashStage:
         """Whether its hashes are there."""
         return self.place.hashes(number).exists()
 
-    def run(self, number: int, advance: Advance) -> None:
+    def run(self, number: int, report: OnProgress) -> None:
         """Keep the smallest hashes of a slice."""
         reading = SliceReader(source=self.source, tokenizer=self.tokenizer)
         count = self.plan.split.count + 1
         held, num_held = [np.zeros(0, np.uint64)], 0
-        amount = Amount()
+        num_bytes = 0
         for piece in reading.pieces(self.plan.tasks[number]):
-            size = int(piece.batch.offsets[-1] - piece.batch.offsets[0])
-            amount = Amount(amount.text_bytes + size, 0, amount.documents + len(piece.batch.rows))
-            advance(amount)
+            num_bytes += int(piece.batch.offsets[-1] - piece.batch.offsets[0])
+            report(task_progress(self, num_bytes))
             if piece.begins:
                 hashes, bad = reading.hashes(piece.batch, self.plan.split)
                 held.append(np.delete(hashes, list(bad)))

@@ -20,6 +20,7 @@ from penstock.errors import (
 )
 from penstock.formats.checksums import publish_checked
 from penstock.formats.splits import choose, divide
+from penstock.progress import OnProgress
 from penstock.text.sources import Paths, Source
 from penstock.text.sources.listing import ALL
 from penstock.text.tokenize.annotations import SpanUnit
@@ -31,10 +32,10 @@ from penstock.text.tokenize.executors import (
 from penstock.text.tokenize.hash_stage import HashStage
 from penstock.text.tokenize.job_directory import JobDirectory, is_finished
 from penstock.text.tokenize.plan import Add, TokenizePlan, check_number_of_tasks, choose_task_bytes
-from penstock.text.tokenize.progress import Tell, Watcher
 from penstock.text.tokenize.report import TokenizeReport
 from penstock.text.tokenize.split import make_split, threshold_of_fraction
 from penstock.text.tokenize.stage import Stage
+from penstock.text.tokenize.stage_progress import StageProgress
 from penstock.text.tokenize.statistics import Statistics, no_documents
 from penstock.text.tokenize.tokenize_stage import TokenizeStage
 from penstock.text.tokenizers.adapting import adapt
@@ -66,7 +67,7 @@ def tokenize(
     shard_bytes: int = 1 << 30,
     task_bytes: int | None = None,
     allow_empty: bool = False,
-    progress: Tell = lambda progress: None,
+    progress: OnProgress | None = None,
 ) -> TokenizeReport | None:
     r"""Make a dataset of text, in the directory `path`; call it again to go on after a crash.
 
@@ -90,7 +91,7 @@ def tokenize(
             gives no report; `penstock.finish(path)` comes when all have ended.
         shard_bytes, task_bytes: the size of shards, and of the text that is one task.
         allow_empty: write a dataset without tokens, where the source has none; else it is an error.
-        progress: is told how far it is.
+        progress: is called with a `Progress` a few times a second.
 
     >>> _ = (tmp / "corpus.txt").write_text("a line\nanother one\n")
     >>> report = tokenize(tmp / "corpus.txt", "bytes", tmp / "out", workers=1)
@@ -209,7 +210,7 @@ def finish(
     *,
     workers: int | None = None,
     allow_empty: bool = False,
-    progress: Tell = lambda progress: None,
+    progress: OnProgress | None = None,
 ) -> TokenizeReport:
     """End a job whose tasks have all been run: shuffle, join the parts, report."""
     started = time.perf_counter()
@@ -306,16 +307,16 @@ class _Runner:
     place: JobDirectory
     executor: Executor
     workers: int | None
-    progress: Tell
+    progress: OnProgress | None
 
     def run(self, stage: Stage, numbers: list[int]) -> int:
         """Run the tasks that are not done; how many were."""
-        watcher = Watcher(stage, numbers, self.progress)
-        resumed = len(watcher.done)
+        progress = StageProgress(stage, numbers, self.progress)
+        resumed = len(progress.done)
         try:
-            run_stage(stage, watcher.todo, self.executor, self.workers, watcher)
+            run_stage(stage, progress.todo, self.executor, self.workers, progress)
         except TaskFailedError as failed:
-            done = f"{len(watcher.done):,} of {len(numbers):,} tasks are done"
+            done = f"{len(progress.done):,} of {len(numbers):,} tasks are done"
             raise _explain(failed, stage, done) from failed.__cause__
         return resumed
 

@@ -17,12 +17,13 @@ from penstock.dataset import Dataset
 from penstock.formats.shard import METADATA_ID, NO_METADATA, OFFSET
 from penstock.formats.stream import read_manifest
 from penstock.order import make_order
+from penstock.progress import OnProgress
 from penstock.read.files import FileKind
 from penstock.read.local_reader import LocalReader
 from penstock.read.segments import SEGMENT
 from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
 from penstock.text.tokenize.plan import TokenizePlan
-from penstock.text.tokenize.stage import Advance, Amount
+from penstock.text.tokenize.stage import task_progress
 from penstock.write.writer import Writer
 
 _MIN_PART_BYTES, _NUM_PARTS = 1 << 24, 256
@@ -55,8 +56,13 @@ class ShuffleStage:
 
     @property
     def name(self) -> str:
-        """What tasks do."""
+        """The verb in the names of files."""
         return "shuffle"
+
+    @property
+    def activity(self) -> str:
+        """What tasks do."""
+        return "shuffling"
 
     def describe(self, number: int) -> str:
         """What a task writes."""
@@ -72,7 +78,7 @@ class ShuffleStage:
         part = self.parts[number]
         return part_is_finished(self.place.out / part.side, part.number)
 
-    def run(self, number: int, advance: Advance) -> None:
+    def run(self, number: int, report: OnProgress) -> None:
         """Write a part."""
         part = self.parts[number]
         gather = Gather(open_side(self.place, part.side))
@@ -94,8 +100,8 @@ class ShuffleStage:
                 stop = min(start + _CHUNK_DOCUMENTS, part.stop)
                 for documents in gather.read(order.samples_at(np.arange(start, stop))):
                     writer.extend(**documents)
-                    size = writer.num_records * writer.fields.itemsize
-                    advance(Amount(size, writer.num_records, writer.num_documents))
+                    num_bytes = writer.num_records * writer.fields.itemsize
+                    report(task_progress(self, num_bytes, writer.num_records))
 
 
 def open_side(place: JobDirectory, side: str) -> Dataset:

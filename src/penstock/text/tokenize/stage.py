@@ -1,20 +1,9 @@
 """`Stage`: tasks of one kind, as those who run them see it."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from penstock.progress import OnProgress, Progress
 from penstock.text.tokenize.job_directory import JobDirectory
-
-
-class Amount(NamedTuple):
-    """What a task has done so far."""
-
-    text_bytes: int = 0
-    tokens: int = 0
-    documents: int = 0
-
-
-Advance = Callable[[Amount], None]
 
 
 class Stage(Protocol):
@@ -22,7 +11,11 @@ class Stage(Protocol):
 
     @property
     def name(self) -> str:
-        """What its tasks do."""
+        """A verb, for the names of files: hash, tokenize or shuffle."""
+
+    @property
+    def activity(self) -> str:
+        """What its tasks do, for people, as in "tokenizing"."""
 
     @property
     def place(self) -> JobDirectory:
@@ -37,14 +30,26 @@ class Stage(Protocol):
     def is_done(self, number: int) -> bool:
         """Whether a task need not be run any more."""
 
-    def run(self, number: int, advance: Advance) -> None:
+    def run(self, number: int, report: OnProgress) -> None:
         """Run a task, and tell from time to time how far it is."""
 
 
-def run_once(stage: Stage, number: int, advance: Advance, *, wait: bool) -> bool:
+def run_once(stage: Stage, number: int, report: OnProgress, *, wait: bool) -> bool:
     """Run a task that nobody else runs; False if somebody does, and there is no time to `wait`."""
     with stage.place.hold(f"{stage.name}-{number:05d}", wait=wait) as is_ours:
         # A job without its directory is one that another runner has finished.
         if is_ours and not stage.is_done(number):
-            stage.run(number, advance)
+            stage.run(number, report)
         return is_ours or not stage.place.tasks.exists()
+
+
+def task_progress(stage: Stage, num_bytes: int, num_tokens: int = 0) -> Progress:
+    """What a task reports: bytes that it has read or shuffled, and tokens that it has written."""
+    return Progress(
+        stage=stage.activity,
+        done=num_bytes,
+        total=None,
+        unit="bytes",
+        processed=num_bytes,
+        num_tokens=num_tokens,
+    )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.atomic import publish
 from penstock.errors import FormatError, UsageError
 from penstock.formats.json_values import encode
+from penstock.progress import OnProgress
 from penstock.text.batch import Span, TextBatch
 from penstock.text.sources import Source
 from penstock.text.sources.rows import without
@@ -22,7 +23,7 @@ from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.sampled_check import SampledCheck
 from penstock.text.tokenize.slice_reader import SliceReader
 from penstock.text.tokenize.split import VAL
-from penstock.text.tokenize.stage import Advance, Amount
+from penstock.text.tokenize.stage import task_progress
 from penstock.text.tokenize.statistics import Statistics
 from penstock.text.tokenize.text_pieces import TextPiece
 from penstock.text.tokenizers.tokenizer import Ids, Offsets, Tokenizer
@@ -42,8 +43,13 @@ class TokenizeStage:
 
     @property
     def name(self) -> str:
-        """What tasks do."""
+        """The verb in the names of files."""
         return "tokenize"
+
+    @property
+    def activity(self) -> str:
+        """What tasks do."""
+        return "tokenizing"
 
     def describe(self, number: int) -> str:
         """What a task reads."""
@@ -61,7 +67,7 @@ class TokenizeStage:
         sides = self.plan.split.sides
         return [s for s in sides if not part_is_finished(self.place.parts(self.plan, s), number)]
 
-    def run(self, number: int, advance: Advance) -> None:
+    def run(self, number: int, report: OnProgress) -> None:
         """Write the parts that are missing."""
         with contextlib.ExitStack() as stack:
             writers = {side: self._writer(side, number) for side in self._missing(number)}
@@ -71,7 +77,7 @@ class TokenizeStage:
             for piece in task.reading.pieces(self.plan.tasks[number]):
                 task.write(piece)
                 counted = task.statistics
-                advance(Amount(counted.text_bytes, counted.tokens, counted.documents))
+                report(task_progress(self, counted.text_bytes, counted.tokens))
             started = time.perf_counter()
             for writer in writers.values():
                 writer.finish()

@@ -4,7 +4,7 @@ Words are counted (`words.py`), merges are learned from the counts (`merges.py`)
 is stored (`saved.py`). The same text gives the same vocabulary, that of rustbpe.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -13,6 +13,7 @@ from time import perf_counter
 import numpy as np
 
 from penstock.errors import UsageError
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Paths, Source
@@ -32,9 +33,6 @@ SPECIALS = (
     "<|output_end|>",
 )
 """the special tokens of nanochat"""
-
-Progress = Callable[[str, int, int], None]
-"""is told a stage, `reading` (in bytes) or `merging`, how far it is, and how far it will go"""
 
 _SLICE_BYTES = 1 << 26
 
@@ -68,7 +66,7 @@ def train_tokenizer(
     out: str | PathLike[str] | None = None,
     max_bytes: int | None = None,
     allow_smaller: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> TrainingReport:
     """Learn a vocabulary of `vocab_size` tokens: bytes, merges, and at the end the special ones.
 
@@ -81,7 +79,7 @@ def train_tokenizer(
         out: a directory to store the vocabulary in, for `load_tokenizer`.
         max_bytes: read only the first documents, until they are so long.
         allow_smaller: take what there is if the text has too few pairs.
-        progress: is told how far it is.
+        progress: is called with a `Progress`: of `reading`, in bytes, then of `merging`.
 
     >>> source = penstock.Source.from_documents(["the cat sat on the mat"] * 9)
     >>> train_tokenizer(source, 260, specials=["<|bos|>"]).vocabulary.tokens[256:]
@@ -114,11 +112,8 @@ def train_tokenizer(
     if not reading.num_bytes and num_merges and not allow_smaller:
         skipped = f": all {reading.num_bad_rows:,} rows are bad" if reading.num_bad_rows else ""
         raise UsageError(f"there is no text to learn merges from{skipped}")
-    learned = learn_merges(
-        words,
-        num_merges,
-        progress and (lambda known: progress("merging", known, num_merges)),
-    )
+    meter = ProgressMeter(progress, "merging", total=num_merges, unit="merges")
+    learned = learn_merges(words, num_merges, meter)
     if len(learned.merges) < num_merges and not allow_smaller:
         found = NUM_BYTES + len(learned.merges) + len(specials)
         more = "raise max_bytes" if reading.is_cut else "give more text"
@@ -155,7 +150,7 @@ def train_tokenizer(
 class _TrainingText:
     """The text of a source, and how much of it there was."""
 
-    def __init__(self, source: Source, max_bytes: int | None, progress: Progress | None) -> None:
+    def __init__(self, source: Source, max_bytes: int | None, progress: OnProgress | None) -> None:
         self._source, self._max_bytes, self._progress = source, max_bytes, progress
         self.num_documents = self.num_bytes = self.num_bad_rows = 0
         self.is_cut = False
@@ -167,11 +162,12 @@ class _TrainingText:
         total = sum(piece.size_bytes for piece in slices)
         if self._max_bytes is not None:
             total = min(total, self._max_bytes)
+        meter = ProgressMeter(self._progress, "reading", total=total, unit="bytes")
         for piece in slices:
             for batch in self._source.read(piece, self._note):
-                yield self._within(batch)
-                if self._progress is not None:
-                    self._progress("reading", self.num_bytes, total)
+                batch = self._within(batch)
+                yield batch
+                meter.advance(int(batch.offsets[-1] - batch.offsets[0]))
                 if self._max_bytes is not None and self.num_bytes >= self._max_bytes:
                     self.is_cut = True
                     return

@@ -5,13 +5,13 @@ equally frequent ones the pair with the smaller ids. Pairs in a run overlap (`aa
 rustbpe, whose merges these are.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
+from penstock.progress import ProgressMeter
 from penstock.text.training.learning import MAX_PLACES, MergeLearner
 from penstock.text.training.words import WordCounts
 
@@ -28,13 +28,8 @@ class Learned:
     """of the whole text"""
 
 
-def learn_merges(
-    words: WordCounts, num_merges: int, progress: Callable[[int], None] | None = None
-) -> Learned:
-    """The first `num_merges` merges, or as many as there are pairs for.
-
-    `progress` is told how many are known.
-    """
+def learn_merges(words: WordCounts, num_merges: int, meter: ProgressMeter | None = None) -> Learned:
+    """The first `num_merges` merges, or as many as there are pairs for."""
     num_places = len(words.blob) + words.num_words + 1
     if num_places > MAX_PLACES:
         raise UsageError(
@@ -46,7 +41,7 @@ def learn_merges(
     known = wanted = 0
     while known == wanted < num_merges:
         wanted = min(known + _PER_CALL, num_merges)
-        known = learner.learn(merges, wanted)
-        if progress is not None:
-            progress(known)
+        before, known = known, learner.learn(merges, wanted)
+        if meter is not None:
+            meter.advance(known - before)
     return Learned(merges=merges[:known], num_tokens=learner.num_tokens)
