@@ -1,16 +1,14 @@
-import contextlib
 import os
 import shutil
 import subprocess
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
-import penstock
 from tests.helpers.bad_server import serving
+from tests.helpers.datasets import write_dataset
+from tests.helpers.reading_threads import wait_for_reading_threads
 
 # Programs: one needs atheris.
 collect_ignore = ["attacks/fuzz.py", "attacks/fuzzing.py", "attacks/mutate.py"]
@@ -21,13 +19,12 @@ settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
 
 
-def write(path, tokens, *, cuts=(), shard_bytes=1, **options):
-    """One document per piece between `cuts`, and a shard per document unless told otherwise."""
-    options = {"vocab_size": 1 << 16} | options
-    with penstock.Writer(path, shard_bytes=shard_bytes, **options) as writer:
-        for document in np.split(np.asarray(tokens), list(cuts)):
-            writer.append(document)
-    return penstock.open(path)
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """No test uses the cache of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -39,36 +36,15 @@ def tokens():
 @pytest.fixture(scope="session")
 def data(tmp_path_factory, tokens):
     """The tokens in six shards, one of them empty and one a single token long."""
-    return write(tmp_path_factory.mktemp("data") / "set", tokens, cuts=[1, 400, 400, 777, 1000])
-
-
-def num_reading_threads():
-    """How many threads of this process read for loaders; they are not Python's."""
-    num_threads = 0
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it has ended by now
-            name = Path("/proc/self/task", task, "comm").read_text()
-            num_threads += name == "penstock-reader\n"
-    return num_threads
-
-
-def has_reading_threads(number):
-    """Whether there are so many, soon: a new one is named late, an old one is listed for long."""
-    deadline = time.monotonic() + 20
-    while (found := num_reading_threads()) != number and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return found == number
-
-
-def no_reading_threads():
-    """Whether all have ended."""
-    return has_reading_threads(0)
+    return write_dataset(
+        tmp_path_factory.mktemp("data") / "set", tokens, cuts=[1, 400, 400, 777, 1000]
+    )
 
 
 @pytest.fixture
 def no_thread_is_left():
     yield
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from penstock.text.merging.merges import MergeTables
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.splitting.pieces import split
 from penstock.text.training import counting
-from tests.batches.test_batch_filling import view_state
-from tests.helpers.kernel_inputs import token_layout
+from tests.helpers.kernel_inputs import token_layout, view_state
 
 pytestmark = pytest.mark.kernels
 

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from penstock.errors import FormatError, MissingDataError, PenstockError
 from penstock.text.sources import Slice, Source
 from penstock.text.sources import blocks as blocks_module
-from tests.attacks.test_source_attacks import EXPECTED, LINES
-from tests.text.sources.test_blocks import documents_of, frame, skippable, texts_of
+from tests.helpers.text_sources import frame, skippable, texts_of
 
+TEXTS = [f"document {number}, é\U0001d11e" for number in range(200)]
+LINES = "".join(f"{text}\n" for text in TEXTS).encode()
+EXPECTED = [text.encode() for text in TEXTS]
 MAGIC = struct.pack("<I", 0xFD2FB528)
 PARTS = [
     frame(LINES[:700]),
@@ -47,14 +49,14 @@ def test_the_file_that_is_attacked_is_fine(path):
     path.write_bytes(WHOLE)
     source = Source(path)
     assert [each.start for each in source.blocks()] == [STARTS[k] for k in (0, 2, 4, 5)]
-    assert documents_of(source) == EXPECTED
+    assert texts_of(source, source.blocks()) == EXPECTED
 
 
 def test_a_file_that_is_cut_off_inside_a_frame_is_refused_before_it_is_read(path):
     for size in {*range(1, len(WHOLE), 7), *STARTS[1:]}:
         path.write_bytes(WHOLE[:size])
         if size in STARTS:
-            found = documents_of(Source(path))
+            found = texts_of(Source, Source.blocks()(path))
             assert found[:-1] == EXPECTED[: len(found) - 1]
             assert EXPECTED[len(found) - 1].startswith(found[-1])
         else:
@@ -106,13 +108,13 @@ def test_headers_that_promise_too_much_are_believed_by_nobody(path, header):
     assert second.size_bytes <= 1 << 17
     for piece in (first, second):  # the first ends with the line that begins with the second
         with pytest.raises(FormatError, match=r"a\.txt\.zst: is damaged or cut off"):
-            texts_of(source, piece)
+            texts_of(source, [piece])
 
 
 def read_or_refused(source, pieces):
     """All documents, or None; an error that is not ours or does not name the file is a failure."""
     try:
-        return [text for piece in pieces() for text in texts_of(source, piece)]
+        return [text for piece in pieces() for text in texts_of(source, [piece])]
     except PenstockError as error:
         message = str(error)
     assert source.files[0] in message
@@ -160,7 +162,7 @@ def test_millions_of_frames_and_blocks_without_text_are_few_blocks(path, monkeyp
     source = Source(path)
     (only,) = source.blocks()
     assert only.size_bytes == 400_001
-    assert len(texts_of(source, only)) == 200_001
+    assert len(texts_of(source, [only])) == 200_001
 
 
 def test_slices_that_no_source_has_made_are_refused_or_empty(path):
@@ -197,6 +199,6 @@ def test_a_line_over_many_frames_is_read_once(path):
     frames = [pa.compress(content[k : k + 100], "zstd") for k in range(0, len(content), 100)]
     path.write_bytes(b"".join(frames))
     source = Source(path)
-    found = [texts_of(source, each, batch_bytes=64) for each in source.blocks()]
+    found = [texts_of(source, [each], batch_bytes=64) for each in source.blocks()]
     assert list(itertools.chain.from_iterable(found)) == [b"a", long, b"b", long]
     assert sum(not texts for texts in found) > 90

@@ -35,18 +35,16 @@ from penstock.formats.llmbatch import Header
 from penstock.formats.llmchnk import HEADER as CHUNK_HEADER
 from penstock.formats.llmchnk import MAGIC as CHUNK_MAGIC
 from penstock.verifying import verify
-from tests.formats.test_golden_files import GOLDEN, tokens_of
+from tests.helpers import paths
+from tests.helpers.datasets import documents_of, tokens_of
 from tests.helpers.memory_limit import limit_memory
+
+GOLDEN = paths.GOLDEN / "formats"
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 HUGE = [(1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63]
 HUGE += [(1 << 64) - 8, (1 << 64) - 1]
 SECONDS = 20
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @contextlib.contextmanager
@@ -72,11 +70,12 @@ def read_all(path, **options):
                 return None
         except PenstockError:
             return None
-        return documents_of(data)  # what verify found to be sound raises nothing
+        return checked_documents(data)  # what verify found to be sound raises nothing
 
 
-def documents_of(data):
-    documents = [tokens_of(data.document(k)) for k in range(data.num_documents)]
+def checked_documents(data):
+    """The documents, which must be those of its stream and of its windows."""
+    documents = documents_of(data)
     stream = tokens_of(data.records(0, data.num_records))
     assert sum(documents, []) == stream
     if len(stream) > 5 and "token" in data.fields.names and data.fields["token"] != np.uint64:
@@ -100,7 +99,7 @@ def stop_of(path, **options):
             problems = verify(data)
             if problems:
                 return problems[0]
-            documents_of(data)
+            checked_documents(data)
         except PenstockError as error:
             return str(error)
     raise AssertionError(f"{path}: was read")

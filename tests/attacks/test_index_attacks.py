@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError, MissingDataError
 from tests.helpers.memory_limit import UNDER_SANITIZER, limit_memory
-from tests.metadata.test_metadata import ACCESS, MEMORY, write_by_hand
+from tests.helpers.metadata_by_hand import ACCESS, MEMORY, write_by_hand
 
 NONE = 0xFFFFFFFF
 HUGE = [1 << 31, 1 << 32, 1 << 40, (1 << 62) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]

@@ -9,14 +9,14 @@ import pytest
 from penstock import Packing, TextLoader
 from penstock.errors import FormatError, StateError
 from penstock.text.live.lane_state import Waiting
-from tests.text.live.test_rows import POLICIES, Bytes, make_loader, rows_of, write
+from tests.helpers.live_text import POLICIES, Bytes, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 60)], ["d" * 50] * 300, ["e", "", "f" * 40_000]]]
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("text"), FILES)
+    return write_text(tmp_path_factory.mktemp("text"), FILES)
 
 
 def damaged(corpus, policy, **changes):
@@ -107,7 +107,7 @@ def test_a_tokenizer_may_give_ids_and_offsets_of_any_integer_type(corpus):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_lane_without_a_token_is_an_error_and_not_a_wait(tmp_path, ranks):
-    path = write(tmp_path / "text", [[["", "a", "", "bc"], [""], ["", "def"], ["", ""]]])
+    path = write_text(tmp_path / "text", [[["", "a", "", "bc"], [""], ["", "def"], ["", ""]]])
     packing = Packing(policy="best_fit", add="none")
     with (
         TextLoader(

@@ -24,7 +24,7 @@ from penstock.auditing import audit_tokens
 from penstock.errors import FormatError, PenstockError, VerificationError
 from penstock.pack.rows_file import verify_rows
 from penstock.system.checksums import block_checksums
-from tests.pack.test_policies import EXTRAS, POLICIES, numbered, write_numbered
+from tests.helpers.numbered_documents import EXTRAS, POLICIES, numbered, write_numbered
 
 LENGTHS = [5, 3, 9, 0, 2, 7, 12, 1, 4, 6, 8, 20, 30, 1, 1, 6, 8, 8]
 WIDTH = 8

@@ -6,7 +6,6 @@ No document may come out shortened or altered, whatever is wrong with the file a
 import gzip
 import json
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.text.sources import Columns, Slice, Source
-from tests.text.sources.test_sources import documents_of
+from tests.helpers.text_sources import skippable, texts_of
 
 TEXTS = [f"document {number}, é\U0001d11e" for number in range(200)]
 LINES = "".join(f"{text}\n" for text in TEXTS).encode()
@@ -30,10 +29,6 @@ EXPECTED = [text.encode() for text in TEXTS]
 
 def zstd(content):
     return pa.compress(content, "zstd", asbytes=True)
-
-
-def skippable(content):
-    return struct.pack("<II", 0x184D2A53, len(content)) + content
 
 
 @pytest.fixture
@@ -55,9 +50,9 @@ def test_a_compressed_file_that_is_cut_off_anywhere_is_refused(tmp_path, name):
         path.write_bytes(whole[:size])
         for bad_rows in ("refuse", "skip"):
             with pytest.raises(FormatError, match=name):
-                documents_of(Source(path, bad_rows=bad_rows))
+                texts_of(Source(path, bad_rows=bad_rows))
     path.write_bytes(whole)
-    assert documents_of(Source(path)) == EXPECTED
+    assert texts_of(Source(path)) == EXPECTED
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -68,7 +63,7 @@ def test_a_changed_byte_of_a_gzip_file_changes_no_document(tmp_path, at, value):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(whole)
     try:
-        found = documents_of(Source(path))
+        found = texts_of(Source(path))
     except FormatError:
         return
     assert found == EXPECTED  # such as a byte of the time
@@ -83,16 +78,16 @@ def test_frames_members_and_padding_in_any_mixture_are_one_text(tmp_path):
     ]
     for number, content in enumerate(frames):
         (tmp_path / f"{number}.txt.zst").write_bytes(content)
-        assert documents_of(Source(tmp_path / f"{number}.txt.zst"), batch_bytes=77) == EXPECTED
+        assert texts_of(Source(tmp_path / f"{number}.txt.zst"), batch_bytes=77) == EXPECTED
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(first) + gzip.compress(second) + b"\0" * 99)
-    assert documents_of(Source(tmp_path / "a.txt.gz")) == EXPECTED
+    assert texts_of(Source(tmp_path / "a.txt.gz")) == EXPECTED
     for name, content in [("b.txt.gz", gzip.compress(LINES)), ("b.txt.zst", zstd(LINES))]:
         (tmp_path / name).write_bytes(content + b"garbage")
         with pytest.raises(FormatError, match=f"{name}: is damaged or cut off"):
-            documents_of(Source(tmp_path / name))
+            texts_of(Source(tmp_path / name))
     (tmp_path / "c.txt.gz").write_bytes(LINES)
     with pytest.raises(FormatError, match="Not a gzipped file"):
-        documents_of(Source(tmp_path / "c.txt.gz"))
+        texts_of(Source(tmp_path / "c.txt.gz"))
 
 
 def test_parquet_that_is_cut_off_anywhere_is_refused(parquet):
@@ -100,7 +95,7 @@ def test_parquet_that_is_cut_off_anywhere_is_refused(parquet):
     for size in {*range(0, len(whole), 61), *range(12), *range(len(whole) - 12, len(whole))}:
         parquet.write_bytes(whole[:size])
         with pytest.raises(FormatError, match=r"a\.parquet: pyarrow cannot read it"):
-            documents_of(Source(parquet))
+            texts_of(Source(parquet))
 
 
 def test_damaged_pages_of_parquet_are_refused(parquet):
@@ -140,7 +135,7 @@ def test_metadata_of_parquet_that_is_not_utf8_is_a_bad_row(tmp_path):
     pq.write_table(pa.table({"text": ["a", "b", "c"], "url": urls}), tmp_path / "a.parquet")
     found = []
     source = Source(tmp_path, columns=Columns(metadata=("url",)), bad_rows="skip")
-    assert documents_of(source, bad=found.append) == [b"a", b"c"]
+    assert texts_of(source, bad=found.append) == [b"a", b"c"]
     assert [bad.reason for bad in found] == ["metadata: invalid UTF-8 at its byte 0 (0xff)"]
 
 
@@ -161,7 +156,7 @@ def test_absurd_json_is_a_bad_row_like_any_other(tmp_path, line):
     path.write_bytes(b'{"text": "a"}\n' + line + b'\n{"text": "b"}\n')
     found = []
     source = Source(path, bad_rows="skip")
-    assert documents_of(source, bad=found.append) == [b"a", b"b"]
+    assert texts_of(source, bad=found.append) == [b"a", b"b"]
     assert [bad.place for bad in found] == ["line 2"]
     assert len(str(found[0])) < 300 + len(str(path))
 
@@ -169,7 +164,7 @@ def test_absurd_json_is_a_bad_row_like_any_other(tmp_path, line):
 def test_nul_bytes_and_odd_characters_of_plain_text_are_text(tmp_path):
     text = "\0a\x0b\x0c\x1c\x85\u2028\u2029\rb"  # what str.splitlines would cut at
     (tmp_path / "a.txt").write_text(f"{text}\n{text}", newline="")
-    assert documents_of(Source(tmp_path / "a.txt")) == [text.encode()] * 2
+    assert texts_of(Source(tmp_path / "a.txt")) == [text.encode()] * 2
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.parquet"])
@@ -217,7 +212,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path):
     if os.access(path, os.R_OK):
         pytest.skip("root reads everything")
     with pytest.raises(ReadError, match=r"a\.txt: Permission denied"):
-        documents_of(source)
+        texts_of(source)
 
 
 def test_file_names_of_any_bytes_are_read_from_every_kind(tmp_path):
@@ -231,7 +226,7 @@ def test_file_names_of_any_bytes_are_read_from_every_kind(tmp_path):
             content = stored.getvalue()
         Path(path).write_bytes(content)
         source = Source(path)
-        assert documents_of(source, 500) == EXPECTED
+        assert texts_of(source, source.slices(500)) == EXPECTED
         assert json.loads(json.dumps(source.identity()))["files"][0]["path"] == path
 
 
@@ -251,7 +246,7 @@ def test_a_line_that_spans_many_slices_is_read_once_and_by_the_one_it_begins_in(
         [len(text) for batch in source.read(piece) for text in [batch.text(0)]]
         for piece in source.slices(100)
     ]
-    assert documents_of(source, 100, batch_bytes=64) == [b"a", long, b"b", long]
+    assert texts_of(source, source.slices(100), batch_bytes=64) == [b"a", long, b"b", long]
     assert sum(not count for count in counts) > 90
 
 
@@ -344,7 +339,7 @@ def test_any_bytes_are_read_or_refused_by_name(tmp_path, data, kind):
     for codec in ("", ".gz", ".zst") if kind != "parquet" else ("",):
         path.rename(path := tmp_path / f"any{codec}")
         try:
-            documents_of(Source(path, kind=kind, bad_rows="skip"), 10, batch_bytes=7)
+            texts_of(Source(path, kind=kind, bad_rows="skip"), 10, batch_bytes=7)
         except PenstockError as error:
             message = str(error)
         else:
@@ -362,7 +357,7 @@ def test_parquet_that_lost_a_row_group_or_rows_is_refused(parquet):
         at = whole.index(old, start)
         parquet.write_bytes(whole[:at] + new + whole[at + len(old) :])
         with pytest.raises(FormatError, match=r"a\.parquet"):
-            documents_of(Source(parquet))
+            texts_of(Source(parquet))
 
 
 @pytest.mark.parametrize("target_bytes", [1 << 20, 40, 12])

@@ -5,33 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_filling import BatchReader, ViewKind, ViewState
+from penstock.batches.batch_filling import BatchReader, ViewKind
 from penstock.read.files import FaultCode, FileKind
-from tests.helpers.kernel_inputs import array, token_layout, write_files
+from tests.helpers.kernel_inputs import array, token_layout, view_state, write_files
 
 pytestmark = pytest.mark.kernels
 
 DERIVED = ("position_ids", "document_ids", "attention_mask", "cu_seqlens")
-
-
-def view_state(kind, *, num_samples, num_records, width, pieces=(), row_first=(), **options):
-    settings = {
-        "stride": width,
-        "eos_id": -1,
-        "mask_ends": False,
-        "narrow_to": 0,
-        "pad_boundaries": False,
-        "is_plain": False,
-    }
-    return ViewState(
-        kind,
-        num_samples=num_samples,
-        num_records=num_records,
-        width=width,
-        pieces=np.array(pieces, np.int64).reshape(-1, 3),
-        row_first=np.array(row_first, np.int64),
-        **(settings | options),
-    )
 
 
 class Batch:

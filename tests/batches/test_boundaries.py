@@ -48,7 +48,7 @@ def numbered(lengths_of):
     return directories
 
 
-def documents_of(directories):
+def owners_of(directories):
     """The document of each record."""
     every = [document for documents in directories for document in documents]
     return [number for number, document in enumerate(every) for _ in document]
@@ -129,7 +129,7 @@ chosen_extras = st.lists(st.sampled_from(EXTRAS), unique=True).map(tuple)
 def test_windows_know_their_documents(
     directories, seq_len, overlap, mask_ends, extras, access, shard_bytes, draw
 ):
-    pieces = documents_of(directories)
+    pieces = owners_of(directories)
     with written(directories, access=access, shard_bytes=shard_bytes) as data:
         view = data.windows(seq_len, overlap=overlap, mask_ends=mask_ends, extras=extras)
         if not len(view):
@@ -166,7 +166,7 @@ def test_windows_know_their_documents(
 def test_loaders_hand_out_the_same_boundaries(
     directories, seq_len, batch_size, options, mask_ends, access
 ):
-    pieces = documents_of(directories)
+    pieces = owners_of(directories)
     with written(directories, access=access, shard_bytes=40, vocab_size=1 << 15) as data:
         view = data.windows(seq_len, mask_ends=mask_ends, extras=EXTRAS)
         if not len(view):
@@ -196,7 +196,7 @@ def test_loaders_hand_out_the_same_boundaries(
 def test_packed_rows_and_documents_know_their_pieces(
     directories, seq_len, kind, mask_ends, pad_to, extras, access, draw
 ):
-    pieces = documents_of(directories)
+    pieces = owners_of(directories)
     with written(directories, access=access, shard_bytes=60) as data:
         options = {"extras": extras, "pad_id": PAD}
         narrow_to = None

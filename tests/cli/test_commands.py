@@ -7,12 +7,12 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from tests.conftest import write
+from tests.helpers.datasets import write_dataset
 
 
 @pytest.fixture
 def path(tmp_path, tokens):
-    write(tmp_path / "set", tokens, cuts=[400])
+    write_dataset(tmp_path / "set", tokens, cuts=[400])
     return str(tmp_path / "set")
 
 
@@ -41,7 +41,7 @@ def test_inspect_prints_what_is_there(path, capsys, tokens):
 
 
 def test_inspect_shows_bytes_as_text(tmp_path, capsys):
-    write(tmp_path / "d", list(b"from the sluice"), tokenizer={"name": "bytes"})
+    write_dataset(tmp_path / "d", list(b"from the sluice"), tokenizer={"name": "bytes"})
     assert main(["inspect", str(tmp_path / "d"), "--seq-len", "14", "--samples", "1"]) == 0
     assert "from the sluic\n" in capsys.readouterr().out
 
@@ -171,7 +171,7 @@ def test_numbers_that_make_no_sense_are_refused_by_the_parser(path, capsys, argu
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(tmp_path, capsys):
-    write(tmp_path / "d", range(10), tokenizer={"name": "gpt[/2]"})
+    write_dataset(tmp_path / "d", range(10), tokenizer={"name": "gpt[/2]"})
     assert main(["inspect", str(tmp_path / "d"), "--seq-len", "4"]) == 0
     assert "gpt[/2]" in capsys.readouterr().out
 

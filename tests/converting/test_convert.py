@@ -22,19 +22,10 @@ from penstock.errors import (
 from penstock.verifying import verify
 from penstock.write.targets import TARGETS
 from tests.helpers import paths
+from tests.helpers.datasets import documents_of
 
 GOLDEN = paths.GOLDEN / "formats"
 OF_DOCUMENTS = [name for name, target in TARGETS.items() if target.holds_documents]
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-def documents_of(data):
-    found = [data.document(k) for k in range(data.num_documents)]
-    return [(each["token"] if each.dtype.names else each).tolist() for each in found]
 
 
 @pytest.mark.parametrize(

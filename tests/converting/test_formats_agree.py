@@ -26,12 +26,7 @@ from penstock.read.local_reader import LocalReader
 from penstock.verifying import verify
 from penstock.write.shard_job import ShardJob
 from tests.helpers import paths
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    """A cache for these tests alone."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+from tests.helpers.datasets import documents_of
 
 
 def write(path, documents, *, masked=False, token="<u2", shard_bytes=1 << 20):
@@ -49,10 +44,6 @@ GOLDEN = paths.GOLDEN / "formats"
 def tokens_of(data):
     records = data.records(0, data.num_records)
     return (records["token"] if records.dtype.names else records).tolist()
-
-
-def documents_of(data):
-    return [data.document(k).tolist() for k in range(data.num_documents)]
 
 
 def views_of(data, seq_len, mask):

@@ -12,9 +12,9 @@ import penstock
 from penstock.cli import main
 from penstock.errors import FetchError, UsageError
 from tests.helpers.bad_server import serving
+from tests.helpers.fetching import BODY, OTHER, fetch, parts
+from tests.helpers.waiting import wait_until
 
-BODY = random.Random(0).randbytes(3_000_000)
-OTHER = random.Random(1).randbytes(3_000_000)
 HALF = len(BODY) // 2
 
 
@@ -22,28 +22,9 @@ def sha256(body):
     return hashlib.sha256(body).hexdigest()
 
 
-def fetch(urls, out, **options):
-    """With short waits, and the notes."""
-    notes = []
-    options = {"backoff_s": 0.01, "timeout_s": 20} | options
-    report = penstock.fetch(urls, out, progress=lambda p: notes.extend(p.notes), **options)
-    return report, notes
-
-
-def parts(directory):
-    return sorted(directory.glob(".fetch/*.part"))
-
-
 def start(*arguments):
     command = [sys.executable, "-m", "penstock", "fetch", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
@@ -320,7 +301,7 @@ def test_nobody_listens(tmp_path):
 def test_a_killed_process_is_gone_on_with(server, tmp_path):
     url = server.add("a.bin", BODY, "stall")
     process = start(url, "--out", str(tmp_path))
-    wait_for(lambda: sum(part.stat().st_size for part in parts(tmp_path)) == HALF)
+    wait_until(lambda: sum(part.stat().st_size for part in parts(tmp_path)) == HALF)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (tmp_path / "a.bin").exists()
@@ -344,7 +325,7 @@ def test_a_process_killed_between_the_last_byte_and_the_name_needs_one_byte(serv
 def test_ctrl_c_ends_at_once_and_leaves_what_arrived(server, tmp_path):
     url = server.add("a.bin", BODY, "stall")
     process = start(url, "--out", str(tmp_path), "--timeout", "100")
-    wait_for(lambda: sum(part.stat().st_size for part in parts(tmp_path)) == HALF)
+    wait_until(lambda: sum(part.stat().st_size for part in parts(tmp_path)) == HALF)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130

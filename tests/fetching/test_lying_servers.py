@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.cli import main
 from penstock.errors import DatasetExistsError, FetchError, UsageError
-from tests.fetching.test_fetch import BODY, OTHER, fetch, parts
+from tests.helpers.fetching import BODY, OTHER, fetch, parts
 
 
 def answer(*headers, status="200 OK", body=b"hello"):

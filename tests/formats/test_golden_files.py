@@ -16,6 +16,7 @@ from penstock.testing import assert_resumes_exactly
 from penstock.verifying import verify
 from penstock.write.llmbatch import write_batch_file
 from tests.helpers import paths
+from tests.helpers.datasets import documents_of, tokens_of
 
 GOLDEN = paths.GOLDEN / "formats"
 EXPECTED = {
@@ -33,11 +34,6 @@ READ = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 def path_of(name):
     places = [GOLDEN / name, *(GOLDEN / f"{name}{suffix}" for suffix in (".bin", ".ds", ".npy"))]
     return next(place for place in places if place.exists())
@@ -53,14 +49,6 @@ def open_golden(name, **options):
     if name == "llmc/modded":  # a directory of training and validation files
         return penstock.open(sorted(path.glob("*.bin")), **options)
     return penstock.open(path, **options)
-
-
-def tokens_of(records):
-    return records[records.dtype.names[0]].tolist() if records.dtype.names else records.tolist()
-
-
-def documents_of(data):
-    return [tokens_of(data.document(k)) for k in range(data.num_documents)]
 
 
 def expected_documents(name):

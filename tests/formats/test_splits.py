@@ -27,11 +27,6 @@ SPELLINGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 def tokens_in(path, *tokens):
     path.parent.mkdir(parents=True, exist_ok=True)
     np.array(tokens, "<u2").tofile(path)

@@ -16,8 +16,8 @@ import threading
 import time
 
 from penstock.cache import cache_directory
+from tests.helpers.live_text import make_loader, rows_of
 from tests.helpers.sigint import send_interrupts
-from tests.text.live.test_rows import make_loader, rows_of
 
 is_armed = False
 num_interrupts = 0

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.batches.batch_filling import ViewState
 from penstock.read.files import GEOMETRY, FileKind, Files, ShardFiles
 from penstock.read.segments import OUTPUT, LayoutTable
 
@@ -81,3 +82,23 @@ def array(memory, starts, name, rows, width):
     """Look at an output."""
     dtype = np.dtype("<i8" if name in ("input_ids", "labels", "document_ids") else "<i4")
     return np.ndarray((rows, width), dtype, memory, starts[name])
+
+
+def view_state(kind, *, num_samples, num_records, width, pieces=(), row_first=(), **options):
+    settings = {
+        "stride": width,
+        "eos_id": -1,
+        "mask_ends": False,
+        "narrow_to": 0,
+        "pad_boundaries": False,
+        "is_plain": False,
+    }
+    return ViewState(
+        kind,
+        num_samples=num_samples,
+        num_records=num_records,
+        width=width,
+        pieces=np.array(pieces, np.int64).reshape(-1, 3),
+        row_first=np.array(row_first, np.int64),
+        **(settings | options),
+    )

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.load.file_caching import is_worth_caching
-from tests.conftest import write
+from tests.helpers.datasets import write_dataset
 from tests.helpers.page_cache import cached_share, drop
 
 NUM_SHARDS, SHARD_TOKENS, SEQ_LEN = 4, 1 << 21, 512
@@ -22,7 +22,7 @@ def corpus(tmp_path_factory):
     """16 MiB of tokens in four shards."""
     tokens = np.random.default_rng(0).integers(0, 1 << 16, NUM_SHARDS * SHARD_TOKENS, np.uint16)
     cuts = [SHARD_TOKENS * k for k in range(1, NUM_SHARDS)]
-    data = write(tmp_path_factory.mktemp("cold") / "set", tokens, cuts=cuts)
+    data = write_dataset(tmp_path_factory.mktemp("cold") / "set", tokens, cuts=cuts)
     assert len(data.shards) == NUM_SHARDS
     return data
 
@@ -138,7 +138,7 @@ def test_a_loader_closes_while_files_are_still_being_read(cold):
 )
 def test_a_damaged_file_is_an_error_only_where_its_rows_are_read(tmp_path, damage, error, message):
     tokens = np.arange(40_000, dtype=np.uint16)
-    data = write(tmp_path / "set", tokens, cuts=[20_000])
+    data = write_dataset(tmp_path / "set", tokens, cuts=[20_000])
     loader = make_loader(tmp_path / "set", batch_size=4, shuffle=False, cache_files=True)
     drop(stream_files(data)[0])
     damage(stream_files(data)[1])

@@ -15,8 +15,7 @@ from penstock.load.file_pass import FilePass
 from penstock.order.evaluation import OrderKind, OrderState
 from penstock.read.files import FILE_SPAN, FileKind
 from penstock.read.local_reader import LocalReader
-from tests.batches.test_batch_filling import view_state
-from tests.helpers.kernel_inputs import token_layout, write_files
+from tests.helpers.kernel_inputs import token_layout, view_state, write_files
 
 pytestmark = pytest.mark.kernels
 

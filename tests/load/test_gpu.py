@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock
-from tests.conftest import write
+from tests.helpers.datasets import write_dataset
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -18,7 +18,7 @@ def documents(tmp_path):
     generator = np.random.default_rng(0)
     lengths = generator.integers(1, 300, 200)
     tokens = generator.integers(0, 1000, lengths.sum())
-    return write(tmp_path / "d", tokens, cuts=np.cumsum(lengths)[:-1], shard_bytes=8000)
+    return write_dataset(tmp_path / "d", tokens, cuts=np.cumsum(lengths)[:-1], shard_bytes=8000)
 
 
 @pytest.mark.parametrize("static_shapes", [False, True])

@@ -20,7 +20,7 @@ CHILD = """
 import gc, itertools, json, os, random, signal, sys, time
 import numpy as np
 import penstock
-from tests.conftest import num_reading_threads
+from tests.helpers.reading_threads import num_reading_threads
 from tests.helpers.sigint import send_interrupts
 
 path, prefetch, decodes, num_interrupts = sys.argv[1], *map(int, sys.argv[2:5])

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, StateError, UsageError
-from tests.conftest import has_reading_threads, no_reading_threads, write
+from tests.helpers.datasets import write_dataset
+from tests.helpers.reading_threads import wait_for_reading_threads
 
 SEQ_LEN = 5
 
@@ -363,7 +364,7 @@ def test_a_token_digest_tells_other_tokens_apart_where_the_sample_digest_cannot(
     changed[17] ^= 1
     digests = []
     for name, stored in (("a", tokens), ("b", changed)):
-        data = write(tmp_path / name, stored)
+        data = write_dataset(tmp_path / name, stored)
         loader = penstock.Loader(data.windows(50), 20, digest_tokens=True)
         next(iter(loader))
         digests.append((loader.digest(), loader.token_digest()))
@@ -447,7 +448,7 @@ def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path,
     records["score"] = tokens / 7
     records["frame"] = tokens[:, None, None] % 251
     records["tag"] = tokens.astype("S3")
-    data = write(tmp_path / "d", records, cuts=[100, 900], fields=fields, vocab_size=None)
+    data = write_dataset(tmp_path / "d", records, cuts=[100, 900], fields=fields, vocab_size=None)
     loader = penstock.Loader(data.windows(SEQ_LEN), 4, seed=3)
     for batch in loader:
         window = loader.samples()[:, None] * SEQ_LEN + np.arange(SEQ_LEN)
@@ -464,17 +465,17 @@ def test_other_fields_arrive_under_their_names_aligned_with_the_inputs(tmp_path,
 def test_threads_end_with_close_with_the_block_and_with_the_garbage(data):
     loader = penstock.Loader(data.windows(SEQ_LEN), 4, threads=3)
     next(iter(loader))
-    assert has_reading_threads(3)
+    wait_for_reading_threads(3)
     loader.close()
     loader.close()
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
     with loader:
         next(iter(loader))
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
     next(iter(loader))
     del loader
     gc.collect()  # tells the threads to end, but does not wait: it may run anywhere
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
@@ -490,7 +491,7 @@ def test_threads_leave_the_consumer_a_processor(
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local_ranks)
     with penstock.Loader(data.windows(SEQ_LEN), 4) as loader:
         next(iter(loader))
-        assert has_reading_threads(expected)
+        wait_for_reading_threads(expected)
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
@@ -507,7 +508,7 @@ def test_nothing_stays_open_after_close(data, prefetch):
 @pytest.mark.usefixtures("no_thread_is_left")
 @pytest.mark.parametrize("prefetch", [0, 8])
 def test_a_failed_read_reaches_the_consumer_in_its_turn(tmp_path, tokens, prefetch):
-    data = write(tmp_path / "d", tokens, cuts=[500])
+    data = write_dataset(tmp_path / "d", tokens, cuts=[500])
     second = tmp_path / "d" / "00001.stream"
     whole = second.read_bytes()
     loader = penstock.Loader(data.windows(50), 1, shuffle=False, prefetch=prefetch, output="numpy")
@@ -600,7 +601,7 @@ def test_what_is_not_a_view_is_refused(data, thing):
 
 
 def test_a_dataset_shorter_than_one_row_is_an_error_and_no_hang(tmp_path):
-    data = write(tmp_path / "d", [1, 2, 3])
+    data = write_dataset(tmp_path / "d", [1, 2, 3])
     with pytest.raises(UsageError, match="the dataset has 3 records, for rows of 5"):
         penstock.Loader(data.windows(SEQ_LEN), 2)
 
@@ -654,7 +655,7 @@ def test_an_interrupt_at_any_line_neither_repeats_nor_skips_a_step(data, tokens,
     assert number > (40 if moment == "first batch" else 1)
     del loader, act, batch
     gc.collect()  # an engine whose close was interrupted ends with its loader
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])
@@ -694,7 +695,7 @@ def test_pinned_batches_are_pinned_and_never_rewritten_while_held(data, tokens):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_pinned_memory_waits_for_copies_that_are_queued_behind_other_work(tmp_path):
     tokens = np.random.default_rng(0).integers(0, 50_000, 1 << 21).astype(np.uint16)
-    data = write(tmp_path / "d", tokens)
+    data = write_dataset(tmp_path / "d", tokens)
     loader = penstock.Loader(data.windows(512), 32, pin_memory=True, dtype=None, endless=True)
     busy = torch.randn(8192, 8192, device="cuda")
     arrived = []
@@ -714,7 +715,7 @@ def test_pinned_memory_waits_for_copies_that_are_queued_behind_other_work(tmp_pa
 def test_records_of_one_field_that_is_no_token_stay_within_their_memory(tmp_path, access, field):
     records = np.zeros(101, [field])
     records[field[0]].reshape(101, -1)[:] = np.arange(101)[:, None]
-    write(tmp_path / "d", records, cuts=[40], fields=[field], vocab_size=None)
+    write_dataset(tmp_path / "d", records, cuts=[40], fields=[field], vocab_size=None)
     view = penstock.open(tmp_path / "d", access=access).windows(10)
     loader = penstock.Loader(view, 3, output="numpy", tail="keep")
     held = [(batch[field[0]], loader.samples()) for batch in loader]  # neighbours in memory
@@ -725,7 +726,7 @@ def test_records_of_one_field_that_is_no_token_stay_within_their_memory(tmp_path
 
 def test_a_row_of_more_than_two_gibibytes_is_read_whole(tmp_path):
     size = (1 << 31) + 5000
-    write(tmp_path / "d", np.arange(16), fields="u1", vocab_size=None)
+    write_dataset(tmp_path / "d", np.arange(16), fields="u1", vocab_size=None)
     with (tmp_path / "d" / "00000.stream").open("r+b") as stream:
         stream.truncate(size)  # sparse
         stream.seek(size - 3)

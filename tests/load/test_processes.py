@@ -19,43 +19,31 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import penstock
 from penstock.errors import StateError, UsageError
-from tests.conftest import write
-from tests.text.live.test_garbage_collection import wait_until
-
-
-def inputs(batches):
-    return [batch["input_ids"].tolist() for batch in batches]
+from tests.helpers.datasets import inputs_of, write_dataset
+from tests.helpers.programs import start_python
+from tests.helpers.waiting import wait_until
 
 
 def make_loader(data):
     return penstock.Loader(data.windows(5), 4, seed=3)
 
 
-def start(program, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_a_forked_child_goes_on_by_itself_and_does_not_disturb_its_parent(data):
-    expected = inputs(make_loader(data))
+    expected = inputs_of(make_loader(data))
     loader = make_loader(data)
     batches = iter(loader)
-    got = inputs(islice(batches, 5))
+    got = inputs_of(islice(batches, 5))
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            os.write(writer, json.dumps(inputs(batches)).encode())
+            os.write(writer, json.dumps(inputs_of(batches)).encode())
             status = 0
         finally:
             os._exit(status)
     os.close(writer)
-    got += inputs(batches)
+    got += inputs_of(batches)
     with os.fdopen(reader) as pipe:
         from_child = json.loads(pipe.read())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -81,14 +69,14 @@ def test_a_parent_can_end_its_threads_while_a_forked_child_holds_the_pipes(data)
 
 
 def rest_of(loader, queue):
-    queue.put(inputs(loader))
+    queue.put(inputs_of(loader))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_loader_travels_to_a_process_and_goes_on_from_its_position(data, method):
-    expected = inputs(make_loader(data))
+    expected = inputs_of(make_loader(data))
     loader = make_loader(data)
-    inputs(islice(loader, 5))
+    inputs_of(islice(loader, 5))
     context = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
     process = context.Process(target=rest_of, args=(loader, queue))
@@ -96,7 +84,7 @@ def test_a_loader_travels_to_a_process_and_goes_on_from_its_position(data, metho
     received = queue.get()
     process.join()
     assert received == expected[5:]
-    assert inputs(loader) == expected[5:]
+    assert inputs_of(loader) == expected[5:]
 
 
 def test_a_pickled_loader_is_small_and_keeps_its_settings(data):
@@ -109,7 +97,7 @@ def test_a_pickled_loader_is_small_and_keeps_its_settings(data):
     loader.close()
     assert len(pickled) < 20_000
     assert copy.state_dict() == loader.state_dict()
-    assert inputs(copy) == inputs(loader)
+    assert inputs_of(copy) == inputs_of(loader)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -122,46 +110,46 @@ def test_torch_data_loader_gives_the_same_batches_in_the_same_order(data, worker
         make_loader(data), batch_size=None, num_workers=workers, multiprocessing_context=method
     )
     for _ in range(2):  # by itself, though the loader in this process does not move
-        assert inputs(wrapped) == inputs(epochs)
+        assert inputs_of(wrapped) == inputs_of(epochs)
     assert len(wrapped) == len(epochs)
 
 
 def test_set_epoch_reaches_the_workers_of_a_data_loader(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2)
-    first = inputs(wrapped)
+    first = inputs_of(wrapped)
     loader.set_epoch(5)
-    sixth = inputs(wrapped)
+    sixth = inputs_of(wrapped)
     loader.set_epoch(5)
-    assert inputs(loader) == sixth != first
+    assert inputs_of(loader) == sixth != first
 
 
 def test_the_position_is_not_known_while_workers_read(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=1)
-    inputs(islice(wrapped, 5))
+    inputs_of(islice(wrapped, 5))
     for ask in (loader.state_dict, lambda: loader.position, lambda: iter(loader)):
         with pytest.raises(StateError, match=r"read by the workers of a DataLoader.*set_epoch"):
             ask()
     with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
-        inputs(wrapped)
+        inputs_of(wrapped)
     state = make_loader(data).state_dict() | {"position": 8}
     loader.load_state_dict(state)
     assert loader.state_dict() == state
-    assert inputs(wrapped) == inputs(make_loader(data))[2:]
+    assert inputs_of(wrapped) == inputs_of(make_loader(data))[2:]
 
 
 def test_a_data_loader_that_was_interrupted_begins_where_it_is_told(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
-    inputs(islice(wrapped, 5))
+    inputs_of(islice(wrapped, 5))
     loader.set_epoch(0)
-    assert inputs(wrapped) == inputs(make_loader(data))
+    assert inputs_of(wrapped) == inputs_of(make_loader(data))
 
 
 def test_a_copy_of_a_loader_whose_workers_moved_is_refused(data):
     loader = make_loader(data)
-    inputs(DataLoader(loader, batch_size=None, num_workers=1))
+    inputs_of(DataLoader(loader, batch_size=None, num_workers=1))
     with pytest.raises(StateError, match="read by the workers of a DataLoader"):
         pickle.dumps(loader)
 
@@ -176,17 +164,17 @@ def test_set_epoch_after_workers_goes_on_where_they_ended(data):
     wrapped = DataLoader(loader, batch_size=None, num_workers=1)
     for epoch in range(3):
         loader.set_epoch(epoch)
-        assert inputs(wrapped) == inputs(own)
+        assert inputs_of(wrapped) == inputs_of(own)
 
 
 def test_workers_that_live_on_notice_that_the_loader_itself_has_moved(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
-    inputs(wrapped)
+    inputs_of(wrapped)
     loader.set_epoch(1)
     next(iter(loader))
     with pytest.raises(UsageError, match="the loader itself was iterated over"):
-        inputs(wrapped)
+        inputs_of(wrapped)
 
 
 def test_workers_of_a_forked_child_do_not_move_the_parents_loader(data):
@@ -195,17 +183,19 @@ def test_workers_of_a_forked_child_do_not_move_the_parents_loader(data):
     if child == 0:
         status = 1
         try:
-            inputs(DataLoader(loader, batch_size=None, num_workers=1))
+            inputs_of(DataLoader(loader, batch_size=None, num_workers=1))
             status = 0
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert inputs(loader) == inputs(make_loader(data))
+    assert inputs_of(loader) == inputs_of(make_loader(data))
 
 
 def test_a_forked_child_has_epochs_of_workers_of_its_own(data):
     loader = make_loader(data)
-    assert inputs(DataLoader(loader, batch_size=None, num_workers=1)) == inputs(make_loader(data))
+    assert inputs_of(DataLoader(loader, batch_size=None, num_workers=1)) == inputs_of(
+        make_loader(data)
+    )
     loader.set_epoch(0)
     child = os.fork()
     if child == 0:
@@ -215,7 +205,7 @@ def test_a_forked_child_has_epochs_of_workers_of_its_own(data):
                 make_loader(data),
                 DataLoader(loader, batch_size=None, num_workers=1),
             )
-            status = int(any(inputs(wrapped) != inputs(expected) for _ in range(2)))
+            status = int(any(inputs_of(wrapped) != inputs_of(expected) for _ in range(2)))
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -229,7 +219,7 @@ def test_epochs_of_workers_differ_even_if_torch_is_seeded_for_each(data):
     epochs = make_loader(data)
     for _ in range(3):
         torch.manual_seed(0)
-        assert inputs(wrapped) == inputs(epochs)
+        assert inputs_of(wrapped) == inputs_of(epochs)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -238,7 +228,7 @@ def test_an_epoch_that_is_left_before_its_last_batch_is_noticed(data, make):
     loader = make_loader(data)
     wrapped = make(loader, batch_size=None, num_workers=1)
     batches = iter(wrapped)
-    assert len(inputs(islice(batches, len(loader) - 1))) == len(loader) - 1
+    assert len(inputs_of(islice(batches, len(loader) - 1))) == len(loader) - 1
     wait_until(lambda: loader._board.read().is_over)  # the worker reads ahead
     del batches
     with pytest.raises(UsageError, match="was left early"):
@@ -251,7 +241,7 @@ def test_an_epoch_that_is_left_after_its_last_batch_was_whole(data, method):
     wrapped = DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context=method)
     for _ in range(2):
         batches = iter(wrapped)
-        assert inputs(islice(batches, len(loader))) == inputs(expected)
+        assert inputs_of(islice(batches, len(loader))) == inputs_of(expected)
         wait_until(lambda: loader._board.read().is_over)
 
 
@@ -260,9 +250,9 @@ def test_another_data_loader_within_the_last_steps_does_no_harm(data):
     wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2)
     for _ in range(2):
         batches = iter(wrapped)
-        got = inputs(islice(batches, len(expected) - 2))
+        got = inputs_of(islice(batches, len(expected) - 2))
         assert len(list(DataLoader(range(3), num_workers=1))) == 3
-        assert got + inputs(batches) == inputs(expected)
+        assert got + inputs_of(batches) == inputs_of(expected)
 
 
 def test_a_loader_that_workers_have_read_is_garbage_when_it_is_dropped(data):
@@ -285,28 +275,28 @@ def test_workers_may_read_a_loader_inside_of_another_dataset(data):
     expected = make_loader(data)
     wrapped = DataLoader(Wrapper(make_loader(data)), batch_size=None, num_workers=2)
     for _ in range(2):
-        assert inputs(wrapped) == inputs(expected)
+        assert inputs_of(wrapped) == inputs_of(expected)
 
 
 def test_a_copied_loader_goes_its_own_way(data):
     first = make_loader(data)
     second = copy.copy(first)
-    epoch = inputs(make_loader(data))
+    epoch = inputs_of(make_loader(data))
     for loader in (second, first):
-        assert inputs(DataLoader(loader, batch_size=None, num_workers=1)) == epoch
+        assert inputs_of(DataLoader(loader, batch_size=None, num_workers=1)) == epoch
     assert "read by workers" in repr(first)
 
 
 def test_a_forked_child_knows_its_position_while_workers_move_the_parents_loader(data):
     loader = make_loader(data)
-    inputs(islice(loader, 3))
+    inputs_of(islice(loader, 3))
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.read(reader, 1)
         os._exit(loader.position)
     loader.set_epoch(1)
-    inputs(DataLoader(loader, batch_size=None, num_workers=1))
+    inputs_of(DataLoader(loader, batch_size=None, num_workers=1))
     os.write(writer, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 12
     os.close(reader)
@@ -315,16 +305,16 @@ def test_a_forked_child_knows_its_position_while_workers_move_the_parents_loader
 
 def test_set_epoch_after_the_last_batch_of_it_was_saved_leaves_nothing_of_it(data):
     loader = make_loader(data)
-    epochs = [inputs(loader), inputs(loader)]
+    epochs = [inputs_of(loader), inputs_of(loader)]
     loader.set_epoch(0)
     batches = iter(loader)
-    inputs(islice(batches, len(loader)))
+    inputs_of(islice(batches, len(loader)))
     state = loader.state_dict()
     restored = make_loader(data)
     restored.load_state_dict(state)
     for expected in ([], epochs[1]):
         restored.set_epoch(0 if not expected else 1)
-        assert inputs(restored) == expected
+        assert inputs_of(restored) == expected
     restored.load_state_dict(state)
     restored.set_epoch(0)
     with pytest.raises(UsageError, match=r"saved at the end of its epoch.*set_epoch\(1\)"):
@@ -346,24 +336,24 @@ def test_batches_of_batches_are_refused(data):
 @pytest.mark.parametrize("tail", ["drop", "wrap"])
 def test_set_epoch_goes_where_iterating_would_have_gone(data, tail):
     loader = penstock.Loader(data.windows(5), 7, tail=tail)
-    third = [inputs(loader), inputs(loader), inputs(loader)][2]
+    third = [inputs_of(loader), inputs_of(loader), inputs_of(loader)][2]
     loader.set_epoch(2)
-    assert inputs(loader) == third
+    assert inputs_of(loader) == third
 
 
 def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_silently(data):
     wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2, persistent_workers=True)
-    inputs(islice(wrapped, 5))
+    inputs_of(islice(wrapped, 5))
     with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
-        inputs(wrapped)
+        inputs_of(wrapped)
 
 
 def test_an_endless_share_of_persistent_workers_is_not_begun_twice(data):
     loader = penstock.Loader(data.windows(5), 4, endless=True)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
-    inputs(islice(wrapped, 5))
+    inputs_of(islice(wrapped, 5))
     with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
-        inputs(islice(wrapped, 5))
+        inputs_of(islice(wrapped, 5))
 
 
 MANY_LOADERS = """
@@ -379,24 +369,24 @@ print(len(batches))
 
 
 def test_loaders_share_few_descriptors_among_many_shards(tmp_path):
-    write(tmp_path / "d", range(2000), cuts=range(5, 2000, 5))
-    process = start(MANY_LOADERS, tmp_path / "d")
+    write_dataset(tmp_path / "d", range(2000), cuts=range(5, 2000, 5))
+    process = start_python(MANY_LOADERS, tmp_path / "d")
     printed, errors = process.communicate(timeout=100)
     assert (printed, errors) == ("8\n", "")
 
 
 def test_numpy_batches_pass_through_torch_data_loader(data):
     loader = penstock.Loader(data.windows(5), 4, seed=3, output="numpy")
-    assert inputs(DataLoader(loader, batch_size=None)) == inputs(make_loader(data))
+    assert inputs_of(DataLoader(loader, batch_size=None)) == inputs_of(make_loader(data))
 
 
 def test_persistent_workers_go_on_with_the_epoch_that_they_are_told(data):
     loader = penstock.Loader(data.windows(5), 7, tail="wrap")
-    own = [inputs(loader), inputs(loader), inputs(loader)]
+    own = [inputs_of(loader), inputs_of(loader), inputs_of(loader)]
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
     for epoch in range(3):
         loader.set_epoch(epoch)
-        assert inputs(wrapped) == own[epoch]
+        assert inputs_of(wrapped) == own[epoch]
     with pytest.raises(UsageError, match=r"call loader.set_epoch\(…\) before every epoch"):
         next(iter(wrapped))
     loader.close()
@@ -415,7 +405,7 @@ for number, batch in enumerate(loader):
 
 
 def test_ctrl_c_ends_a_process_that_is_loading(data):
-    process = start(WAITING, data.shards[0].directory)
+    process = start_python(WAITING, data.shards[0].directory)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
@@ -439,7 +429,7 @@ if sys.argv[2] == "raise":
 
 @pytest.mark.parametrize(("how", "status"), [("return", 0), ("raise", 3)])
 def test_the_interpreter_exits_while_threads_read_ahead(data, how, status):
-    process = start(LEAVING, data.shards[0].directory, how)
+    process = start_python(LEAVING, data.shards[0].directory, how)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (status, "")
 

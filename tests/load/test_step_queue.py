@@ -19,9 +19,8 @@ from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader
 from penstock.load.walk import Iteration, Walk
 from penstock.order.evaluation import OrderKind, OrderState
-from tests.batches.test_batch_filling import view_state
-from tests.conftest import no_reading_threads
-from tests.helpers.kernel_inputs import open_files, token_layout
+from tests.helpers.kernel_inputs import open_files, token_layout, view_state
+from tests.helpers.reading_threads import wait_for_reading_threads
 
 pytestmark = pytest.mark.kernels
 
@@ -113,7 +112,7 @@ def test_an_epoch_comes_in_order_whatever_reads_it(tmp_path, depth, threads, ann
     assert loading.walk.position == 10  # past what is dropped
     assert loading.inputs() == [[4, 12], [20, 28]]  # the next epoch, in the same order
     loading.walk.close()
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
     assert not opened(tmp_path)
 
 
@@ -204,7 +203,7 @@ def test_a_queue_that_is_dropped_ends_by_itself(tmp_path, depth):
     assert opened(tmp_path)
     del loading
     gc.collect()
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
     assert not opened(tmp_path)
 
 
@@ -214,7 +213,7 @@ def test_a_cycle_through_the_walk_does_not_keep_its_threads(tmp_path):
     loading.cycle = loading  # new_queue holds it, and so does the walk
     del loading
     gc.collect()
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -253,7 +252,7 @@ def test_closing_under_a_thread_that_iterates_loses_nothing(tmp_path):
     closer.join()
     assert taken == [0, 8, 16, 24, 32] * 100
     loading.walk.close()
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -339,7 +338,7 @@ def test_the_collector_may_free_a_walk_in_a_cycle(tmp_path, depth):
         loading.self = [loading, Iteration(loading.walk)]
     del loading
     gc.collect()
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
     assert not opened(tmp_path)
 
 
@@ -349,7 +348,7 @@ def test_a_decoder_that_uses_its_own_loader_is_an_error_and_no_hang(tmp_path, us
     with pytest.raises(RuntimeError, match="must not use the loader"):
         loading.walk.take()
     loading.walk.close()
-    assert no_reading_threads()
+    wait_for_reading_threads(0)
 
 
 def test_a_decoder_that_reads_on_by_itself_leaves_no_step_half_read(tmp_path):

@@ -13,7 +13,7 @@ import torch
 
 import penstock
 from penstock.errors import PenstockError, StateError
-from tests.load.test_processes import inputs
+from tests.helpers.datasets import inputs_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -51,7 +51,7 @@ def make_text(text, **options):
 
 def epochs_of(view, count, **options):
     loader = make(view, **options)
-    return [inputs(loader) for _ in range(count)]
+    return [inputs_of(loader) for _ in range(count)]
 
 
 # StatefulDataLoader
@@ -67,60 +67,60 @@ def test_a_stateful_data_loader_resumes_exactly_at_any_step(view, workers, tail)
     for stop in (0, 1, 20, STEPS - 2, STEPS - 1, STEPS):
         wrapped = wrap()
         batches = iter(wrapped)
-        assert inputs(islice(batches, stop)) == expected[0][:stop]
+        assert inputs_of(islice(batches, stop)) == expected[0][:stop]
         state = json.loads(json.dumps(wrapped.state_dict()))
         del batches, wrapped
         resumed = wrap()
         resumed.load_state_dict(state)
-        assert inputs(resumed) == expected[0][stop:]
-        assert inputs(resumed) == expected[1]
+        assert inputs_of(resumed) == expected[0][stop:]
+        assert inputs_of(resumed) == expected[1]
 
 
 def test_a_text_loader_in_a_stateful_data_loader_resumes_exactly(text):
     loader = make_text(text)
-    expected = [inputs(loader), inputs(loader)]
+    expected = [inputs_of(loader), inputs_of(loader)]
 
     def wrap():
         return StatefulDataLoader(make_text(text), batch_size=None)
 
     for stop in (0, 20, STEPS - 1, STEPS):
         wrapped = wrap()
-        assert inputs(islice(wrapped, stop)) == expected[0][:stop]
+        assert inputs_of(islice(wrapped, stop)) == expected[0][:stop]
         resumed = wrap()
         resumed.load_state_dict(wrapped.state_dict())
-        assert inputs(resumed) == expected[0][stop:]
-        assert inputs(resumed) == expected[1]
+        assert inputs_of(resumed) == expected[0][stop:]
+        assert inputs_of(resumed) == expected[1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_after_a_whole_epoch_begins_the_next(view, workers):
     expected = epochs_of(view, 3)
     wrapped = StatefulDataLoader(make(view), batch_size=None, num_workers=workers)
-    assert [inputs(wrapped), inputs(wrapped)] == expected[:2]
+    assert [inputs_of(wrapped), inputs_of(wrapped)] == expected[:2]
     state = wrapped.state_dict()
     resumed = StatefulDataLoader(make(view), batch_size=None, num_workers=workers)
     resumed.load_state_dict(state)
-    assert inputs(resumed) == expected[2]
+    assert inputs_of(resumed) == expected[2]
 
 
 def test_an_endless_loader_in_a_stateful_data_loader_goes_on(view):
-    expected = inputs(islice(make(view, endless=True), 60))
+    expected = inputs_of(islice(make(view, endless=True), 60))
 
     def wrap():
         return StatefulDataLoader(make(view, endless=True), batch_size=None, num_workers=2)
 
     wrapped = wrap()
-    assert inputs(islice(wrapped, 50)) == expected[:50]
+    assert inputs_of(islice(wrapped, 50)) == expected[:50]
     state = wrapped.state_dict()
     resumed = wrap()
     resumed.load_state_dict(state)
-    assert inputs(islice(resumed, 10)) == expected[50:]
+    assert inputs_of(islice(resumed, 10)) == expected[50:]
 
 
 def test_the_state_of_workers_refuses_another_size_of_steps(view):
     # One worker: torch waits 5 s for each after an error.
     wrapped = StatefulDataLoader(make(view), batch_size=None, num_workers=1)
-    inputs(islice(wrapped, 5))
+    inputs_of(islice(wrapped, 5))
     loader = penstock.Loader(view, ROWS, seed=3, rank=0, ranks=2)
     resumed = StatefulDataLoader(loader, batch_size=None, num_workers=1)
     resumed.load_state_dict(wrapped.state_dict())
@@ -234,7 +234,7 @@ def test_a_checkpoint_of_lightning_with_more_loaders_is_refused(view, tmp_path):
 @pytest.mark.parametrize("kind", ["tokens", "text"])
 def test_lightning_goes_on_where_it_left_an_epoch(view, text, kind):
     loader = make(view) if kind == "tokens" else make_text(text)
-    expected = inputs(loader)[:30]
+    expected = inputs_of(loader)[:30]
     loader = make(view) if kind == "tokens" else make_text(text)
     assert [rows for _, _, rows in fit(loader, max_epochs=3, limit_train_batches=10)] == expected
 
@@ -257,7 +257,7 @@ def test_lightning_would_read_ahead_of_an_endless_loader_which_is_refused(view, 
 @pytest.mark.parametrize("kind", ["tokens", "text"])
 def test_every_validation_of_lightning_begins_at_the_start(view, text, kind):
     loader = make(view, shuffle=False) if kind == "tokens" else make_text(text)
-    expected = list(enumerate(inputs(loader)))
+    expected = list(enumerate(inputs_of(loader)))
     found = fit(make(view), 2 * STEPS, val=loader, limit_val_batches=5, num_sanity_val_steps=2)
     assert found == expected[:2] + expected[:5] + expected[:5]
 
@@ -324,7 +324,7 @@ def test_accelerate_would_deal_one_ranks_share_to_all_which_is_refused(view):
             assert "rows would be lost. Iterate over the loader itself" in of_rank[kind]
     steps = zip(*(of_rank["itself"] for of_rank in found), strict=True)
     rows = [[row for rows in zip(*step, strict=True) for row in rows] for step in steps]
-    assert rows == inputs(penstock.Loader(view, 2 * ROWS, seed=3))
+    assert rows == inputs_of(penstock.Loader(view, 2 * ROWS, seed=3))
 
 
 def test_accelerate_reads_ahead_on_one_process_which_is_refused(view):

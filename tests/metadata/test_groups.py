@@ -10,8 +10,7 @@ from penstock.formats.shard import NO_METADATA
 from penstock.metadata.groups import SpanTable
 from penstock.read.files import FaultCode, FileKind
 from penstock.read.segments import OUTPUT, LayoutTable
-from tests.batches.test_batch_filling import view_state
-from tests.helpers.kernel_inputs import write_files
+from tests.helpers.kernel_inputs import view_state, write_files
 
 pytestmark = pytest.mark.kernels
 

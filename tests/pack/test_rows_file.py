@@ -18,7 +18,7 @@ import penstock
 from penstock.errors import PenstockError, ReadError
 from penstock.pack.rows_file import find_rows
 from penstock.verifying import verify
-from tests.pack.test_policies import MEMORY, POLICIES, write_numbered
+from tests.helpers.numbered_documents import MEMORY, POLICIES, write_numbered
 
 LENGTHS = np.random.default_rng(8).integers(0, 40, 300).tolist()
 

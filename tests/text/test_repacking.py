@@ -3,7 +3,6 @@
 import gc
 import gzip
 import itertools
-import json
 import os
 import random
 import shutil
@@ -22,23 +21,13 @@ from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.text.repacking import repack
 from penstock.text.sources import Columns, Source
 from penstock.text.tokenize import job
+from tests.helpers.text_sources import texts_of, write_jsonl
 
 DOCUMENTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=60)
 
 
-def write_jsonl(path, texts, **metadata):
-    rows = ({"text": text} | {k: v[i] for k, v in metadata.items()} for i, text in enumerate(texts))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def documents_of(report):
-    source = Source(list(report.files))
-    return [
-        batch.text(k).decode()
-        for piece in source.slices(1 << 40)
-        for batch in source.read(piece)
-        for k in range(batch.num_documents)
-    ]
+    return [text.decode() for text in texts_of(Source(list(report.files)))]
 
 
 def content(directory):

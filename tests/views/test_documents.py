@@ -16,7 +16,7 @@ from penstock.auditing import Change, audit, audit_tokens
 from penstock.errors import StateError, UsageError
 from penstock.load.token_digest import token_digest
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
-from tests.pack.test_policies import (
+from tests.helpers.numbered_documents import (
     EXTRAS,
     IGNORED,
     POLICIES,

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.formats.llmbatch import Header, parse_header
 from penstock.write.llmbatch import write_batch_dataset, write_batch_file
+from tests.helpers.programs import run_python
 
 GOLDEN_FIELDS = bytes.fromhex(
     "4c4c4d4241544348010000002000000000020000cb0c000000000000000000002a0000007d990100"
@@ -415,8 +414,3 @@ def test_the_memory_stays_within_its_bound(tmp_path, seq_len, total):
     done = run_python(script, tmp_path / "a")
     assert done.stderr == ""
     assert 1 << 20 < int(done.stdout) <= SMALLEST_SHARED_MEMORY
-
-
-def run_python(script, *arguments):
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -17,6 +17,7 @@ import pytest
 import penstock
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
 from penstock.verifying import verify
+from tests.helpers.programs import run_python
 
 TOKEN_AND_CONCEPT = [("token", "<u4"), ("concept", "<u2")]
 
@@ -36,13 +37,6 @@ ONE_SHARD = [
     "penstock.checksums",
     "penstock.json",
 ]
-
-
-def run_python(script, *arguments, **options):
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=False, **options
-    )
 
 
 def names_in(directory):

@@ -17,7 +17,6 @@ from penstock.compat.nanochat import (
 )
 from penstock.errors import MissingDataError, StateError, UsageError
 from penstock.testing import assert_resumes_exactly
-from tests.compat.nanochat.test_real import CASES
 from tests.helpers.live_model import bos_best_fit
 from tests.helpers.nanochat_corpus import (
     BOS_ID,
@@ -27,6 +26,7 @@ from tests.helpers.nanochat_corpus import (
     write_corpus,
     write_file,
 )
+from tests.helpers.nanochat_golden import CASES
 
 SMALL = {"tokenizer_batch_size": 16, "buffer_size": 50}
 

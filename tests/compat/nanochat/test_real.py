@@ -1,6 +1,5 @@
 """nanochat's loaders: its own batches bit for bit on every rank, resumed exactly, defects gone."""
 
-import gzip
 import hashlib
 import json
 import os
@@ -17,12 +16,9 @@ from penstock.compat import nanochat
 from penstock.errors import MissingDataError, StateError, UsageError
 from penstock.testing import assert_resumes_exactly, assert_same
 from penstock.text.splitting.patterns import PATTERNS
-from tests.helpers import paths
 from tests.helpers.nanochat_corpus import ROW_GROUPS, ByteTokenizer, write_corpus
+from tests.helpers.nanochat_golden import CASES, EXPECTED
 
-GOLDEN = paths.GOLDEN / "nanochat_live"
-EXPECTED = json.loads(gzip.decompress((GOLDEN / "expected.json.gz").read_bytes()))
-CASES = EXPECTED["cases"]
 ALL_FILES = tuple(range(len(ROW_GROUPS)))
 HEAD, LAST_FLAT, ADVANCES_PAST_TARGETS, FIRST = EXPECTED["commits"]
 

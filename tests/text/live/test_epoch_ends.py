@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock import Packing, TextLoader
 from penstock.errors import FormatError
-from tests.text.live.test_rows import POLICIES, Bytes, corpora, make_loader, rows_of, write
+from tests.helpers.live_text import POLICIES, Bytes, corpora, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 12)], ["d" * 5] * 3, ["e", "", "f" * 40]]]
 
@@ -43,7 +43,7 @@ def steps_to_the_end(path, policy, state, ranks, **options):
 @pytest.mark.parametrize("tail", ["drop", "keep"])
 @pytest.mark.parametrize(("ranks", "lanes"), [(1, 2), (3, 3)])
 def test_every_step_of_an_epoch_can_be_resumed_to_its_end(tmp_path, policy, tail, ranks, lanes):
-    path = write(tmp_path / "text", FILES)
+    path = write_text(tmp_path / "text", FILES)
     options = {"seq_len": 12, "batch_size": 1, "tail": tail, "lanes": lanes}
     steps, states = steps_to_the_end(path, policy, None, ranks, **options)
     assert steps
@@ -57,7 +57,7 @@ def test_an_epoch_on_changing_ranks_has_every_row_once(
     tmp_path_factory, files, policy, seq_len, shuffle, data
 ):
     assume(any(len(text) > seq_len for groups in files for group in groups for text in group))
-    path = write(tmp_path_factory.mktemp("text"), files)
+    path = write_text(tmp_path_factory.mktemp("text"), files)
     lanes = data.draw(st.integers(1, sum(map(len, files))))
     works = [ranks for ranks in range(1, lanes + 1) if lanes % ranks == 0]
     options = {"seq_len": seq_len, "tail": "keep", "lanes": lanes, "shuffle": shuffle}
@@ -73,7 +73,7 @@ def test_an_epoch_on_changing_ranks_has_every_row_once(
 
 
 def test_threads_that_share_a_loader_share_an_epoch(tmp_path):
-    path = write(tmp_path / "text", FILES)
+    path = write_text(tmp_path / "text", FILES)
     for _ in range(20):
         with make_loader(path, "flat", 8, batch_size=1, endless=False, tail="keep") as loader:
             num_steps, found = len(loader), []
@@ -101,7 +101,7 @@ class Ones:
 
 def test_an_epoch_with_other_rows_than_were_counted_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = write(tmp_path / "text", FILES)
+    path = write_text(tmp_path / "text", FILES)
     options = {"endless": False, "output": "numpy"}
     with TextLoader(path, Ones(9), 2, 8, "flat", **options) as loader:
         num_steps = len(list(loader))
@@ -112,7 +112,7 @@ def test_an_epoch_with_other_rows_than_were_counted_is_an_error(tmp_path, monkey
 
 
 def test_rows_of_half_a_million_tokens_are_counted_too(tmp_path):
-    path = write(tmp_path / "text", FILES)
+    path = write_text(tmp_path / "text", FILES)
     packing = Packing(policy="flat", extras=("cu_seqlens",))
     with TextLoader(
         path, Bytes(), 1, 1 << 19, packing, endless=False, tail="keep", output="numpy"

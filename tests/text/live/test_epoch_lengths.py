@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError, StateError, UsageError
 from penstock.text.live.lane_state import Waiting
-from tests.text.live.test_rows import POLICIES, Bytes, corpora, make_loader, rows_of, write
+from tests.helpers.live_text import POLICIES, Bytes, corpora, make_loader, rows_of, write_text
 
 GROUPS = [["abc" * k for k in range(1, 20)], ["d" * 50], ["e" * 9] * 30, ["f" * 70] * 3]
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return write(tmp_path / "text", [GROUPS])
+    return write_text(tmp_path / "text", [GROUPS])
 
 
 class Twice(Bytes):
@@ -71,7 +71,7 @@ def test_an_epoch_is_counted_anew_for_the_lanes_of_a_state(corpus):
 def test_a_state_of_any_step_goes_on_exactly_to_the_end_of_the_epoch(
     tmp_path_factory, files, policy, seq_len, batch_size, lanes, buffer_size
 ):
-    path = write(tmp_path_factory.mktemp("text"), files)
+    path = write_text(tmp_path_factory.mktemp("text"), files)
     options = {"lanes": min(lanes, sum(map(len, files))), "endless": False, "tail": "keep"}
 
     def make():

@@ -2,27 +2,20 @@
 
 import gc
 import threading
-import time
 
 import pytest
 
-from tests.text.live.test_rows import make_loader, write
+from tests.helpers.live_text import make_loader, write_text
+from tests.helpers.waiting import wait_until
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return write(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
+    return write_text(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
 
 
 def has_threads():
     return any(thread.name.startswith("penstock-") for thread in threading.enumerate())
-
-
-def wait_until(is_so):
-    end = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 class CollectAt:

@@ -11,12 +11,12 @@ import pytest
 from penstock import TextLoader
 from penstock.system.background_thread import BackgroundThread, StopSignal, call_in_background
 from tests.helpers import paths
-from tests.text.live.test_rows import Bytes, make_loader, rows_of, write
+from tests.helpers.live_text import Bytes, make_loader, rows_of, write_text
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return write(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
+    return write_text(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
 
 
 def interrupt_when(event):

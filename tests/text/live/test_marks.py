@@ -8,7 +8,7 @@ import penstock
 from penstock import Packing
 from penstock.errors import UsageError
 from tests.helpers import live_model
-from tests.text.live.test_rows import BOS, POLICIES, Bytes, rows_of, write
+from tests.helpers.live_text import BOS, POLICIES, Bytes, rows_of, write_text
 
 EOS = 257
 GROUPS = [["", "a", "bc" * 9, "d" * 7], ["e" * 40, "", "fg"]]
@@ -35,7 +35,7 @@ class Unmarked(Bytes):
 @pytest.mark.parametrize("add", MARKS)
 @pytest.mark.parametrize("seq_len", [1, 2, 7, 8, 9])
 def test_rows_have_the_marks_that_were_asked_for(tmp_path, policy, add, seq_len):
-    path = write(tmp_path / "text", [GROUPS])
+    path = write_text(tmp_path / "text", [GROUPS])
     before, after = MARKS[add]
     documents = [[[*before, *text.encode(), *after] for text in group] for group in GROUPS]
     blocks = ((n, documents[n]) for n in live_model.lane_blocks(2, 0, 1))

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock import Packing, TextLoader
-from tests.text.live.test_rows import Bytes, make_loader, rows_of, write
+from tests.helpers.live_text import Bytes, make_loader, rows_of, write_text
 
 ROW = "a" * 7  # with its mark a row of 8
 
@@ -16,7 +16,7 @@ ROW = "a" * 7  # with its mark a row of 8
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Forty blocks of one document each."""
-    return write(tmp_path_factory.mktemp("text"), [[[ROW]] * 40])
+    return write_text(tmp_path_factory.mktemp("text"), [[[ROW]] * 40])
 
 
 class Slow(Bytes):
@@ -84,7 +84,7 @@ def test_a_slow_consumer_is_waited_for(corpus):
 
 
 def test_what_was_cropped_is_counted_on_after_a_state_was_loaded(tmp_path):
-    path = write(tmp_path / "text", [[["a" * 99] * 4]])
+    path = write_text(tmp_path / "text", [[["a" * 99] * 4]])
     packing = Packing(policy="bos_best_fit", buffer_size=1, refill=1)
     with TextLoader(path, Bytes(), 1, 49, packing, output="numpy", prefetch=1) as loader:
         for _ in range(5):
@@ -96,7 +96,7 @@ def test_what_was_cropped_is_counted_on_after_a_state_was_loaded(tmp_path):
 
 
 def test_the_epoch_is_that_of_the_lane_that_is_farthest_behind(tmp_path):
-    path = write(tmp_path / "text", [[[ROW]] * 3])
+    path = write_text(tmp_path / "text", [[[ROW]] * 3])
     with make_loader(path, "flat", 8, batch_size=1, lanes=2) as loader:
         epochs = []
         for _ in itertools.islice(loader, 12):
@@ -109,7 +109,7 @@ def test_the_epoch_is_that_of_the_lane_that_is_farthest_behind(tmp_path):
 
 
 def test_loading_a_state_of_the_same_position_in_another_epoch_reads_that_epoch(tmp_path):
-    path = write(tmp_path / "text", [[[chr(97 + k) * 7] for k in range(20)]])
+    path = write_text(tmp_path / "text", [[[chr(97 + k) * 7] for k in range(20)]])
     options = {"batch_size": 4, "shuffle": True, "endless": False}
     with make_loader(path, "flat", 8, **options) as loader:
         next(iter(loader))

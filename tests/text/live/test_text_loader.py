@@ -16,14 +16,14 @@ import penstock
 from penstock import Packing, TextLoader
 from penstock.errors import FormatError, StateError, UsageError
 from penstock.testing import assert_resumes_exactly
-from tests.text.live.test_rows import POLICIES, Bytes, make_loader, rows_of, write
+from tests.helpers.live_text import POLICIES, Bytes, make_loader, rows_of, write_text
 
 DOCUMENTS = [["abc" * k for k in range(1, 40)], ["d" * 50] * 7, ["e", "", "f" * 400]]
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return write(tmp_path / "text", [DOCUMENTS, DOCUMENTS[::-1]])
+    return write_text(tmp_path / "text", [DOCUMENTS, DOCUMENTS[::-1]])
 
 
 def threads_of_penstock() -> list[str]:
@@ -48,7 +48,7 @@ def test_every_step_can_be_resumed(corpus, policy, options):
 
 def test_a_state_holds_no_more_than_names_whatever_waits(tmp_path):
     texts = ["x" * 3000 + str(k) for k in range(3000)]
-    path = write(tmp_path / "text", [[texts[:1000], texts[1000:]]])
+    path = write_text(tmp_path / "text", [[texts[:1000], texts[1000:]]])
     with TextLoader(path, Bytes(), 4, 2048, "bos_best_fit", output="numpy") as loader:
         next(iter(loader))
         state = loader.state_dict()
@@ -140,7 +140,7 @@ def saved(corpus, steps=2, **options):
 
 def test_a_state_of_other_text_tokens_or_rows_is_refused(corpus, tmp_path):
     state = saved(corpus)
-    other = write(tmp_path / "other", [DOCUMENTS])
+    other = write_text(tmp_path / "other", [DOCUMENTS])
     with pytest.raises(StateError, match="continues other rows; text"):
         make_loader(other, "bos_best_fit_keep", 16).load_state_dict(state)
     with pytest.raises(StateError, match="packing: saved 'bos_best_fit_keep-v1-16-buffer5'"):
@@ -251,7 +251,7 @@ def test_text_without_a_document_is_an_error_and_not_a_wait(tmp_path):
 
 
 def test_documents_without_a_token_are_passed_over(tmp_path):
-    path = write(tmp_path / "text", [[["", "a", "", "bc"], [""]]])
+    path = write_text(tmp_path / "text", [[["", "a", "", "bc"], [""]]])
     packing = Packing(policy="best_fit", add="none")
     with TextLoader(path, Bytes(), 1, 3, packing, output="numpy") as loader:
         assert next(iter(loader))["input_ids"].tolist() == [[97, 98, 99]]
@@ -363,7 +363,7 @@ def test_statistics_count_what_was_handed_out(corpus):
 
 
 def test_cropped_tokens_are_counted(tmp_path):
-    path = write(tmp_path / "text", [[["a" * 99] * 4]])
+    path = write_text(tmp_path / "text", [[["a" * 99] * 4]])
     packing = Packing(policy="bos_best_fit", buffer_size=1, refill=1)
     with TextLoader(path, Bytes(), 1, 49, packing, output="numpy", prefetch=1) as loader:
         for _ in itertools.islice(loader, 4):
@@ -373,7 +373,7 @@ def test_cropped_tokens_are_counted(tmp_path):
 
 
 def test_blocks_are_shuffled_anew_in_every_epoch_and_each_is_read_once(tmp_path):
-    path = write(tmp_path / "text", [[[chr(97 + k) * 7] for k in range(20)]])
+    path = write_text(tmp_path / "text", [[[chr(97 + k) * 7] for k in range(20)]])
     with make_loader(path, "flat", 8, batch_size=20, shuffle=True, seed=1) as loader:
         epochs = [batch["input_ids"][:, 1].tolist() for batch in itertools.islice(loader, 3)]
     assert all(sorted(epoch) == list(range(97, 117)) for epoch in epochs)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.text.live.test_rows import POLICIES, expected_rows, make_loader, rows_of, write
+from tests.helpers.live_text import POLICIES, expected_rows, make_loader, rows_of, write_text
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -15,7 +15,7 @@ def test_rows_are_those_of_the_model_when_tokens_are_moved_together(tmp_path, po
         ["".join(chosen.choices("abcdefgh", k=chosen.randrange(9000))) for _ in range(60)]
         for _ in range(3)
     ]
-    path = write(tmp_path / "text", [groups])
+    path = write_text(tmp_path / "text", [groups])
     options = {"buffer_size": 40, "refill": 16}
     with make_loader(path, policy, 2000, batch_size=4, **options) as loader:
         found = rows_of(itertools.islice(loader, 60))

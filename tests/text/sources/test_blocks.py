@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import struct
-from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,43 +16,11 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, UsageError
-from penstock.text.sources import Columns, Slice, Source
+from penstock.text.sources import Columns, Source
 from penstock.text.sources import blocks as blocks_module
-from tests.text.sources.test_sources import pack
+from tests.helpers.text_sources import compress, frame, skippable, texts_of
 
 EMPTY_FRAME = pa.compress(b"", "zstd", asbytes=True)
-
-
-def texts_of(source, block, bad=None, **options):
-    """The documents of a block, after a journey as JSON, pieces put together."""
-    again = Slice(**json.loads(json.dumps(asdict(block))))
-    texts, goes_on = [], False
-    for batch in source.read(again, bad, **options):
-        found = [batch.text(k) for k in range(batch.num_documents)]
-        texts = [*texts[:-1], texts[-1] + found[0], *found[1:]] if goes_on else texts + found
-        goes_on = batch.continues
-    assert not goes_on
-    return texts
-
-
-def documents_of(source, bad=None, **options):
-    """The documents of all blocks."""
-    return [text for block in source.blocks() for text in texts_of(source, block, bad, **options)]
-
-
-def frame(text, *, is_streamed=False):
-    """A frame that says how much text it has, or one that does not, as streams are written."""
-    if not is_streamed:
-        return pa.compress(text, "zstd", asbytes=True)
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        for start in range(0, len(text), 1000):
-            stream.write(text[start : start + 1000])
-    return sink.getvalue().to_pybytes()
-
-
-def skippable(content, number=0):
-    return struct.pack("<II", 0x184D2A50 + number, len(content)) + content
 
 
 def test_every_row_group_with_rows_is_a_block(tmp_path):
@@ -67,7 +34,7 @@ def test_every_row_group_with_rows_is_a_block(tmp_path):
     blocks = source.blocks()
     places = [(Path(b.files[0]).name, b.start, b.stop) for b in blocks]
     assert places == [("a.parquet", 0, 1), ("a.parquet", 2, 3), ("d.parquet", 0, 1)]
-    assert [len(texts_of(source, block)) for block in blocks] == [3, 2, 1]
+    assert [len(texts_of(source, [block])) for block in blocks] == [3, 2, 1]
     metadata = pq.read_metadata(tmp_path / "a.parquet")
     assert blocks[0].size_bytes == metadata.row_group(0).column(1).total_uncompressed_size
 
@@ -82,21 +49,21 @@ def test_lines_are_cut_into_blocks_of_about_4_mib(tmp_path, kind):
     assert [b.start for b in blocks[1:]] == [b.stop for b in blocks[:-1]]
     assert (blocks[0].start, blocks[-1].stop) == (0, (tmp_path / "a").stat().st_size)
     assert all(3 << 20 < block.size_bytes < 5 << 20 for block in blocks)
-    assert documents_of(source) == [text.encode() for text in texts]
+    assert texts_of(source, source.blocks()) == [text.encode() for text in texts]
 
 
 def test_small_files_stay_apart_and_empty_ones_are_no_blocks(tmp_path):
     for name, text in [("a", b"one\ntwo\n"), ("b", b""), ("c", b"three")]:
         (tmp_path / f"{name}.txt").write_bytes(text)
-    (tmp_path / "d.txt.gz").write_bytes(pack(b"four\nfive", ".gz"))
-    (tmp_path / "e.txt.zst").write_bytes(pack(b"six\n\nseven", ".zst", cuts=[2, 4]))
+    (tmp_path / "d.txt.gz").write_bytes(compress(b"four\nfive", ".gz"))
+    (tmp_path / "e.txt.zst").write_bytes(compress(b"six\n\nseven", ".zst", cuts=[2, 4]))
     for documents, expected in [
         ("line", [[b"one", b"two"], [b"three"], [b"four", b"five"], [b"six", b"seven"]]),
         ("file", [[b"one\ntwo\n"], [b"three"], [b"four\nfive"], [b"six\n\nseven"]]),
         ("block", [[b"one\ntwo"], [b"three"], [b"four\nfive"], [b"six", b"seven"]]),
     ]:
         source = Source(tmp_path, documents=documents)
-        assert [texts_of(source, block) for block in source.blocks()] == expected
+        assert [texts_of(source, [block]) for block in source.blocks()] == expected
 
 
 @pytest.mark.parametrize("codec", [".gz", ".zst"])
@@ -112,7 +79,7 @@ def test_a_file_whose_documents_have_several_lines_is_one_block(tmp_path, docume
     (tmp_path / "a.txt").write_bytes(text)
     source = Source(tmp_path, documents=documents)
     (block,) = source.blocks()
-    assert texts_of(source, block) == [text]
+    assert texts_of(source, [block]) == [text]
     assert block.size_bytes == len(text)
 
 
@@ -122,7 +89,7 @@ def test_the_last_files_are_for_validation_and_keep_all_options(tmp_path):
     source = Source(tmp_path, columns=Columns(text="body"), max_document_bytes=99)
     for count, expected in [(1, (b"abc", b"d")), (3, (b"a", b"bcd"))]:
         sides = source.split_by_file(count)
-        assert tuple(b"".join(documents_of(side)) for side in sides) == expected
+        assert tuple(b"".join(texts_of(side, side.blocks())) for side in sides) == expected
         for side, again in zip(sides, source.split_by_file(num_val_files=count), strict=True):
             assert side.columns == source.columns
             assert side.max_document_bytes == 99
@@ -232,9 +199,9 @@ def test_frames_give_every_document_once_and_in_order(tmp_path, monkeypatch, kin
     plain, packed = (Source(tmp_path / f"a.{kind}{codec}", kind=kind) for codec in ("", ".zst"))
     (whole,) = plain.slices(1 << 40)
     batch_bytes = data.draw(st.sampled_from([1, 2, 7, 1 << 20]))
-    expected = texts_of(plain, whole)
-    assert documents_of(packed, batch_bytes=batch_bytes) == expected
-    assert documents_of(plain, batch_bytes=batch_bytes) == expected
+    expected = texts_of(plain, [whole])
+    assert texts_of(packed, packed.blocks(), batch_bytes=batch_bytes) == expected
+    assert texts_of(plain, plain.blocks(), batch_bytes=batch_bytes) == expected
     blocks = packed.blocks()
     assert all(0 < block.start == other.stop for other, block in itertools.pairwise(blocks))
     assert not blocks or (blocks[0].start, blocks[-1].stop) == (0, len(packed_bytes(packed)))
@@ -296,7 +263,7 @@ def test_what_repack_writes_is_a_block_for_every_frame(tmp_path):
     blocks = source.blocks()
     assert len(blocks) == 5
     assert all(4 << 20 <= block.size_bytes < 5 << 20 for block in blocks[:-1])
-    assert documents_of(source) == [text.encode() for text in texts]
+    assert texts_of(source, source.blocks()) == [text.encode() for text in texts]
 
 
 def test_a_bad_line_inside_a_run_of_frames_can_be_found(tmp_path, monkeypatch):
@@ -306,7 +273,7 @@ def test_a_bad_line_inside_a_run_of_frames_can_be_found(tmp_path, monkeypatch):
         (tmp_path / "a.zst").write_bytes(first + (frame(b"\n" + rest) if rest else second))
         source = Source(tmp_path / "a.zst", kind=kind, bad_rows="skip")
         bad = []
-        documents_of(source, bad.append)
+        texts_of(source, source.blocks(), bad.append)
         (row,) = bad
         found = pa.CompressedInputStream(
             pa.BufferReader(packed_bytes(source)[len(first) :]), "zstd"
@@ -324,7 +291,7 @@ def test_files_that_are_read_by_threads_are_in_order_all_the_same(tmp_path, monk
     alone = source.blocks()
     monkeypatch.setattr(blocks_module, "_SLOW_SECONDS", 0)
     assert list(source.blocks()) == list(alone)
-    assert documents_of(source) == [b"%02d" % n * (n % 3 + 1) for n in range(40)]
+    assert texts_of(source, source.blocks()) == [b"%02d" % n * (n % 3 + 1) for n in range(40)]
     (tmp_path / "33.txt.zst").write_bytes(b"garbage")
     with pytest.raises(FormatError, match=r"33\.txt\.zst: is damaged"):
         Source(tmp_path).blocks()

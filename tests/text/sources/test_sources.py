@@ -7,7 +7,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,46 +16,11 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.text.sources import Columns, Slice, Source
+from penstock.text.sources import Columns, Source
 from penstock.text.training import train_tokenizer
+from tests.helpers.text_sources import compress, texts_of
 
 CODECS = ["", ".gz", ".zst"]
-
-
-def pack(content, codec, cuts=()):
-    """Compress, in several members or frames if there are cuts."""
-    ends = sorted({0, len(content), *(cut for cut in cuts if cut < len(content))})
-    pieces = [content[a:b] for a, b in itertools.pairwise(ends)] or [content]
-    if codec == ".gz":
-        return b"".join(gzip.compress(piece) for piece in pieces)
-    if codec == ".zst":
-        return b"".join(pa.compress(piece, "zstd", asbytes=True) for piece in pieces)
-    return content
-
-
-def documents_of(source, target_bytes=1 << 30, bad=None, **options):
-    """All texts, pieces put together."""
-    texts, goes_on = [], False
-    for piece in source.slices(target_bytes):
-        again = Slice(**json.loads(json.dumps(asdict(piece))))
-        assert again == piece
-        for batch in source.read(again, bad, **options):
-            assert batch.num_documents == len(batch.rows) >= 1
-            for k in range(batch.num_documents):
-                text = batch.text(k)
-                text.decode()
-                if goes_on and k == 0:
-                    texts[-1] += text
-                else:
-                    texts.append(text)
-            goes_on = batch.continues
-        assert not goes_on
-    return texts
-
-
-def write_jsonl(path, documents, **json_options):
-    lines = [json.dumps({"text": text}, **json_options) for text in documents]
-    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -92,9 +56,9 @@ def test_jsonl_gives_every_document_once_and_in_order(
     lines = [blanks + json.dumps({"text": each}, ensure_ascii=is_ascii) for each in documents]
     text = mark + ending.join(lines) + (ending if is_ended else "")
     path = tmp_path / f"a.jsonl{codec}"
-    path.write_bytes(pack(text.encode(), codec, cuts))
+    path.write_bytes(compress(text.encode(), codec, cuts))
     source = Source(path)
-    assert documents_of(source, target_bytes, batch_bytes=batch_bytes) == [
+    assert texts_of(source, source.slices(target_bytes), batch_bytes=batch_bytes) == [
         each.encode() for each in documents
     ]
 
@@ -117,7 +81,7 @@ def test_plain_text_gives_every_document_once_and_in_order(
 ):
     text = "".join(content)
     path = tmp_path / f"a.txt{codec}"
-    path.write_bytes(pack(("\ufeff" * has_mark + text).encode(), codec, cuts))
+    path.write_bytes(compress(("\ufeff" * has_mark + text).encode(), codec, cuts))
     # Line by line, with nothing but str methods.
     lines = [line.removesuffix("\r") for line in text.split("\n")[:-1]] + [text.split("\n")[-1]]
     if documents == "line":
@@ -136,7 +100,7 @@ def test_plain_text_gives_every_document_once_and_in_order(
             each[:-1].removesuffix("\r") if each.endswith("\n") else each for each in expected
         ]
     source = Source(path, documents=documents)
-    found = documents_of(source, target_bytes, batch_bytes=batch_bytes)
+    found = texts_of(source, source.slices(target_bytes), batch_bytes=batch_bytes)
     assert found == [each.encode() for each in expected if each]
 
 
@@ -161,7 +125,7 @@ def test_parquet_gives_every_document_once_and_in_order(
     pq.write_table(pa.table({"n": range(len(documents)), "text": column}), path,
                    row_group_size=row_group_size)  # fmt: skip
     source = Source(path)
-    found = documents_of(source, target_bytes, batch_bytes=batch_bytes)
+    found = texts_of(source, source.slices(target_bytes), batch_bytes=batch_bytes)
     assert found == [each.encode() for each in documents]
     rows = [
         row
@@ -194,7 +158,7 @@ def test_slices_cover_everything_once_and_are_about_as_large_as_wanted(
             assert piece.start == stop or len(piece.files) > 1
             covered[path] = (start, piece.stop)
     assert tuple(covered) == source.files
-    assert documents_of(source, target_bytes) == documents_of(source)
+    assert texts_of(source, source.slices(target_bytes)) == texts_of(source)
     # Small neighbours do not stay alone.
     for one, two in itertools.pairwise(slices):
         assert one.size_bytes + two.size_bytes > target_bytes or one.start or two.stop
@@ -307,7 +271,7 @@ def test_a_bad_line_of_jsonl_is_located_and_refused_or_skipped(tmp_path, line, r
     options = {"columns": Columns(metadata=("id",), spans="spans"), "max_document_bytes": 60}
     found = []
     source = Source(path, bad_rows="skip", **options)
-    assert documents_of(source, bad=found.append, batch_bytes=batch_bytes) == [b"one", b"two"]
+    assert texts_of(source, bad=found.append, batch_bytes=batch_bytes) == [b"one", b"two"]
     (bad,) = found
     assert (bad.file, bad.row, bad.place) == (str(path), 2, "line 3")
     assert bad.reason.startswith(reason)
@@ -315,10 +279,10 @@ def test_a_bad_line_of_jsonl_is_located_and_refused_or_skipped(tmp_path, line, r
     if b'"id"' not in line and b"spans" not in line:  # without them, lines are parsed another way
         again = []
         alone = Source(path, bad_rows="skip", max_document_bytes=60)
-        assert documents_of(alone, bad=again.append) == [b"one", b"two"]
+        assert texts_of(alone, bad=again.append) == [b"one", b"two"]
         assert again == found
     with pytest.raises(FormatError) as error:
-        documents_of(Source(path, **options), batch_bytes=batch_bytes)
+        texts_of(Source(path, **options), batch_bytes=batch_bytes)
     assert str(error.value).startswith(
         f"{bad}; mend it, or leave such rows out with bad_rows='skip'"
     )
@@ -329,7 +293,7 @@ def test_a_line_in_the_middle_of_a_file_is_located_by_its_byte(tmp_path):
         path = tmp_path / name
         path.write_bytes((good + b"\n") * 100 + line + b"\n" + good)
         found = []
-        documents_of(Source(path, bad_rows="skip"), 160, bad=found.append)
+        texts_of(Source(path, bad_rows="skip"), 160, bad=found.append)
         assert [bad.place for bad in found] == ["line at byte 1,600"]
 
 
@@ -348,14 +312,14 @@ def test_a_text_that_is_not_utf8_is_left_out_whole(tmp_path, documents, batch_by
         (tmp_path / "a.txt").write_bytes(between.join(contents))
     found = []
     source = Source(tmp_path, documents=documents, bad_rows="skip")
-    kept = documents_of(source, bad=found.append, batch_bytes=batch_bytes)
+    kept = texts_of(source, bad=found.append, batch_bytes=batch_bytes)
     assert kept == [good, good + b"2", good + b"3"]
     places = {"line": ["line 3", "line 7"], "block": ["block 2", "block 4"]}
     assert [each.place for each in found] == places.get(documents, ["document 1"] * 2)
     assert f"byte {len(good) * 3} (0x" in found[0].reason
     assert "byte 0 (0xa9)" in found[1].reason
     with pytest.raises(FormatError, match="invalid UTF-8"):
-        documents_of(Source(tmp_path, documents=documents), batch_bytes=batch_bytes)
+        texts_of(Source(tmp_path, documents=documents), batch_bytes=batch_bytes)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_binary()])
@@ -370,7 +334,7 @@ def test_bad_rows_of_parquet_are_located_and_refused_or_skipped(tmp_path, kind):
     options = {"columns": Columns(metadata=("score",)), "max_document_bytes": 49}
     found = []
     source = Source(path, bad_rows="skip", **options)
-    assert documents_of(source, bad=found.append, batch_bytes=1) == [b"one", b"two"]
+    assert texts_of(source, bad=found.append, batch_bytes=1) == [b"one", b"two"]
     assert [str(bad).removeprefix(f"{path}: ").split(" (")[0] for bad in found] == [
         "row 1: 'text' is null",
         "row 2: invalid UTF-8 at its byte 0",
@@ -381,7 +345,7 @@ def test_bad_rows_of_parquet_are_located_and_refused_or_skipped(tmp_path, kind):
     (batch,) = [each for each in all_batches(source) if 5 in each.rows]
     assert batch.metadata == [{"score": 6.0}]
     with pytest.raises(FormatError, match="row 1: 'text' is null; mend it"):
-        documents_of(Source(path, **options))
+        texts_of(Source(path, **options))
 
 
 def test_python_iterables_are_one_slice_that_is_read_as_often_as_they_allow():
@@ -394,12 +358,12 @@ def test_python_iterables_are_one_slice_that_is_read_as_often_as_they_allow():
         assert [batch.text(k) for k in range(4)] == [b"a", "é".encode(), b"c", b""]
         assert batch.metadata == [{}, {}, {"id": 3}, {}]
     once = Source.from_documents(iter(documents))
-    assert len(documents_of(once)) == 4
+    assert len(texts_of(once)) == 4
     with pytest.raises(UsageError, match="has been read; give from_documents a list"):
-        documents_of(once)
+        texts_of(once)
     found = []
     mixed = Source.from_documents(["a", None, b"\xff", 3, "\ud800", "b"], bad_rows="skip")
-    assert documents_of(mixed, bad=found.append) == [b"a", b"b"]
+    assert texts_of(mixed, bad=found.append) == [b"a", b"b"]
     assert [bad.place for bad in found] == [f"document {row}" for row in (1, 2, 3, 4)]
 
 
@@ -419,7 +383,7 @@ def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):
     )
     assert len(Source("**/*.[tT]*", kind="text").files) == len(names)
     assert Source("[x].txt").files == (str(tmp_path / "[x].txt"),)
-    assert documents_of(Source(tmp_path, kind="text")) == [b"x"] * len(names)
+    assert texts_of(Source(tmp_path, kind="text")) == [b"x"] * len(names)
 
 
 def test_a_link_to_a_file_that_is_read_too_is_not_read(tmp_path):
@@ -491,7 +455,7 @@ def test_a_table_that_is_a_directory_is_read_like_one(tmp_path):
         table = pa.table({"text": [f"document {number}"]})
         pq.write_table(table, tmp_path / "x.parquet" / f"part-{number}.parquet")
     for paths in (tmp_path, tmp_path / "*.parquet", tmp_path / "x.parquet", tmp_path / "**"):
-        assert documents_of(Source(paths)) == [b"document 0", b"document 1"]
+        assert texts_of(Source(paths)) == [b"document 0", b"document 1"]
 
 
 def test_what_is_not_there_or_not_known_is_named(tmp_path, monkeypatch):
@@ -581,5 +545,5 @@ def test_text_and_jsonl_do_without_pyarrow(tmp_path, monkeypatch):
     for name in ("a.txt", "a.jsonl"):
         found = []
         source = Source(tmp_path / name, bad_rows="skip")
-        assert documents_of(source, bad=found.append) == ["naïve".encode()]
+        assert texts_of(source, bad=found.append) == ["naïve".encode()]
         assert [row.place for row in found] == ["line 2"]

@@ -39,6 +39,7 @@ from penstock.text.tokenizers.byte_level import ByteTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.verifying import verify
 from tests.helpers.vocabularies import gpt2_json, some_text
+from tests.helpers.waiting import wait_until
 
 TASK_BYTES = 2000
 
@@ -672,27 +673,20 @@ def test_runners_at_once_share_the_tasks(tmp_path, undisturbed):
     assert contents(tmp_path / "out") == undisturbed
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 @pytest.mark.parametrize("victim", ["runner", "worker"])
 def test_whatever_is_killed_is_run_again(tmp_path, undisturbed, victim):
     chosen, out = random.Random(victim), tmp_path / "out"
     for attempt in range(4):
         runner = start(tokenize, tmp_path, workers=2, **OPTIONS)
         with contextlib.suppress(AssertionError):
-            wait_for(lambda runner=runner: children_of(runner.pid) or not runner.is_alive())
+            wait_until(lambda runner=runner: children_of(runner.pid) or not runner.is_alive())
         time.sleep(chosen.random() * 0.25 * attempt)
         workers = children_of(runner.pid) if runner.is_alive() else []
         target = runner.pid if victim == "runner" else next(iter(workers), runner.pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(target, signal.SIGKILL)
         runner.join(30)
-        wait_for(lambda workers=workers: not any(map(is_alive, workers)))
+        wait_until(lambda workers=workers: not any(map(is_alive, workers)))
         if (out / "plan.json").exists():
             for side in ("", "train", "val"):
                 with pytest.raises(MissingDataError):
@@ -715,7 +709,7 @@ def failing(tmp_path, message, **options):
 def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path, monkeypatch):
     write_corpus(tmp_path / "corpus", files=20)
     runner = start(failing, tmp_path, tmp_path / "message", workers=2)
-    wait_for(lambda: len(children_of(runner.pid)) == 2 and (tmp_path / "out" / "tasks").exists())
+    wait_until(lambda: len(children_of(runner.pid)) == 2 and (tmp_path / "out" / "tasks").exists())
     os.kill(children_of(runner.pid)[0], signal.SIGKILL)
     runner.join(30)
     message = (tmp_path / "message").read_text()
@@ -735,7 +729,7 @@ def test_an_interrupt_ends_all_workers_and_leaves_no_temporary_files(tmp_path):
         sys.exit(main(["tokenize", source, "--tokenizer", "bytes", "--out", out, *options]))
 
     process = start(command)
-    wait_for(lambda: len(list(tmp_path.glob("out/*.part.json"))) > 3)
+    wait_until(lambda: len(list(tmp_path.glob("out/*.part.json"))) > 3)
     workers = children_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     process.join(30)

@@ -12,7 +12,7 @@ from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.splitting.pieces import split
 from penstock.text.splitting.unicode import classes
 from penstock.text.tokenizers.encoding import Encoder, max_ids
-from tests.text.merging.test_merges import BYTES, merged, tables_of
+from tests.helpers.merge_tables import BYTES, merged, tables_of
 
 pytestmark = pytest.mark.kernels
 

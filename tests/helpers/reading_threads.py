@@ -1,0 +1,22 @@
+"""The threads that read for loaders; they are the kernels', not Python's."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from tests.helpers.waiting import wait_until
+
+
+def num_reading_threads():
+    """Number of threads of this process that read for loaders."""
+    num_threads = 0
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended by now
+            name = Path("/proc/self/task", task, "comm").read_text()
+            num_threads += name == "penstock-reader\n"
+    return num_threads
+
+
+def wait_for_reading_threads(number):
+    """Wait for this number: a new thread is named late, and one that has ended stays listed."""
+    wait_until(lambda: num_reading_threads() == number)

@@ -1,0 +1,11 @@
+"""Waiting for a condition; how long it takes is never part of a test."""
+
+import time
+
+
+def wait_until(is_so, seconds=60):
+    """Return as soon as `is_so()`; fail if it is not for so long that something must be wrong."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"still not so after {seconds} s"
+        time.sleep(0.001)
