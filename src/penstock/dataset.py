@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batches.layout import BatchLayout, Extra, Output
+from penstock.batches.outputs import Extra
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import Decoder, as_array, check_decoder
 from penstock.pack.policy import Policy
-from penstock.read.files import FileKind
 from penstock.read.record_stream import RecordStream
-from penstock.read.segments import SEGMENT
 from penstock.views.packed import Documents, Excerpts, Overflow, Packed
 from penstock.views.windows import Windows
 
@@ -138,34 +136,6 @@ class Dataset(RecordStream):
             loss_mask=loss_mask,
             metadata=metadata,
         )
-
-    def records(self, start: int, stop: int) -> NDArray[Any]:
-        """Read the records [start, stop) as they are stored; bare tokens as integers."""
-        start, stop, _ = slice(start, stop).indices(self.num_records)
-        if self.apart is None:
-            records = self._read_run(FileKind.RECORDS, self.fields, start, stop)
-        else:
-            records = np.empty(max(0, stop - start), self.fields)
-            together = [name for name in self.fields.names or () if name != self.apart]
-            stored = np.dtype([(name, self.fields[name]) for name in together])
-            records[together] = self._read_run(FileKind.RECORDS, stored, start, stop)
-            field = self.fields[self.apart]
-            records[self.apart] = self._read_run(FileKind.FIELD_APART, field, start, stop)
-        tokens: NDArray[Any] = records[TOKEN] if self.fields.names == (TOKEN,) else records
-        return tokens
-
-    def _read_run(
-        self, kind: FileKind, stored: np.dtype[Any], start: int, stop: int
-    ) -> NDArray[Any]:
-        """Read the items [start, stop) of one kind of file: one row of raw bytes."""
-        length = max(0, stop - start)
-        raw = np.dtype([("record", f"V{stored.itemsize}")])
-        layout = BatchLayout(raw, 1, length, (Output("", "record", raw["record"]),))
-        memory = np.zeros(layout.num_bytes, np.uint8)
-        self.reader.read(np.array([(0, 0, start, length, -1)], SEGMENT), layout, memory, kind)
-        place = layout.places()[""]
-        run: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(stored)
-        return run
 
     def document(self, number: int) -> NDArray[Any]:
         """Read one document: its token ids, or records where they have other fields.

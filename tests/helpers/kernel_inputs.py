@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from penstock.batches.batch_filling import ViewState
+from penstock.batches.layout_table import LayoutTable
 from penstock.read.files import GEOMETRY, FileKind, Files, ShardFiles
-from penstock.read.segments import OUTPUT, LayoutTable
+from penstock.read.segments import OUTPUT
 
 INT64 = 8
 

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.batches.batch_filling import BatchReader, ViewKind
+from penstock.batches.layout_table import LayoutTable
 from penstock.formats.shard import NO_METADATA
 from penstock.metadata.groups import SpanTable
 from penstock.read.files import FaultCode, FileKind
-from penstock.read.segments import OUTPUT, LayoutTable
+from penstock.read.segments import OUTPUT
 from tests.helpers.kernel_inputs import view_state, write_files
 
 pytestmark = pytest.mark.kernels

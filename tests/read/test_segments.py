@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.batches.layout_table import COUNTS, LayoutTable
 from penstock.read.files import FaultCode, FileKind
-from penstock.read.segments import COUNTS, OUTPUT, SEGMENT, LayoutTable, read_segments
+from penstock.read.segments import OUTPUT, SEGMENT, read_segments
 from tests.helpers.kernel_inputs import array, open_files, token_layout, write_files
 
 pytestmark = pytest.mark.kernels
@@ -22,7 +23,7 @@ def read(files, segments, rows, width, **options):
     layout, starts = token_layout(rows, width, **options)
     memory = np.full(layout.num_bytes, 255, np.uint8)
     scratch = np.empty(1 << 12, np.uint8)
-    fault = read_segments(files, layout, np.array(segments, SEGMENT), memory, scratch)
+    fault = read_segments(files, layout.together, np.array(segments, SEGMENT), memory, scratch)
     files.close()
     assert fault is None
     return [array(memory, starts, name, rows, width).tolist() for name in ("input_ids", "labels")]
@@ -105,7 +106,7 @@ def test_fields_of_records_go_out_under_their_own_and_masks_ignore_labels(tmp_pa
     )
     memory, scratch = np.zeros(128, np.uint8), np.empty(64, np.uint8)
     segments = np.array([(0, 0, 0, 3, -1)], SEGMENT)
-    assert read_segments(files, layout, segments, memory, scratch) is None
+    assert read_segments(files, layout.together, segments, memory, scratch) is None
     assert memory[64:80].view("<i8").tolist() == [-100, 3]
     assert bytes(memory[96:102]) == b"onetwo"
 
@@ -123,7 +124,7 @@ def fault_of(files):
     layout, _ = token_layout(1, 4)
     memory, scratch = np.zeros(layout.num_bytes, np.uint8), np.empty(1 << 12, np.uint8)
     segments = np.array([(0, 0, 0, 5, -1)], SEGMENT)
-    fault = read_segments(files, layout, segments, memory, scratch)
+    fault = read_segments(files, layout.together, segments, memory, scratch)
     files.close()
     return fault
 
@@ -179,7 +180,11 @@ def test_memory_that_is_too_small_is_refused(tmp_path):
     for memory, scratch in ((layout.num_bytes - 1, 1 << 12), (layout.num_bytes, 1 << 10)):
         with pytest.raises(ValueError, match="too small"):
             read_segments(
-                files, layout, segments, np.zeros(memory, np.uint8), np.zeros(scratch, np.uint8)
+                files,
+                layout.together,
+                segments,
+                np.zeros(memory, np.uint8),
+                np.zeros(scratch, np.uint8),
             )
 
 

@@ -1,4 +1,4 @@
-"""Samples to batches. See `batches.pyx`."""
+"""Samples to batches. See `batch_filling.pyx`."""
 
 from libc.stdint cimport int64_t
 
@@ -6,8 +6,9 @@ from penstock.system.checksums cimport BlockSums, CheckedBlocks
 from penstock.metadata.groups cimport MetadataFiles, SpanList, SpanTable
 from penstock.pack.piece cimport Piece
 from penstock.read.files cimport Fault, Files, FileTable
-from penstock.read.segments cimport BatchCounts, LayoutParams, LayoutTable, RecordReading, Segment
+from penstock.read.segments cimport RecordReading, Segment
 from penstock.batches.document_search cimport DocumentSearch
+from penstock.batches.layout_table cimport BatchCounts, LayoutParams, LayoutTable
 
 cpdef enum ViewKind:
     WINDOWS

@@ -4,9 +4,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.batches.layout_table import LayoutTable
 from penstock.metadata.groups import SpanTable
 from penstock.read.files import FaultReport, Files
-from penstock.read.segments import LayoutTable
 from penstock.system.checksums import CheckedBlocks
 
 class ViewKind(IntEnum):

@@ -1,4 +1,4 @@
-"""Samples to batches, outside the GIL: find a row's segments, read them, derive the rest."""
+"""Samples to batches, outside the GIL: list a row's segments, read them, derive the rest."""
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
@@ -280,8 +280,8 @@ cdef inline PieceRange pieces_of(const ViewParams *view, int64_t sample) noexcep
     return PieceRange(0, -1)
 
 
-cdef int64_t find_pieces(BatchReading *reading, int64_t sample, int64_t row) noexcept nogil:
-    """Fill in the segments of a stored row; returns how many, or -1 and a fault."""
+cdef int64_t list_pieces(BatchReading *reading, int64_t sample, int64_t row) noexcept nogil:
+    """List the segments of a stored row; returns how many, or -1 and a fault."""
     cdef const ViewParams *view = &reading.view
     cdef PieceRange pieces = pieces_of(view, sample)
     cdef Piece piece
@@ -307,11 +307,11 @@ cdef int64_t find_pieces(BatchReading *reading, int64_t sample, int64_t row) noe
     return num
 
 
-cdef int64_t find_segments(BatchReading *reading, int64_t sample, int64_t row) noexcept nogil:
-    """Fill in the segments of a sample; returns how many, or -1 and a fault."""
+cdef int64_t list_segments(BatchReading *reading, int64_t sample, int64_t row) noexcept nogil:
+    """List the segments of a sample; returns how many, or -1 and a fault."""
     cdef const ViewParams *view = &reading.view
     if view.kind == ROWS:
-        return find_pieces(reading, sample, row)
+        return list_pieces(reading, sample, row)
     check(0 <= sample < view.num_samples)
     if view.kind == WINDOWS_BY_DOCUMENT:
         return cut_by_documents(
@@ -400,7 +400,7 @@ cdef bint derive(
 cdef bint fill_row(BatchReading *reading, int64_t sample, const BatchRow *row) noexcept nogil:
     """Read one sample; False, and a fault, if that fails."""
     cdef int64_t num_tokens = row.width, s
-    cdef int64_t num = find_segments(reading, sample, row.row)
+    cdef int64_t num = list_segments(reading, sample, row.row)
     if reading.files.use_mmap:
         for s in range(1, num):
             prefetch_items(reading.files, reading.segments[s].start)
@@ -455,7 +455,7 @@ cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil:
     cdef const ViewParams *view = &reading.view
     cdef int64_t num = 1, s
     if view.kind == ROWS:
-        num = find_pieces(reading, sample, 0)
+        num = list_pieces(reading, sample, 0)
     else:
         reading.segments[0] = Segment(0, 0, sample * view.stride, view.width + 1, -1)
     for s in range(num):
@@ -471,7 +471,7 @@ cdef int64_t first_record(BatchReading *reading, int64_t sample) noexcept nogil:
     """A sample's first record, or -1 if it has none or the stored rows are broken."""
     if reading.view.kind != ROWS:
         return sample * reading.view.stride
-    return reading.segments[0].start if find_pieces(reading, sample, 0) > 0 else -1
+    return reading.segments[0].start if list_pieces(reading, sample, 0) > 0 else -1
 
 
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil:

@@ -1,8 +1,12 @@
-"""What follows from the segments of a row. See `rows.pyx`."""
+"""What follows from the segments of a row. See `labels_and_positions.pyx`."""
 
 from libc.stdint cimport int64_t
 
-from penstock.read.segments cimport BatchRow, BatchCounts, LayoutParams, Segment
+from penstock.batches.layout_table cimport BatchCounts, LayoutParams
+from penstock.read.segments cimport BatchRow, Segment
+
+cpdef enum:
+    IGNORED_LABEL = -100  # the label that torch's cross entropy leaves out
 
 
 cdef void begin_batch(

@@ -1,0 +1,1 @@
+IGNORED_LABEL: int

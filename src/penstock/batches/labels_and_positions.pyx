@@ -9,8 +9,9 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
 from penstock.system.memory_access cimport load_u32, store_u32
-from penstock.read.numbers cimport IGNORED_LABEL, count_up, fill_numbers, store_integer
-from penstock.read.segments cimport DerivedParams, OutputParams, fill_rest, place_of
+from penstock.read.numbers cimport count_up, fill_numbers, store_integer
+from penstock.batches.layout_table cimport DerivedParams
+from penstock.read.segments cimport OutputParams, fill_rest, place_of
 
 cdef enum:
     LABELS = 1  # among the outputs, after input_ids

@@ -1,24 +1,50 @@
-"""Reading samples of a view into memory, as one thread does it."""
+"""`SampleReader`: reads samples of a view into the memory of batches, for one thread."""
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batches.batch_filling import BatchReader
+from penstock.batches.batch_filling import BatchReader, ViewState
 from penstock.batches.layout import BatchLayout
 from penstock.errors import FormatError, PenstockError
 from penstock.metadata.groups import SpanTable
-from penstock.metadata.spans import SpanReader
+from penstock.metadata.spans import Decoder, SpanReader
 from penstock.pack.rows_file import damaged_rows
 from penstock.read.files import FaultCode, FileKind
-
-if TYPE_CHECKING:
-    from penstock.views.view import View
+from penstock.read.record_stream import RecordStream
 
 
-def file_kinds(view: "View", layout: BatchLayout) -> list[FileKind]:
-    """Which kinds of files are read for a view's batches; records first."""
+class ReadableView(Protocol):
+    """What reading needs of a view."""
+
+    @property
+    def dataset(self) -> RecordStream:
+        """Where the records are."""
+
+    @property
+    def metadata(self) -> Decoder | None:
+        """Decodes metadata; None leaves metadata out."""
+
+    @property
+    def cuts_by_document(self) -> bool:
+        """Whether kernels look up where documents end."""
+
+    @property
+    def max_segments(self) -> int:
+        """The most segments that a row has."""
+
+    @property
+    def stored_in(self) -> Path | None:
+        """The file that the rows are stored in, if there is one."""
+
+    def for_kernels(self) -> ViewState:
+        """The view as kernels take it."""
+
+
+def file_kinds(view: ReadableView, layout: BatchLayout) -> list[FileKind]:
+    """The kinds of files that are read for batches of a view; records first."""
     with_metadata = view.metadata is not None
     wanted = {
         FileKind.RECORDS: True,
@@ -31,9 +57,9 @@ def file_kinds(view: "View", layout: BatchLayout) -> list[FileKind]:
 
 
 class SampleReader:
-    """Files, scratch memory and tables of one thread; `batches` is what kernels take of it."""
+    """The files, scratch memory and tables of one thread; kernels take `batches`."""
 
-    def __init__(self, view: "View", layout: BatchLayout, num_sharers: int = 1) -> None:
+    def __init__(self, view: ReadableView, layout: BatchLayout, num_sharers: int = 1) -> None:
         self._view = view
         self._reader = view.dataset.reader
         kinds = file_kinds(view, layout)
@@ -55,22 +81,22 @@ class SampleReader:
         )
 
     def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> dict[str, Any]:
-        """Read samples into a batch's memory; returns what is not in that memory."""
+        """Read samples into a batch's memory; returns their decoded metadata."""
         if not self.batches.read(samples, memory):
             raise self.error()
         return self.read_metadata(samples.size)
 
     def read_metadata(self, rows: int) -> dict[str, Any]:
-        """The metadata of the batch that was read last, decoded."""
+        """Decode the metadata of the batch that was read last."""
         return self._spans.read(rows) if self._spans is not None else {}
 
     @property
     def has_metadata(self) -> bool:
-        """Whether there is anything to decode after a batch is read."""
+        """Whether batches have metadata to decode."""
         return self._spans is not None
 
     def error(self) -> PenstockError:
-        """Put the fault of a kernel into words."""
+        """The error for the fault that a kernel left."""
         fault = self.batches.fault
         if fault.code == FaultCode.WRONG_ROWS:
             return FormatError(

@@ -118,7 +118,7 @@ def _describe(view: "View") -> str:
 
 def _show(console: "Console", view: "View", index: int, tokenizer: "Tokenizer | None") -> None:
     """Print a sample document by document, then its fields and its metadata."""
-    from penstock.batches.layout import IGNORED
+    from penstock.batches.outputs import IGNORED
 
     sample, data = view[index], view.dataset
     console.print(f"[bold]sample {index:,}[/bold]")
@@ -208,7 +208,7 @@ def _text(ids: Any, labels: Any, tokenizer: "Tokenizer") -> "Text":
     """The first characters of a document; the label before a token says whether it is a target."""
     from rich.text import Text
 
-    from penstock.batches.layout import IGNORED
+    from penstock.batches.outputs import IGNORED
 
     most = 4 * _MOST_TEXT  # a character has at most so many tokens
     specials = set(tokenizer.specials.values())

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from penstock.load.batch_memory cimport BatchMemory
-from penstock.read.segments cimport BatchCounts
+from penstock.batches.layout_table cimport BatchCounts
 
 cdef enum Length:
     OF_LAYOUT

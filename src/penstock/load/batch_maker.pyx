@@ -11,7 +11,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 from penstock.load.batch_memory cimport BatchMemory
-from penstock.read.segments cimport BatchCounts
+from penstock.batches.layout_table cimport BatchCounts
 
 cdef extern from "Python.h":
     # In the limited API Cython would make a tuple for the call.

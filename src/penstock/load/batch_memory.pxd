@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.read.segments cimport BatchCounts
+from penstock.batches.layout_table cimport BatchCounts
 
 
 cdef class Pool:

@@ -11,7 +11,7 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +37,11 @@ from penstock.read.files import (
     Files,
     ShardFiles,
 )
-from penstock.read.segments import read_segments
-
-if TYPE_CHECKING:
-    from penstock.batches.layout import BatchLayout
+from penstock.read.segments import OUTPUT, SEGMENT, OutputTable, read_segments
 
 Access = Literal["pread", "mmap"]
 
-
+_MAX_SCRATCH_BYTES = 1 << 18
 _SUFFIXES = {
     FileKind.RECORDS: STREAM,
     FileKind.DOCUMENT_OFFSETS: DOCUMENTS,
@@ -137,24 +134,36 @@ class LocalReader:
         num_places = max(2, min(len(self.shards), _max_open_files() // num_sharers))
         return Files(self._files_of(kind), use_mmap=self.access == "mmap", num_places=num_places)
 
-    def read(
-        self,
-        segments: NDArray[np.void],
-        layout: "BatchLayout",
-        memory: NDArray[np.uint8],
-        kind: FileKind = FileKind.RECORDS,
-    ) -> None:
-        """Read segments (`SEGMENT`) of one kind of file into `memory`, opened for this call."""
-        if not len(segments):
-            return
+    def read_items(
+        self, kind: FileKind, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Read runs of items of one kind of file, end to end, as raw bytes.
+
+        Opens the files for this call, and reads all runs in one call outside the GIL.
+        """
+        total, size = int(lengths.sum()), self._item_bytes(kind)
+        items = np.empty(total * size, np.uint8)
+        if not total:
+            return items
+        segments = np.zeros(len(starts), SEGMENT)
+        segments["column"] = np.cumsum(lengths) - lengths
+        segments["start"], segments["length"] = starts, lengths
+        outputs = OutputTable(
+            np.array([(0, size, size, 0, size, size, 0, 0, 0, 0, 0)], OUTPUT),
+            scratch_records=max(1, min(total, _MAX_SCRATCH_BYTES // size)),
+            num_bytes=items.size,
+            rows=1,
+            width=total,
+        )
+        scratch = np.empty(outputs.scratch_records * size, np.uint8)
         files = self.new_files(kind)
-        scratch = np.empty(layout.scratch_bytes, np.uint8)
         try:
-            fault = read_segments(files, layout.for_kernels(), segments, memory, scratch)
+            fault = read_segments(files, outputs, segments[lengths > 0], items, scratch)
         finally:
             files.close()
         if fault is not None:
             raise self.error(fault)
+        return items
 
     def error(self, fault: FaultReport) -> PenstockError:
         """Put a kernel's fault into words."""

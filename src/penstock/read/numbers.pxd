@@ -11,9 +11,6 @@ from penstock.system.memory_access cimport (
     store_u64,
 )
 
-cpdef enum:
-    IGNORED_LABEL = -100  # the label that torch's cross entropy leaves out
-
 # Integers that lie `stride` bytes apart.
 cdef struct Numbers:
     const char *first
@@ -23,7 +20,9 @@ cdef struct Numbers:
 
 
 cdef void convert(const Numbers *source, char *target, int64_t size, int64_t count) noexcept nogil
-cdef void ignore(const Numbers *mask, char *target, int64_t size, int64_t count) noexcept nogil
+cdef void mask_numbers(
+    const Numbers *mask, char *target, int64_t size, int64_t count, int64_t value
+) noexcept nogil
 cdef void fill_numbers(char *target, int64_t size, int64_t count, int64_t value) noexcept nogil
 cdef void count_up(char *target, int64_t count) noexcept nogil
 

@@ -1,8 +1,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-IGNORED_LABEL: int
-
 def convert_numbers(
     source: NDArray[np.uint8],
     stride: int,

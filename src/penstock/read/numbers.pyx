@@ -100,13 +100,15 @@ cdef void convert(const Numbers *source, char *target, int64_t size, int64_t cou
             store_integer(target + i * size, size, value)
 
 
-cdef void ignore(const Numbers *mask, char *target, int64_t size, int64_t count) noexcept nogil:
-    """Put the ignored label where the mask, one number for each of `count`, is zero."""
+cdef void mask_numbers(
+    const Numbers *mask, char *target, int64_t size, int64_t count, int64_t value
+) noexcept nogil:
+    """Put `value` in place of those of `count` numbers whose number in the mask is zero."""
     cdef Numbers from_ = mask[0]  # as above
     cdef int64_t i
     for i in range(count):
         if load_integer(from_.first + i * from_.stride, from_.size, False) == 0:
-            store_integer(target + i * size, size, IGNORED_LABEL)
+            store_integer(target + i * size, size, value)
 
 
 cdef void fill_numbers(char *target, int64_t size, int64_t count, int64_t value) noexcept nogil:

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.formats.shard import STREAM, Manifest, Shard
+from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard
 from penstock.formats.stream import fields_to_json
 from penstock.read.documents import document_offsets, document_table, documents_digest
+from penstock.read.files import FileKind
 from penstock.read.fingerprint import records_digest
 from penstock.read.local_reader import Access, LocalReader
 from penstock.reprs import counted, one_line
@@ -114,3 +116,18 @@ class RecordStream:
             first_document += shard.num_documents
             first_record += shard.num_records
         raise IndexError(f"no document {number:,}: there are {self.num_documents:,}")
+
+    def records(self, start: int, stop: int) -> NDArray[Any]:
+        """Read the records [start, stop) as they are stored; bare tokens as integers."""
+        start, stop, _ = slice(start, stop).indices(self.num_records)
+        run = np.array([start]), np.array([max(0, stop - start)])
+        if self.apart is None:
+            records = self.reader.read_items(FileKind.RECORDS, *run).view(self.fields)
+        else:
+            records = np.empty(max(0, stop - start), self.fields)
+            together = [name for name in self.fields.names or () if name != self.apart]
+            stored = np.dtype([(name, self.fields[name]) for name in together])
+            records[together] = self.reader.read_items(FileKind.RECORDS, *run).view(stored)
+            field = self.fields[self.apart]
+            records[self.apart] = self.reader.read_items(FileKind.FIELD_APART, *run).view(field)
+        return records[TOKEN] if self.fields.names == (TOKEN,) else records

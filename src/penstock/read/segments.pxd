@@ -1,10 +1,10 @@
-"""Segments, and where their records go in the memory of a batch. See `segments.pyx`."""
+"""Segments, and the arrays that their records go to. See `segments.pyx`."""
 
 from libc.stdint cimport int64_t
 
 from penstock.read.files cimport Fault, FileTable
 
-# A run of records and where in the batch it goes.
+# A run of records, and the row and column where it starts.
 cdef struct Segment:
     int64_t row
     int64_t column
@@ -12,48 +12,31 @@ cdef struct Segment:
     int64_t length
     int64_t document  # or -1
 
-# An output of the batch that shows a field of the records.
+# An array that shows one field of the records.
 cdef struct OutputParams:
-    int64_t within  # where the field lies in the record
+    int64_t within  # the field's offset in the record
     int64_t field_bytes  # of the whole field
-    int64_t size_in  # of its numbers; 0: the output is only masked
+    int64_t size_in  # of its numbers; 0: nothing is copied, only masked
     int64_t is_signed
-    int64_t size_out  # of the numbers that go out
-    int64_t column_bytes  # of all numbers that go out in one column
-    int64_t start  # of its array in the memory of the batch
-    int64_t first_column  # of the row that is shown: 1 for labels
-    int64_t fill  # what goes where there is no record
-    int64_t mask_within  # the field that is zero where the value is to be ignored
-    int64_t mask_bytes  # 0: nothing is ignored
+    int64_t size_out  # of the numbers in the array
+    int64_t column_bytes  # of all numbers in one column of the array
+    int64_t start  # of the array in memory
+    int64_t first_column  # the column of a row that the array begins with
+    int64_t fill  # stands where there is no record, or where the mask is zero
+    int64_t mask_within  # the mask field's offset in the record
+    int64_t mask_bytes  # 0: no mask
 
 cdef struct Outputs:
     Py_ssize_t count
-    const OutputParams *items  # of tokens: the first is input_ids, the second labels
+    const OutputParams *items
 
-# An output that is computed from the segments of a row.
-cdef struct DerivedParams:
-    int64_t start  # of its array in the memory of the batch, or -1 if it is not wanted
-    int64_t size  # of its numbers
-    int64_t max_entries  # of cu_seqlens, for one row
-
-# Where the outputs go in the memory of a batch.
-cdef struct LayoutParams:
-    int64_t scratch_records  # how many stored records the scratch memory holds
-    Outputs outputs
-    Outputs apart  # those that show, or are masked by, the field in files of its own
-    DerivedParams position_ids
-    DerivedParams document_ids
-    DerivedParams attention_mask
-    DerivedParams cu_seqlens
-    DerivedParams metadata_ids
-
-# A row of a batch in memory.
+# A row of the arrays in memory.
 cdef struct BatchRow:
     char *batch
-    int64_t width  # inputs in a row
+    int64_t width  # columns of each array
     int64_t row
 
-# Files of one kind, the outputs that show their records, and what reading takes.
+# Files of one kind, the arrays that show their records, and what reading needs.
 cdef struct RecordReading:
     FileTable *files
     const Outputs *outputs
@@ -62,22 +45,13 @@ cdef struct RecordReading:
     Fault *fault
 
 
-# What is said about a batch, at the start of its memory; the rows' lengths come after it.
-cdef struct BatchCounts:
-    int64_t num_tokens  # columns that hold records, in all rows together
-    int64_t width  # of the rows
-    int64_t num_boundaries  # entries of cu_seqlens
-    int64_t max_seqlen  # the longest run between two of them
-
-
-cdef class LayoutTable:
-    cdef LayoutParams layout
+cdef class OutputTable:
+    cdef Outputs outputs
+    cdef const OutputParams[::1] items
+    cdef readonly int64_t scratch_records
     cdef readonly int64_t num_bytes
     cdef readonly int64_t rows
     cdef readonly int64_t width
-    cdef const OutputParams[::1] outputs
-    cdef const OutputParams[::1] apart
-    cdef int check_places(self, dict derived) except -1
 
 
 cdef void unpack(
@@ -101,6 +75,6 @@ cdef bint fill_segments(
 cdef inline char *place_of(
     const OutputParams *output, const BatchRow *row, int64_t column
 ) noexcept nogil:
-    """Where a column of a row lies in an output."""
+    """The address of a row's column in an array."""
     cdef int64_t element = row.row * row.width + column - output.first_column
     return row.batch + output.start + element * output.column_bytes

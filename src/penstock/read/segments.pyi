@@ -7,9 +7,10 @@ from penstock.read.files import FaultReport, Files
 
 SEGMENT: np.dtype[np.void]
 OUTPUT: np.dtype[np.void]
-COUNTS: np.dtype[np.void]
 
-class LayoutTable:
+class OutputTable:
+    @property
+    def scratch_records(self) -> int: ...
     @property
     def num_bytes(self) -> int: ...
     @property
@@ -18,9 +19,7 @@ class LayoutTable:
     def width(self) -> int: ...
     def __new__(
         cls,
-        outputs: NDArray[np.void],
-        apart: NDArray[np.void],
-        derived: dict[str, tuple[int, int, int]],
+        items: NDArray[np.void],
         *,
         scratch_records: int,
         num_bytes: int,
@@ -30,7 +29,7 @@ class LayoutTable:
 
 def read_segments(
     files: Files,
-    layout: LayoutTable,
+    outputs: OutputTable,
     segments: NDArray[np.void],
     memory: NDArray[np.uint8],
     scratch: NDArray[np.uint8],

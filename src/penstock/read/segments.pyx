@@ -1,4 +1,4 @@
-"""Segments to filled arrays, outside the GIL: shard search, reading, splitting, widening."""
+"""Reads segments into arrays, outside the GIL: finds shards, reads, splits records, widens."""
 
 import numpy as np
 
@@ -19,14 +19,11 @@ from penstock.read.files cimport (
     read_exactly,
     set_fault,
 )
-from penstock.read.numbers cimport Numbers, convert, fill_numbers, ignore
+from penstock.read.numbers cimport Numbers, convert, fill_numbers, mask_numbers
 
 # The dtypes of the structs, field by field.
 SEGMENT = np.dtype(
     [(name, np.int64) for name in ("row", "column", "start", "length", "document")]
-)
-COUNTS = np.dtype(
-    [(name, np.int64) for name in ("num_tokens", "width", "num_boundaries", "max_seqlen")]
 )
 OUTPUT = np.dtype([
     (name, np.int64)
@@ -46,106 +43,71 @@ OUTPUT = np.dtype([
 ])
 
 
-cdef class LayoutTable:
-    """Where the outputs of a batch go, for kernels; `BatchLayout.for_kernels` makes it."""
+cdef class OutputTable:
+    """The arrays that show fields of the records, for kernels.
+
+    `items` has one entry of `OUTPUT` for each array; all have `rows` rows of `width` columns and
+    lie in memory of `num_bytes`. `scratch_records` records are read at a time.
+    """
 
     def __cinit__(
         self,
-        const OutputParams[::1] outputs,
-        const OutputParams[::1] apart,
-        dict derived,
+        const OutputParams[::1] items,
         *,
         int64_t scratch_records,
         int64_t num_bytes,
         int64_t rows,
         int64_t width,
     ):
-        self.outputs, self.apart = outputs, apart
-        self.num_bytes, self.rows, self.width = num_bytes, rows, width
-        if rows < 0 or width < 0 or scratch_records < 1:
-            raise ValueError("sizes are not negative, and records are read at least one at a time")
-        cdef LayoutParams *layout = &self.layout
-        layout.scratch_records = scratch_records
-        layout.outputs = _outputs(outputs)
-        layout.apart = _outputs(apart)
-        layout.position_ids = _derived(derived, "position_ids")
-        layout.document_ids = _derived(derived, "document_ids")
-        layout.attention_mask = _derived(derived, "attention_mask")
-        layout.cu_seqlens = _derived(derived, "cu_seqlens")
-        layout.metadata_ids = _derived(derived, "metadata_ids")
-        self.check_places(derived)
-
-    cdef int check_places(self, dict derived) except -1:
-        """Refuse outputs that leave the memory, by Python's integers, which do not overflow."""
         cdef Py_ssize_t k
-        cdef object rows = self.rows, cells, start, num_bytes
-        cells = rows * self.width
-        places = [(0, sizeof(BatchCounts) + 8 * rows)]
-        for k in range(self.outputs.shape[0]):
-            places.append((self.outputs[k].start, cells * self.outputs[k].column_bytes))
-        for k in range(self.apart.shape[0]):
-            places.append((self.apart[k].start, cells * self.apart[k].column_bytes))
-        for name, (start, size, max_entries) in derived.items():
-            count = rows * max_entries + 1 if name == "cu_seqlens" else cells
-            places.append((start, count * size))
-        for start, num_bytes in places:
-            if not 0 <= start <= self.num_bytes - num_bytes:
-                raise ValueError("an output lies outside of the memory of a batch")
-        return 0
-
-
-cdef Outputs _outputs(const OutputParams[::1] outputs) except *:
-    cdef Outputs table = Outputs(outputs.shape[0], NULL)
-    cdef Py_ssize_t k
-    for k in range(outputs.shape[0]):
-        if outputs[k].size_out not in (1, 2, 4, 8) and outputs[k].mask_bytes:
-            raise ValueError("only integers can be masked")
-    if outputs.shape[0]:
-        table.items = &outputs[0]
-    return table
-
-
-cdef DerivedParams _derived(dict derived, str name) except *:
-    """What is said of a derived output: where it starts, its numbers' bytes, its most entries."""
-    start, size, max_entries = derived.get(name, (-1, 0, 0))
-    return DerivedParams(start, size, max_entries)
+        cdef object cells, size_bytes
+        if rows < 0 or width < 0 or scratch_records < 1:
+            raise ValueError("sizes must not be negative, and scratch memory must hold a record")
+        self.items, self.scratch_records = items, scratch_records
+        self.num_bytes, self.rows, self.width = num_bytes, rows, width
+        cells = rows * <object>width  # Python's integers do not overflow
+        for k in range(items.shape[0]):
+            size_bytes = cells * items[k].column_bytes
+            if not 0 <= items[k].start <= num_bytes - size_bytes:
+                raise ValueError("an output lies outside of the batch's memory")
+            if items[k].size_out not in (1, 2, 4, 8) and items[k].mask_bytes:
+                raise ValueError("only integers can be masked")
+        self.outputs.count = items.shape[0]
+        if items.shape[0]:
+            self.outputs.items = &items[0]
 
 
 def read_segments(
     Files files,
-    LayoutTable layout,
+    OutputTable outputs,
     const Segment[::1] segments,
     uint8_t[::1] memory,
     uint8_t[::1] scratch,
 ):
-    """Read segments into the memory of a batch; returns the fault, or None."""
+    """Read segments into the memory of the outputs; returns the fault, or None."""
     cdef Fault fault
     cdef RecordReading reading
     cdef bint done
-    if memory.shape[0] < layout.num_bytes or scratch.shape[0] == 0:
-        raise ValueError("the memory is too small for the batch")
-    if scratch.shape[0] < layout.layout.scratch_records * files.table.item_bytes:
+    if memory.shape[0] < outputs.num_bytes or scratch.shape[0] == 0:
+        raise ValueError("the memory is too small for the outputs")
+    if scratch.shape[0] < outputs.scratch_records * files.table.item_bytes:
         raise ValueError("the scratch memory is too small")
-    _check_segments(segments, layout, files)
+    _check_segments(segments, outputs, files)
     if segments.shape[0] == 0:
         return None
     reading = RecordReading(
-        &files.table,
-        &layout.layout.outputs,
-        <char *>&scratch[0],
-        layout.layout.scratch_records,
-        &fault,
+        &files.table, &outputs.outputs, <char *>&scratch[0], outputs.scratch_records, &fault
     )
     fault.code = FINE
     with nogil:
         done = fill_segments(
-            &reading, &segments[0], segments.shape[0], <char *>&memory[0], layout.width
+            &reading, &segments[0], segments.shape[0], <char *>&memory[0], outputs.width
         )
     return None if done else describe_fault(&fault)
 
 
-cdef int _check_segments(const Segment[::1] segments, LayoutTable layout, Files files) except -1:
-    """Refuse segments outside of the files or the batch: kernels trust them."""
+cdef int _check_segments(const Segment[::1] segments, OutputTable outputs, Files files) except -1:
+    """Refuse segments outside of the files or the arrays: kernels trust them."""
     cdef int64_t num_items = files.table.first_item[files.table.num_shards]
     cdef Py_ssize_t k
     cdef Segment segment
@@ -156,16 +118,16 @@ cdef int _check_segments(const Segment[::1] segments, LayoutTable layout, Files 
         ):
             raise ValueError("a segment lies outside of the dataset")
         if not (
-            0 <= segment.row < layout.rows
-            and 0 <= segment.column <= layout.width + 1
-            and segment.length <= layout.width + 1 - segment.column
+            0 <= segment.row < outputs.rows
+            and 0 <= segment.column <= outputs.width + 1
+            and segment.length <= outputs.width + 1 - segment.column
         ):
             raise ValueError("a segment lies outside of the batch")
     return 0
 
 
 cdef inline bint is_one_number(const OutputParams *output) noexcept nogil:
-    """Whether a field is one number of a size that integers have, not several or a string."""
+    """Whether a field is a single integer, not a string or several numbers."""
     return output.field_bytes == output.size_in and output.size_in in (1, 2, 4, 8)
 
 
@@ -176,7 +138,7 @@ cdef void show(
     char *target,
     int64_t count,
 ) noexcept nogil:
-    """Show one field of stored records, from `target` on."""
+    """Copy one field of stored records to `target` and what follows it."""
     cdef const char *source = records + output.within
     cdef bint is_masked = output.mask_bytes > 0
     cdef Numbers numbers, mask
@@ -191,7 +153,7 @@ cdef void show(
             memcpy(target + i * output.field_bytes, source + i * record_bytes, output.field_bytes)
     if is_masked:
         mask = Numbers(records + output.mask_within, record_bytes, output.mask_bytes, False)
-        ignore(&mask, target, output.size_out, count)
+        mask_numbers(&mask, target, output.size_out, count, output.fill)
 
 
 cdef void unpack(
@@ -202,7 +164,7 @@ cdef void unpack(
     int64_t record_bytes,
     int64_t count,
 ) noexcept nogil:
-    """Spread `count` stored records, from `column` of a row on, over the outputs of a batch."""
+    """Copy the fields of `count` stored records to the outputs, from `column` of a row on."""
     cdef const OutputParams *output
     cdef int64_t first, num
     cdef Py_ssize_t k
@@ -221,7 +183,7 @@ cdef void unpack(
 
 
 cdef void fill_rest(const Outputs *outputs, const BatchRow *row, int64_t column) noexcept nogil:
-    """Fill the columns of a row from `column` on, where there are no records."""
+    """Fill the columns of a row from `column` on, which hold no records."""
     cdef const OutputParams *output
     cdef int64_t first, count
     cdef char *target
@@ -242,7 +204,7 @@ cdef void fill_rest(const Outputs *outputs, const BatchRow *row, int64_t column)
 cdef bint read_run(
     const RecordReading *reading, const Segment *run, const BatchRow *row
 ) noexcept nogil:
-    """Read consecutive records into a row of the batch."""
+    """Read consecutive records into a row; False, with a fault, on failure."""
     cdef FileTable *files = reading.files
     cdef int64_t column = run.column, start = run.start, left = run.length, shard
     cdef const char *records
@@ -287,7 +249,7 @@ cdef bint fill_segments(
     char *batch,
     int64_t width,
 ) noexcept nogil:
-    """Read segments, those that lie end to end in one go; False, and a fault, if that fails."""
+    """Read segments, adjacent ones in one go; False, with a fault, on failure."""
     cdef Segment run
     cdef const Segment *following
     cdef BatchRow row

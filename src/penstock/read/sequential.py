@@ -1,8 +1,8 @@
 """Stored records from first to last, as fast as files are copied.
 
-For what goes through a whole dataset once. `LocalReader.read` is made for rows that lie apart: it
-copies each through memory of its own, opens the files anew for every call, and tells the system not
-to read ahead. Here a chunk is one read into one buffer.
+For code that goes through a whole dataset once. `LocalReader.read_items` is made for runs that lie
+far apart: it copies each through scratch memory, opens the files for every call, and turns off the
+system's read-ahead. Here a chunk is one read into one buffer.
 """
 
 import io

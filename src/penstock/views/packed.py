@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer, one_of
 from penstock.batches.batch_filling import ViewKind, ViewState
-from penstock.batches.layout import check_extras
+from penstock.batches.outputs import check_extras
 from penstock.pack.policy import PACKING, PackReport, Policy, Recipe
 from penstock.pack.rows_file import PlannedRows, find_rows
 from penstock.reprs import counted

@@ -11,16 +11,16 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
 from penstock.batches.batch_filling import ViewKind, ViewState
-from penstock.batches.layout import (
-    IGNORED,
-    BatchLayout,
+from penstock.batches.layout import BatchLayout
+from penstock.batches.outputs import (
     DerivedOutput,
     Extra,
     Output,
     check_extras,
     derived_outputs,
-    label_dtype,
+    field_outputs,
     token_dtype,
+    token_outputs,
 )
 from penstock.batches.sample_reader import SampleReader
 from penstock.errors import UsageError
@@ -34,7 +34,6 @@ from penstock.system.checksums import CheckedBlocks
 
 Batch = dict[str, Any]
 
-_INT32 = np.dtype(np.int32)
 _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows")
 
 
@@ -194,34 +193,19 @@ class View(Sequence[Batch]):
 
     def _outputs(self, dtype: DTypeLike | None) -> tuple[Output, ...]:
         fields = self.dataset.fields
-        outputs: list[Output] = []
-        if TOKEN in (fields.names or ()):
-            tokens = token_dtype(fields[TOKEN], self.dataset.vocab_size, dtype)
-            if self._pads:
-                integer("pad_id", self.pad_id, 0, int(np.iinfo(tokens).max))
-            outputs.append(Output("input_ids", TOKEN, tokens, fill=self.pad_id))
-            outputs.append(
-                Output(
-                    "labels",
-                    TOKEN,
-                    self._label_dtype(tokens),
-                    first=1,
-                    fill=IGNORED,
-                    mask=self.loss_mask or None,
-                )
-            )
-        outputs += [
-            Output(name, name, fields[name].base)
-            for name in fields.names or ()
-            if name not in (TOKEN, METADATA_ID)
-        ]
-        if self.metadata is not None:
-            outputs.append(Output("metadata_ids", METADATA_ID, _INT32, fill=-1, is_derived=True))
-        return tuple(outputs)
-
-    def _label_dtype(self, tokens: np.dtype[Any]) -> np.dtype[Any]:
-        """The tokens' own type, or the next that also holds the ignored label."""
-        return label_dtype(tokens) if self._pads or self.mask_ends or self.loss_mask else tokens
+        others = field_outputs(fields, with_metadata=self.metadata is not None)
+        if TOKEN not in (fields.names or ()):
+            return others
+        tokens = token_dtype(fields[TOKEN], self.dataset.vocab_size, dtype)
+        if self._pads:
+            integer("pad_id", self.pad_id, 0, int(np.iinfo(tokens).max))
+        inputs_and_labels = token_outputs(
+            tokens,
+            pad_id=self.pad_id if self._pads else None,
+            mask=self.loss_mask or None,
+            mask_ends=self.mask_ends,
+        )
+        return inputs_and_labels + others
 
     def _derived(self) -> tuple[DerivedOutput, ...]:
         return derived_outputs(self.extras, self.max_segments + self._pads)

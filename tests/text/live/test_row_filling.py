@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from penstock.batches.layout import IGNORED, BatchLayout, Output, derived_outputs
+from penstock.batches.layout import BatchLayout
+from penstock.batches.outputs import IGNORED, Output, derived_outputs
 from penstock.pack.waiting_buffer import SLOT
 from penstock.text.live.lane_buffer import ABSENT, LaneOutcome, LivePolicyCode
 from penstock.text.live.row_filling import LaneBuffers

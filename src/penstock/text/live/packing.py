@@ -7,15 +7,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from penstock.arguments import integer, one_of
-from penstock.batches.layout import (
-    IGNORED,
-    BatchLayout,
+from penstock.batches.layout import BatchLayout
+from penstock.batches.outputs import (
     Extra,
-    Output,
     check_extras,
     derived_outputs,
-    label_dtype,
     token_dtype,
+    token_outputs,
 )
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
@@ -117,10 +115,7 @@ class Packing:
             np.dtype([(TOKEN, stored)]),
             batch_size,
             seq_len,
-            (
-                Output("input_ids", TOKEN, tokens, fill=self.pad_id),
-                Output("labels", TOKEN, label_dtype(tokens), first=1, fill=IGNORED),
-            ),
+            token_outputs(tokens, pad_id=self.pad_id),
             derived_outputs(self.extras, seq_len + 1),
         )
 

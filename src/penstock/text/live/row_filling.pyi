@@ -3,8 +3,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.batches.layout_table import LayoutTable
 from penstock.load.batch_memory import BatchMemory
-from penstock.read.segments import LayoutTable
 from penstock.text.live.lane_buffer import LaneOutcome, LivePolicyCode
 
 class LaneBuffers:

@@ -21,14 +21,7 @@ from penstock.pack.waiting_buffer cimport (
     shortest_of,
     take,
 )
-from penstock.read.segments cimport (
-    BatchRow,
-    BatchCounts,
-    LayoutParams,
-    LayoutTable,
-    Segment,
-    unpack,
-)
+from penstock.read.segments cimport BatchRow, Segment, unpack
 from penstock.text.live.token_arena cimport EncodedIds, Marks, ids_in, num_marks, token_at
 from penstock.text.live.lane_buffer cimport (
     ABSENT,
@@ -53,6 +46,7 @@ from penstock.text.live.lane_buffer cimport (
     is_piece,
     max_waiting,
 )
+from penstock.batches.layout_table cimport BatchCounts, LayoutParams, LayoutTable
 from penstock.batches.labels_and_positions cimport begin_batch, end_batch, end_row, finish_row
 
 from penstock.pack.waiting_buffer import SLOT as _SLOT

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batches.layout import BatchLayout, Output
 from penstock.dataset import Dataset
 from penstock.formats.shard import METADATA_ID, NO_METADATA, OFFSET
 from penstock.formats.stream import read_manifest
@@ -20,7 +19,6 @@ from penstock.order import make_order
 from penstock.progress import OnProgress
 from penstock.read.files import FileKind
 from penstock.read.local_reader import LocalReader
-from penstock.read.segments import SEGMENT
 from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.stage import task_progress
@@ -222,17 +220,8 @@ class Gather:
     def _items(
         self, kind: FileKind, stored: np.dtype[Any], starts: Places, lengths: Places
     ) -> NDArray[Any]:
-        """Runs of items of one kind of file, end to end, in one call outside the GIL."""
-        total = int(lengths.sum())
-        raw = np.dtype([("item", f"V{stored.itemsize}")])
-        layout = BatchLayout(raw, 1, total, (Output("", "item", raw["item"]),))
-        memory = np.zeros(layout.num_bytes, np.uint8)
-        segments = np.zeros(len(starts), SEGMENT)
-        segments["column"] = np.cumsum(lengths) - lengths
-        segments["start"], segments["length"] = starts, lengths
-        self._reader.read(segments[lengths > 0], layout, memory, kind)
-        place = layout.places()[""]
-        items: NDArray[Any] = place.of(memory, 1, layout.counts(memory))[0].view(stored)
+        """Read runs of items of one kind of file, end to end."""
+        items: NDArray[Any] = self._reader.read_items(kind, starts, lengths).view(stored)
         return items
 
 

@@ -1,0 +1,31 @@
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.read.segments import OutputTable
+
+COUNTS: np.dtype[np.void]
+
+class LayoutTable:
+    @property
+    def together(self) -> OutputTable: ...
+    @property
+    def apart(self) -> OutputTable: ...
+    @property
+    def num_bytes(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    def __new__(
+        cls,
+        outputs: NDArray[np.void],
+        apart: NDArray[np.void],
+        derived: dict[str, tuple[int, int, int]],
+        *,
+        scratch_records: int,
+        num_bytes: int,
+        rows: int,
+        width: int,
+    ) -> Self: ...

@@ -1,0 +1,68 @@
+"""`LayoutTable`: where the outputs of a batch go, for kernels."""
+
+import numpy as np
+
+from libc.stdint cimport int64_t
+
+from penstock.read.segments cimport OutputTable
+
+# The dtype of the struct `BatchCounts`.
+COUNTS = np.dtype(
+    [(name, np.int64) for name in ("num_tokens", "width", "num_boundaries", "max_seqlen")]
+)
+
+
+cdef class LayoutTable:
+    """Where the outputs of a batch go, for kernels; `BatchLayout.for_kernels` makes it.
+
+    `outputs` (`OUTPUT`) show fields of the records, `apart` those of the field in files of its own;
+    `derived` has the start, the bytes of a number and the most entries of each derived output.
+    """
+
+    def __cinit__(
+        self,
+        outputs,
+        apart,
+        dict derived,
+        *,
+        int64_t scratch_records,
+        int64_t num_bytes,
+        int64_t rows,
+        int64_t width,
+    ):
+        cdef LayoutParams *layout = &self.layout
+        sizes = {
+            "scratch_records": scratch_records,
+            "num_bytes": num_bytes,
+            "rows": rows,
+            "width": width,
+        }
+        self.together = OutputTable(outputs, **sizes)
+        self.apart = OutputTable(apart, **sizes)
+        self.num_bytes, self.rows, self.width = num_bytes, rows, width
+        layout.scratch_records = scratch_records
+        layout.outputs = self.together.outputs
+        layout.apart = self.apart.outputs
+        layout.position_ids = _derived(derived, "position_ids")
+        layout.document_ids = _derived(derived, "document_ids")
+        layout.attention_mask = _derived(derived, "attention_mask")
+        layout.cu_seqlens = _derived(derived, "cu_seqlens")
+        layout.metadata_ids = _derived(derived, "metadata_ids")
+        self.check_derived(derived)
+
+    cdef int check_derived(self, dict derived) except -1:
+        """Refuse arrays outside of the memory, with Python's integers, which do not overflow."""
+        cdef object rows = self.rows, start, num_bytes
+        places = [(0, sizeof(BatchCounts) + 8 * rows)]
+        for name, (start, size, max_entries) in derived.items():
+            count = rows * max_entries + 1 if name == "cu_seqlens" else rows * self.width
+            places.append((start, count * size))
+        for start, num_bytes in places:
+            if not 0 <= start <= self.num_bytes - num_bytes:
+                raise ValueError("an output lies outside of the batch's memory")
+        return 0
+
+
+cdef DerivedParams _derived(dict derived, str name) except *:
+    start, size, max_entries = derived.get(name, (-1, 0, 0))
+    return DerivedParams(start, size, max_entries)
