@@ -982,7 +982,7 @@ def test_a_tokenizer_without_marks_asks_what_to_do(tmp_path, corpus):
     tokenizer.bos_id = tokenizer.eos_id = None
     with pytest.raises(UsageError, match="--add none"):
         tokenize(tmp_path, tokenizer=tokenizer)
-    with pytest.raises(UsageError, match="add is 'eos', but bytes has no eos token"):
+    with pytest.raises(UsageError, match="add is 'eos', but the tokenizer bytes has no eos token"):
         tokenize(tmp_path, tokenizer=tokenizer, add="eos")
     tokenize(tmp_path, tokenizer=tokenizer, add="none")
     assert texts_in(tmp_path / "out") == [row["text"] for row in corpus]

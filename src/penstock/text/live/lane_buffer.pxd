@@ -3,7 +3,8 @@
 from libc.stdint cimport int64_t, uint32_t
 
 from penstock.pack.waiting_buffer cimport Buffer
-from penstock.text.live.token_arena cimport Arena, EncodedIds, Marks
+from penstock.text.live.token_arena cimport Arena, EncodedIds
+from penstock.text.marks cimport MarksParams
 
 cpdef enum LivePolicyCode:
     FLAT
@@ -27,7 +28,7 @@ cdef struct Rules:
     int64_t columns  # tokens that fill a row; only of BOS_BEST_FIT that includes the last label
     int64_t buffer_size
     int64_t refill  # documents that come into the buffer at a time; never across a block's end
-    Marks marks
+    MarksParams marks
 
 # Documents that come into the buffer next.
 cdef struct Feed:

@@ -23,9 +23,9 @@ from penstock.text.live.token_arena cimport (
     allocate_pages,
     append_tokens,
     free_pages,
-    num_marks,
     token_at,
 )
+from penstock.text.marks cimport num_marks
 
 cdef enum:
     FIRST_ARENA_TOKENS = 1 << 16

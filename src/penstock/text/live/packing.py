@@ -17,10 +17,10 @@ from penstock.batches.outputs import (
 )
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
+from penstock.text.marks import Add
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 LivePolicy = Literal["flat", "best_fit", "bos_best_fit", "bos_best_fit_keep"]
-Add = Literal["eos", "bos", "both", "none"]
 POLICIES = get_args(LivePolicy)
 
 

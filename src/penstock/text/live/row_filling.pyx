@@ -22,7 +22,8 @@ from penstock.pack.waiting_buffer cimport (
     take,
 )
 from penstock.read.segments cimport BatchRow, Segment, unpack
-from penstock.text.live.token_arena cimport EncodedIds, Marks, ids_in, num_marks, token_at
+from penstock.text.live.token_arena cimport EncodedIds, ids_in, token_at
+from penstock.text.marks cimport MarksParams, num_marks
 from penstock.text.live.lane_buffer cimport (
     ABSENT,
     BEST_FIT,
@@ -100,7 +101,7 @@ cdef class LaneBuffers:
         packer.rules.columns = layout.width + (policy == BOS_BEST_FIT)
         packer.rules.buffer_size = 1 if policy == FLAT else buffer_size
         packer.rules.refill = refill
-        packer.rules.marks = Marks(marks[0], marks[1])
+        packer.rules.marks = MarksParams(marks[0], marks[1])
         packer.layout, packer.width, packer.mask_ends = &layout.layout, layout.width, mask_ends
         packer.lanes = <Lane *>calloc(num_lanes, sizeof(Lane))
         # Every segment shows a token, of at most a row and its last label.

@@ -2,10 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t
 
-# Ids that stand before and after every document, or -1.
-cdef struct Marks:
-    int64_t bos_id
-    int64_t eos_id
+from penstock.text.marks cimport MarksParams
 
 # A document as its tokenizer gave it.
 cdef struct EncodedIds:
@@ -23,7 +20,7 @@ cdef struct Arena:
 cdef bint allocate_pages(Arena *arena, int64_t size) noexcept nogil
 cdef void free_pages(Arena *arena) noexcept nogil
 cdef void append_tokens(
-    Arena *arena, EncodedIds ids, const Marks *marks, int64_t first, int64_t last
+    Arena *arena, EncodedIds ids, const MarksParams *marks, int64_t first, int64_t last
 ) noexcept nogil
 
 
@@ -32,10 +29,6 @@ cdef inline EncodedIds ids_in(const uint32_t[::1] ids) noexcept:
     if found.count:
         found.items = &ids[0]
     return found
-
-
-cdef inline int64_t num_marks(const Marks *marks) noexcept nogil:
-    return (marks.bos_id >= 0) + (marks.eos_id >= 0)
 
 
 cdef inline char *token_at(const Arena *arena, int64_t start) noexcept nogil:

@@ -19,6 +19,7 @@ from posix.mman cimport (
 import numpy as np
 
 from penstock.system.checks cimport check
+from penstock.text.marks cimport num_marks
 
 cdef extern from "copies.h" nogil:
     void narrow "penstock_u32_to_u16"(const void *source, void *target, int64_t count)
@@ -48,7 +49,7 @@ cdef void free_pages(Arena *arena) noexcept nogil:
 
 
 cdef void append_tokens(
-    Arena *arena, EncodedIds ids, const Marks *marks, int64_t first, int64_t last
+    Arena *arena, EncodedIds ids, const MarksParams *marks, int64_t first, int64_t last
 ) noexcept nogil:
     """Append tokens [first, last) of a document: its marks, and its ids between them."""
     cdef int64_t before = marks.bos_id >= 0, begin, end
@@ -87,7 +88,7 @@ def tokens_between(
     const uint32_t[::1] ids, marks, int64_t first, int64_t last, int64_t token_bytes
 ):
     """Tokens [first, last) of a document with these marks, for tests."""
-    cdef Marks both = Marks(marks[0], marks[1])
+    cdef MarksParams both = MarksParams(marks[0], marks[1])
     cdef EncodedIds document = ids_in(ids)
     cdef Arena arena = Arena(NULL, token_bytes, 0, 0)
     if token_bytes not in (2, 4) or not 0 <= first < last <= ids.shape[0] + num_marks(&both):

@@ -21,6 +21,7 @@ from penstock.errors import (
 from penstock.formats.checksums import publish_checked
 from penstock.formats.splits import choose, divide
 from penstock.progress import OnProgress
+from penstock.text.marks import Add, choose_marks
 from penstock.text.sources import Paths, Source
 from penstock.text.sources.listing import ALL
 from penstock.text.tokenize.annotations import SpanUnit
@@ -31,7 +32,7 @@ from penstock.text.tokenize.executors import (
 )
 from penstock.text.tokenize.hash_stage import HashStage
 from penstock.text.tokenize.job_directory import JobDirectory, is_finished
-from penstock.text.tokenize.plan import Add, TokenizePlan, check_number_of_tasks, choose_task_bytes
+from penstock.text.tokenize.plan import TokenizePlan, check_number_of_tasks, choose_task_bytes
 from penstock.text.tokenize.report import TokenizeReport
 from penstock.text.tokenize.split import make_split, threshold_of_fraction
 from penstock.text.tokenize.stage import Stage
@@ -77,8 +78,8 @@ def tokenize(
             `Tokenizer` or an encoding of tiktoken. It is kept beside the dataset, see
             `Dataset.tokenizer`, unless only Python has it.
         engine: what computes its tokens; the fastest that can.
-        add: the marks of every document: 'eos' (default, if the tokenizer has one), 'bos', 'both'
-            or 'none'.
+        add: the marks of every document: 'eos', 'bos', 'both' or 'none'; by default 'eos' if the
+            tokenizer has one, else 'bos'.
         shuffle: a seed, to put the documents of all files into one random order.
         val_files, val_fraction, val_count: which documents become `path/val`, and all others
             `path/train`: those of files whose name or path matches a pattern, a fraction of all,
@@ -120,7 +121,7 @@ def tokenize(
             for name in ("name", "fingerprint", "vocab_size", "bos_id", "eos_id")
         },
         source=source.identity(),
-        add=_choose_marks(add, loaded),
+        add=choose_marks(add, loaded).add,
         shuffle=None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1),
         split=split,
         with_metadata=bool(source.columns.metadata or source.columns.spans),
@@ -368,21 +369,6 @@ def _warm_up(tokenizer: Tokenizer) -> None:
     """Make here, once, what workers that are forked from this process would make each."""
     if tokenizer.engine != "huggingface":  # which has made all, but for threads that do not fork
         tokenizer.encode(np.zeros(1, np.uint8), np.array([0, 1]))
-
-
-def _choose_marks(add: Add | None, tokenizer: Tokenizer) -> Add:
-    if add is None:
-        if tokenizer.eos_id is None and tokenizer.bos_id is None:
-            raise UsageError(
-                f"{tokenizer.name}: has no token that ends or starts documents; say add='none' "
-                "(--add none) to write them without"
-            )
-        return "bos" if tokenizer.eos_id is None else "eos"
-    one_of("add", add, get_args(Add))
-    for mark in ("bos", "eos"):
-        if add in (mark, "both") and getattr(tokenizer, f"{mark}_id") is None:
-            raise UsageError(f"add is {add!r}, but {tokenizer.name} has no {mark} token")
-    return add
 
 
 def _task_bytes(wanted: int | None, source: Source) -> int:

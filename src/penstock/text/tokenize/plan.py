@@ -4,17 +4,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import xxhash
 
 from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.formats.job_marks import PLAN_FORMAT
+from penstock.text.marks import Add, Marks
 from penstock.text.sources import Slice
 from penstock.text.tokenize.annotations import SpanUnit
 from penstock.text.tokenize.split import Split
-
-Add = Literal["eos", "bos", "both", "none"]
 
 _VERSION = 1
 _MOST_TASKS = 99_999  # as many parts a dataset can have
@@ -50,14 +49,12 @@ class TokenizePlan:
     """documents with smaller hashes are for validation; of a count, only known in time"""
 
     @property
-    def bos_id(self) -> int | None:
-        """The token before every document, if there is one."""
-        return self.tokenizer["bos_id"] if self.add in ("bos", "both") else None
-
-    @property
-    def eos_id(self) -> int | None:
-        """The token after every document, if there is one."""
-        return self.tokenizer["eos_id"] if self.add in ("eos", "both") else None
+    def marks(self) -> Marks:
+        """The marks of every document."""
+        return Marks(
+            bos_id=self.tokenizer["bos_id"] if self.add in ("bos", "both") else None,
+            eos_id=self.tokenizer["eos_id"] if self.add in ("eos", "both") else None,
+        )
 
     def describe(self, task: int) -> str:
         """What a task reads, for people."""

@@ -14,11 +14,12 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.json_values import encode
 from penstock.progress import OnProgress
 from penstock.text.batch import Span, TextBatch
+from penstock.text.marks import Marks
 from penstock.text.sources import Source
 from penstock.text.sources.rows import without
 from penstock.text.tokenize.annotations import WrongSpan, check_spans, lay_over, to_tokens
+from penstock.text.tokenize.document_records import fill_records_u16, fill_records_u32
 from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
-from penstock.text.tokenize.lay_out import lay_out_narrow, lay_out_wide
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.sampled_check import SampledCheck
 from penstock.text.tokenize.slice_reader import SliceReader
@@ -95,8 +96,8 @@ class TokenizeStage:
             part=number,
             shard_bytes=plan.shard_bytes,
             tokenizer={key: plan.tokenizer[key] for key in ("name", "fingerprint")},
-            bos_id=plan.bos_id,
-            eos_id=plan.eos_id,
+            bos_id=plan.marks.bos_id,
+            eos_id=plan.marks.eos_id,
             split=plan.split.note(side),
         )
 
@@ -211,20 +212,21 @@ class _Task:
         offsets: Offsets,
         spans: list[list[Span]] | None,
     ) -> None:
-        bos_id = self._plan.bos_id if piece.begins else None
-        eos_id = self._plan.eos_id if piece.ends else None
-        num_marks = (bos_id is not None) + (eos_id is not None)
-        lengths = np.diff(offsets)[chosen] + num_marks
+        marks = Marks(
+            bos_id=self._plan.marks.bos_id if piece.begins else None,
+            eos_id=self._plan.marks.eos_id if piece.ends else None,
+        )
+        lengths = np.diff(offsets)[chosen] + marks.num_tokens
         is_narrow = self._plan.tokenizer["vocab_size"] <= 1 << 16
         records: NDArray[Any] = np.empty(int(lengths.sum()), np.uint16 if is_narrow else np.uint32)
         ids, offsets = np.ascontiguousarray(ids), np.ascontiguousarray(offsets)
-        marks = (-1 if bos_id is None else bos_id, -1 if eos_id is None else eos_id)
-        (lay_out_narrow if is_narrow else lay_out_wide)(ids, offsets, chosen, *marks, records)
+        fill_records = fill_records_u16 if is_narrow else fill_records_u32
+        fill_records(ids, offsets, chosen, *marks.codes, records)
         writer = self._writers.get(side)
         if writer is not None:
-            attached = self._attached(chosen, piece, lengths, spans, int(bos_id is not None))
+            attached = self._attached(chosen, piece, lengths, spans, int(marks.bos_id is not None))
             writer.extend(records, lengths, **attached, continues=not piece.ends)
-        self.statistics.marks += num_marks * len(chosen)
+        self.statistics.marks += marks.num_tokens * len(chosen)
         if not piece.begins:
             lengths[0] += self._length
         self._length = int(lengths[-1])

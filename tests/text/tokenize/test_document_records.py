@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.tokenize.lay_out import lay_out_narrow, lay_out_wide
+from penstock.text.tokenize.document_records import fill_records_u16, fill_records_u32
 
 pytestmark = pytest.mark.kernels
 
@@ -11,50 +11,50 @@ IDS = np.array([10, 11, 12, 20, 30, 31], np.uint32)
 OFFSETS = np.array([0, 3, 4, 4, 6])  # documents of 3, 1, 0 and 2 ids
 
 
-def laid_out(chosen, bos_id=-1, eos_id=-1, *, size, lay_out=lay_out_narrow):
-    out = np.full(size, 9999, np.uint16 if lay_out is lay_out_narrow else np.uint32)
-    lay_out(IDS, OFFSETS, np.array(chosen, np.int64), bos_id, eos_id, out)
+def filled(chosen, bos_id=-1, eos_id=-1, *, size, fill=fill_records_u16):
+    out = np.full(size, 9999, np.uint16 if fill is fill_records_u16 else np.uint32)
+    fill(IDS, OFFSETS, np.array(chosen, np.int64), bos_id, eos_id, out)
     return out.tolist()
 
 
 def test_documents_come_end_to_end_in_the_order_they_were_chosen():
-    assert laid_out([0, 2, 1], size=4) == [10, 11, 12, 20]
-    assert laid_out([3, 0], size=5) == [30, 31, 10, 11, 12]
-    assert laid_out([], size=0) == []
-    assert laid_out([2, 2], size=0) == []
+    assert filled([0, 2, 1], size=4) == [10, 11, 12, 20]
+    assert filled([3, 0], size=5) == [30, 31, 10, 11, 12]
+    assert filled([], size=0) == []
+    assert filled([2, 2], size=0) == []
 
 
 def test_marks_stand_around_every_document_even_an_empty_one():
-    assert laid_out([1, 2], eos_id=0, size=3) == [20, 0, 0]
-    assert laid_out([1, 2], bos_id=0, size=3) == [0, 20, 0]
-    assert laid_out([1, 2], 1, 2, size=5) == [1, 20, 2, 1, 2]
+    assert filled([1, 2], eos_id=0, size=3) == [20, 0, 0]
+    assert filled([1, 2], bos_id=0, size=3) == [0, 20, 0]
+    assert filled([1, 2], 1, 2, size=5) == [1, 20, 2, 1, 2]
 
 
 def test_no_ids_at_all_still_have_marks():
     out = np.zeros(2, np.uint16)
-    lay_out_narrow(np.empty(0, np.uint32), np.array([0, 0]), np.array([0]), 7, 8, out)
+    fill_records_u16(np.empty(0, np.uint32), np.array([0, 0]), np.array([0]), 7, 8, out)
     assert out.tolist() == [7, 8]
 
 
 def test_wide_records_hold_any_id():
     ids, out = np.array([0, 1 << 16, (1 << 32) - 1], np.uint32), np.zeros(4, np.uint32)
-    lay_out_wide(ids, np.array([0, 3]), np.array([0]), -1, (1 << 32) - 2, out)
+    fill_records_u32(ids, np.array([0, 3]), np.array([0]), -1, (1 << 32) - 2, out)
     assert out.tolist() == [0, 1 << 16, (1 << 32) - 1, (1 << 32) - 2]
 
 
-@pytest.mark.parametrize("lay_out", [lay_out_narrow, lay_out_wide])
-def test_documents_that_do_not_exist_or_do_not_fit_are_refused(lay_out):
+@pytest.mark.parametrize("fill", [fill_records_u16, fill_records_u32])
+def test_documents_that_do_not_exist_or_do_not_fit_are_refused(fill):
     for chosen in (-1, 4):
         with pytest.raises(ValueError, match=f"no document {chosen} among 4"):
-            laid_out([chosen], size=3, lay_out=lay_out)
+            filled([chosen], size=3, fill=fill)
     for size in (2, 4):
         with pytest.raises(ValueError, match=f"have 3 records, not {size}"):
-            laid_out([0], size=size, lay_out=lay_out)
+            filled([0], size=size, fill=fill)
     for offsets in ([0, 7], [-1, 3], [3, 2]):
         with pytest.raises(ValueError, match="document 0 is not inside the 6 ids"):
-            lay_out(
+            fill(
                 IDS, np.array(offsets), np.array([0]), -1, -1,
-                np.zeros(1, np.uint16 if lay_out is lay_out_narrow else np.uint32),
+                np.zeros(1, np.uint16 if fill is fill_records_u16 else np.uint32),
             )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_like_lists_put_together(documents, data):
     expected = [token for document in marked for token in document if token >= 0]
     ids = np.array([token for document in documents for token in document], np.uint32)
     offsets = np.cumsum([0, *map(len, documents)])
-    for lay_out, dtype in [(lay_out_narrow, np.uint16), (lay_out_wide, np.uint32)]:
+    for fill, dtype in [(fill_records_u16, np.uint16), (fill_records_u32, np.uint32)]:
         out = np.zeros(len(expected), dtype)
-        lay_out(ids, offsets, np.array(chosen, np.int64), bos_id, eos_id, out)
+        fill(ids, offsets, np.array(chosen, np.int64), bos_id, eos_id, out)
         assert out.tolist() == expected

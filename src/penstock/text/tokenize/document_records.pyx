@@ -1,7 +1,9 @@
-"""Lays out documents for the writer, outside the GIL."""
+"""Records of chosen documents, end to end, each between its marks, for the writer."""
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memcpy
+
+from penstock.text.marks cimport MarksParams, num_marks
 
 cdef extern from "copies.h" nogil:
     void narrow "penstock_u32_to_u16"(const uint32_t *source, uint16_t *target, int64_t count)
@@ -16,12 +18,8 @@ cdef struct EncodedDocuments:
     const int64_t *chosen
     Py_ssize_t num_chosen
 
-cdef struct Marks:
-    int64_t bos_id  # before each document, or -1
-    int64_t eos_id  # behind each document, or -1
 
-
-def lay_out_narrow(
+def fill_records_u16(
     const uint32_t[::1] ids,
     const int64_t[::1] offsets,
     const int64_t[::1] chosen,
@@ -29,19 +27,19 @@ def lay_out_narrow(
     int64_t eos_id,
     uint16_t[::1] out,
 ):
-    """Copy the chosen documents end to end, each between its marks; -1 stands for no mark.
+    """Fill `out` with the chosen documents, each between its marks; -1 stands for no mark.
 
-    Ids are less than 2^16.
+    Ids must be less than 2^16.
     """
     cdef EncodedDocuments documents = checked(ids, offsets, chosen)
-    cdef Marks marks = Marks(bos_id, eos_id)
+    cdef MarksParams marks = MarksParams(bos_id, eos_id)
     check_size(&documents, &marks, out.shape[0])
     if out.shape[0]:
         with nogil:
             copy_documents(&documents, &marks, &out[0])
 
 
-def lay_out_wide(
+def fill_records_u32(
     const uint32_t[::1] ids,
     const int64_t[::1] offsets,
     const int64_t[::1] chosen,
@@ -49,9 +47,9 @@ def lay_out_wide(
     int64_t eos_id,
     uint32_t[::1] out,
 ):
-    """The same with records of 32 bits, which hold any id."""
+    """Like `fill_records_u16`, for any ids."""
     cdef EncodedDocuments documents = checked(ids, offsets, chosen)
-    cdef Marks marks = Marks(bos_id, eos_id)
+    cdef MarksParams marks = MarksParams(bos_id, eos_id)
     check_size(&documents, &marks, out.shape[0])
     if out.shape[0]:
         with nogil:
@@ -61,7 +59,7 @@ def lay_out_wide(
 cdef EncodedDocuments checked(
     const uint32_t[::1] ids, const int64_t[::1] offsets, const int64_t[::1] chosen
 ):
-    """Refuse documents that do not exist, or that are not inside the ids."""
+    """Refuse documents that do not exist, or that lie outside the ids."""
     cdef EncodedDocuments documents = EncodedDocuments(NULL, NULL, NULL, chosen.shape[0])
     cdef Py_ssize_t k
     cdef int64_t document
@@ -79,10 +77,10 @@ cdef EncodedDocuments checked(
 
 
 cdef int check_size(
-    const EncodedDocuments *documents, const Marks *marks, Py_ssize_t num_records
+    const EncodedDocuments *documents, const MarksParams *marks, Py_ssize_t num_records
 ) except -1:
-    """Refuse documents that do not fill the records exactly."""
-    cdef int64_t total = documents.num_chosen * ((marks.bos_id >= 0) + (marks.eos_id >= 0))
+    """Refuse records that the documents would not fill exactly."""
+    cdef int64_t total = documents.num_chosen * num_marks(marks)
     cdef Py_ssize_t k
     for k in range(documents.num_chosen):
         total += length(documents, documents.chosen[k])
@@ -92,14 +90,14 @@ cdef int check_size(
 
 
 cdef inline int64_t length(const EncodedDocuments *documents, int64_t document) noexcept nogil:
-    """How many ids a document has."""
+    """The number of ids of a document."""
     return documents.offsets[document + 1] - documents.offsets[document]
 
 
 cdef void copy_documents(
-    const EncodedDocuments *documents, const Marks *marks, Record *out
+    const EncodedDocuments *documents, const MarksParams *marks, Record *out
 ) noexcept nogil:
-    """Fill `out`, which has room for exactly these documents and their marks."""
+    """Fill `out`, which has exactly the size of these documents and their marks."""
     cdef Py_ssize_t k
     cdef int64_t size
     for k in range(documents.num_chosen):

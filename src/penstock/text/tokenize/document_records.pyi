@@ -1,7 +1,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-def lay_out_narrow(
+def fill_records_u16(
     ids: NDArray[np.uint32],
     offsets: NDArray[np.int64],
     chosen: NDArray[np.int64],
@@ -9,7 +9,7 @@ def lay_out_narrow(
     eos_id: int,
     out: NDArray[np.uint16],
 ) -> None: ...
-def lay_out_wide(
+def fill_records_u32(
     ids: NDArray[np.uint32],
     offsets: NDArray[np.int64],
     chosen: NDArray[np.int64],
