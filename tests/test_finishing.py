@@ -72,7 +72,7 @@ def test_what_was_noted_is_not_taken_for_data(tmp_path, lines):
     everything = sorted((tmp_path / "out").iterdir())
     assert Source(everything).files == tuple(map(str, report.files))
     assert Source(tmp_path / "out").files == tuple(map(str, report.files))
-    with pytest.raises(penstock.errors.MissingDataError, match="is not a file of text"):
+    with pytest.raises(penstock.errors.MissingDataError, match="not a file of text"):
         Source(tmp_path / "out" / ".finished.json")
     convert(dataset(tmp_path / "in"), tmp_path / "flat", "flat")
     assert penstock.open(sorted((tmp_path / "flat").iterdir())).num_records == 5
@@ -221,7 +221,7 @@ def test_the_output_may_lie_inside_the_source(lines, command, capsys):
     assert main(arguments) == 0
     captured = capsys.readouterr()
     assert "all of it was done before; nothing was written" in captured.out
-    assert f"left out, since Penstock wrote it: {out};" in captured.err
+    assert f"skipped Penstock's own output: {out};" in captured.err
     assert state_of(out) == before
 
 

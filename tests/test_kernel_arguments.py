@@ -12,10 +12,10 @@ from penstock.read.files import GEOMETRY, Files, ShardFiles
 from penstock.read.numbers import convert_numbers
 from penstock.read.segments import OUTPUT
 from penstock.system.checksums import CheckedBlocks, block_checksums
-from penstock.text.merging.merges import MergeTables
+from penstock.text.merging.merge_tables import MergeTables
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.splitting.pieces import split
-from penstock.text.training import counting
+from penstock.text.training import word_table
 from tests.helpers.kernel_inputs import token_layout, view_state
 
 pytestmark = pytest.mark.kernels
@@ -58,12 +58,12 @@ def test_outputs_stay_in_the_memory_of_a_batch(start):
 
 
 def test_words_survive_a_table_that_could_not_grow(monkeypatch):
-    table = counting.WordTable()
+    table = word_table.WordTable()
     words = np.arange(1 << 17, dtype="<u4").view(np.uint8)
     starts = np.arange(0, len(words) + 1, 4)
     counts = np.ones(1 << 17, np.int64)
     with monkeypatch.context() as patch:
-        patch.setattr(counting, "np", _WithoutMemory())
+        patch.setattr(word_table, "np", _WithoutMemory())
         with pytest.raises(MemoryError):
             table.add_words(words, starts, counts)
     before = len(table.words[2])

@@ -7,7 +7,7 @@ import pytest
 
 import penstock
 from penstock.formats.shard import Manifest
-from penstock.text.tokenizers.adapting import AskedTokenizer, adapt
+from penstock.text.tokenizers.adapter import AdaptedTokenizer, adapt
 from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
 from tests.helpers.vocabularies import trained_ranks
 
@@ -84,7 +84,7 @@ def test_tokenizers_do_not_print_their_vocabulary(tmp_path):
     assert repr(penstock.load_tokenizer(tmp_path / "t.json", "huggingface")) == (
         "<HuggingFaceTokenizer t.json: 1,200 ids>"
     )
-    assert repr(AskedTokenizer(encoding, 1)) == "<AskedTokenizer of a Encoding>"
+    assert repr(AdaptedTokenizer(encoding, 1)) == "<AdaptedTokenizer of a Encoding>"
 
 
 def test_a_writer_says_what_it_has_written(tmp_path):
@@ -109,7 +109,7 @@ def test_a_manifest_does_not_print_all_its_shards(data):
 
 PUBLIC = [
     penstock.Dataset, penstock.Windows, penstock.Packed, penstock.Documents, penstock.Loader,
-    penstock.TextLoader, penstock.Writer, penstock.Source, penstock.Order, AskedTokenizer,
+    penstock.TextLoader, penstock.Writer, penstock.Source, penstock.Order, AdaptedTokenizer,
 ]  # fmt: skip
 
 

@@ -31,7 +31,7 @@ class Dataset(RecordStream):
         None if it is not there, or if directories were made with different ones; one that is not
         what the manifest names is an error.
         """
-        from penstock.text.tokenizers.stored import fingerprint_in, load_stored
+        from penstock.text.tokenizers.dataset_tokenizer import fingerprint_in, load_stored
 
         noted = {fingerprint_in(manifest.tokenizer) for manifest in self.manifests}
         fingerprint = noted.pop()

@@ -60,34 +60,34 @@ def test_a_file_that_is_cut_off_inside_a_frame_is_refused_before_it_is_read(path
             assert found[:-1] == EXPECTED[: len(found) - 1]
             assert EXPECTED[len(found) - 1].startswith(found[-1])
         else:
-            with pytest.raises(FormatError, match=r"a\.txt\.zst: is damaged or cut off"):
+            with pytest.raises(FormatError, match=r"a\.txt\.zst: (damaged|cannot be decompressed)"):
                 Source(path).blocks()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"garbage", "at byte 0 of 7, no frame begins with 0x62726167"),
-        (frame(b"x\n") + b"garbage", "at byte 11 of 18, no frame begins with 0x62726167"),
-        (frame(b"x\n") + b"\0", "at byte 11 of 12, more bytes are missing"),
-        (struct.pack("<I", 0xFD2FB527) + bytes(40), "no frame begins with 0xfd2fb527"),
-        (struct.pack("<I", 0x184D2A60) + bytes(40), "no frame begins with 0x184d2a60"),
+        (b"garbage", "at byte 0 of 7, 0x62726167"),
+        (frame(b"x\n") + b"garbage", "at byte 11 of 18, 0x62726167"),
+        (frame(b"x\n") + b"\0", "at byte 11 of 12, the header is incomplete"),
+        (struct.pack("<I", 0xFD2FB527) + bytes(40), "0xfd2fb527"),
+        (struct.pack("<I", 0x184D2A60) + bytes(40), "0x184d2a60"),
         (MAGIC + b"\x08" + bytes(40), "at byte 4 of 45, a reserved bit is set"),
         (MAGIC + b"\x20\x01" + block(1, kind=3) + b"x", "at byte 6 of 10, a block is of a reserv"),
         (MAGIC + b"\x20\x01" + block(2) + b"x", "at byte 0 of 10, this frame needs 11 bytes"),
         (MAGIC + b"\x20\x01" + block(1, is_last=False) + b"x", "at byte 10 of 10, more bytes"),
         (MAGIC + b"\x24\x01" + block(1) + b"x", "this frame needs 14 bytes"),
-        (MAGIC + b"\xe3", "more bytes are missing"),
+        (MAGIC + b"\xe3", "the header is incomplete"),
         (MAGIC + b"\x20\x01" + block((1 << 21) - 1) + b"x", "this frame needs 2,097,160 bytes"),
         (skippable(b"")[:4] + b"\xff" * 4, "at byte 0 of 8, this frame needs 4,294,967,303 bytes"),
-        (skippable(b"")[:6], "at byte 4 of 6, more bytes are missing"),
+        (skippable(b"")[:6], "at byte 4 of 6, the header is incomplete"),
     ],
 )
 def test_headers_that_lead_nowhere_are_refused_by_name_and_place(path, content, message):
     path.write_bytes(content)
-    with pytest.raises(FormatError, match=f"is damaged or cut off, or no zstd: .*{message}"):
+    with pytest.raises(FormatError, match=f"damaged, truncated or not zstd: .*{message}"):
         Source(path).blocks()
-    with pytest.raises(FormatError, match="is damaged or cut off"):  # nor could it be read
+    with pytest.raises(FormatError, match="damaged"):  # nor could it be read
         list(Source(path).read(Source(path).slices(1)[0]))
 
 
@@ -107,7 +107,7 @@ def test_headers_that_promise_too_much_are_believed_by_nobody(path, header):
     first, second = source.blocks()
     assert second.size_bytes <= 1 << 17
     for piece in (first, second):  # the first ends with the line that begins with the second
-        with pytest.raises(FormatError, match=r"a\.txt\.zst: is damaged or cut off"):
+        with pytest.raises(FormatError, match=r"a\.txt\.zst: (damaged|cannot be decompressed)"):
             texts_of(source, [piece])
 
 

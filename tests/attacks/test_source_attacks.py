@@ -83,7 +83,7 @@ def test_frames_members_and_padding_in_any_mixture_are_one_text(tmp_path):
     assert texts_of(Source(tmp_path / "a.txt.gz")) == EXPECTED
     for name, content in [("b.txt.gz", gzip.compress(LINES)), ("b.txt.zst", zstd(LINES))]:
         (tmp_path / name).write_bytes(content + b"garbage")
-        with pytest.raises(FormatError, match=f"{name}: is damaged or cut off"):
+        with pytest.raises(FormatError, match=f"{name}: (damaged|cannot be decompressed)"):
             texts_of(Source(tmp_path / name))
     (tmp_path / "c.txt.gz").write_bytes(LINES)
     with pytest.raises(FormatError, match="Not a gzipped file"):
@@ -136,7 +136,7 @@ def test_metadata_of_parquet_that_is_not_utf8_is_a_bad_row(tmp_path):
     found = []
     source = Source(tmp_path, columns=Columns(metadata=("url",)), bad_rows="skip")
     assert texts_of(source, bad=found.append) == [b"a", b"c"]
-    assert [bad.reason for bad in found] == ["metadata: invalid UTF-8 at its byte 0 (0xff)"]
+    assert [bad.reason for bad in found] == ["metadata: invalid UTF-8: 0xff at byte 0"]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_file_names_of_any_bytes_are_read_from_every_kind(tmp_path):
 def test_a_slice_of_another_source_is_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes(LINES)
     piece = Slice(files=("/elsewhere/b.txt",), start=0, stop=5, size_bytes=5)
-    with pytest.raises(UsageError, match=r"b\.txt: is not of this source"):
+    with pytest.raises(UsageError, match=r"b\.txt: not a file of this source"):
         list(Source(tmp_path).read(piece))
 
 
@@ -376,4 +376,4 @@ def test_invalid_utf8_is_found_on_the_first_line_of_a_file_and_of_a_slice(tmp_pa
             for k in range(batch.num_documents)
         ]
         assert texts == [b"good one", b"good too"]
-        assert [row.reason for row in bad] == ["invalid UTF-8 at its byte 10 (0xf8)"]
+        assert [row.reason for row in bad] == ["invalid UTF-8: 0xf8 at byte 10"]

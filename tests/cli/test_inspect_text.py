@@ -4,7 +4,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from penstock.system.checksums import BLOCK_BYTES, block_checksums
 from penstock.text.repacking import repack
 from penstock.text.sources import Source
 from penstock.text.tokenize.job import tokenize
-from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.training import train_tokenizer
 from penstock.verifying import verify, verify_files
 

@@ -39,7 +39,7 @@ from penstock.formats.shard import (
 from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.system.processors import num_processors
-from penstock.text.tokenizers.stored import files_of
+from penstock.text.tokenizers.dataset_tokenizer import files_of
 from penstock.write.shard_job import ShardJob, StoredFiles
 from penstock.write.targets import TARGETS, llmbatch_target
 

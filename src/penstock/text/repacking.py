@@ -27,11 +27,11 @@ from penstock.progress import OnProgress, ProgressMeter
 from penstock.system.processors import num_processors
 from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Paths, Slice, Source
-from penstock.text.sources.rows import too_long
+from penstock.text.sources.row_values import too_long
 from penstock.text.text_shards import SHARDS, TextShard
 from penstock.text.tokenize.plan import relax_source, source_differences
 from penstock.text.tokenize.statistics import MOST_PLACES, Statistics, no_documents
-from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.write.shard_job import OpenNew, ShardJob, WriteShard
 
 To = Literal["parquet", "jsonl", "text"]

@@ -69,7 +69,7 @@ def test_small_files_stay_apart_and_empty_ones_are_no_blocks(tmp_path):
 @pytest.mark.parametrize("codec", [".gz", ".zst"])
 def test_a_compressed_file_without_a_byte_is_refused_and_not_left_out(tmp_path, codec):
     (tmp_path / f"a.txt{codec}").write_bytes(b"")
-    with pytest.raises(FormatError, match=rf"a\.txt{codec}: is empty, without even a header"):
+    with pytest.raises(FormatError, match=rf"a\.txt{codec}: empty; "):
         Source(tmp_path).blocks()
 
 
@@ -97,7 +97,7 @@ def test_the_last_files_are_for_validation_and_keep_all_options(tmp_path):
     assert len(source.files) == 4
     for count in (4, 5):
         with pytest.raises(
-            UsageError, match=f"is {count}, but the source has 4 files, .* take 3 or less"
+            UsageError, match=f"is {count}, but the source has 4 files .* give 3 or less"
         ):
             source.split_by_file(count)
     with pytest.raises(UsageError, match="num_val_files"):
@@ -107,7 +107,7 @@ def test_the_last_files_are_for_validation_and_keep_all_options(tmp_path):
 def test_what_comes_from_python_is_refused_by_all_that_reads_again():
     source = Source.from_documents(["one", "two"])
     for call in (source.blocks, source.split_by_file, lambda: source.fingerprint):
-        with pytest.raises(UsageError, match=r"needs files.*penstock\.repack"):
+        with pytest.raises(UsageError, match=r"needs a source of files.*penstock\.repack"):
             call()
 
 
@@ -293,5 +293,5 @@ def test_files_that_are_read_by_threads_are_in_order_all_the_same(tmp_path, monk
     assert list(source.blocks()) == list(alone)
     assert texts_of(source, source.blocks()) == [b"%02d" % n * (n % 3 + 1) for n in range(40)]
     (tmp_path / "33.txt.zst").write_bytes(b"garbage")
-    with pytest.raises(FormatError, match=r"33\.txt\.zst: is damaged"):
+    with pytest.raises(FormatError, match=r"33\.txt\.zst: damaged"):
         Source(tmp_path).blocks()

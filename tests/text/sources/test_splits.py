@@ -107,7 +107,7 @@ def test_marks_of_a_finished_repack_are_not_data(unfinished):
 
 
 def test_a_source_is_read_though_a_repack_of_it_goes_on_below_it(unfinished):
-    with pytest.warns(match=f"left out, since Penstock wrote it: {unfinished};"):
+    with pytest.warns(match=f"skipped Penstock's own output: {unfinished};"):
         assert len(Source(unfinished.parent, kind="text").files) == 1
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.text.splitting.character_classes import character_classes
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.splitting.pieces import PatternFamily, last_certain_end, pattern_code, split
-from penstock.text.splitting.unicode import classes
 
 pytestmark = pytest.mark.kernels
 
@@ -25,7 +25,7 @@ def array(text):
 def pieces(text, code):
     data = array(text)
     ends = np.empty(len(data), np.int64)
-    count = split(data, code, classes(), ends)
+    count = split(data, code, character_classes(), ends)
     return [data[a:b].tobytes() for a, b in pairwise([0, *ends[:count].tolist()])]
 
 
@@ -56,7 +56,7 @@ def test_pieces_are_those_of_the_regular_expression(name, text):
 
 def is_known_to_both(character):
     """Whether `regex` and our table, which are of different Unicode versions, agree on it."""
-    ours = int(classes()[ord(character)])
+    ours = int(character_classes()[ord(character)])
     return all(
         bool(ours & bit) == bool(regex.fullmatch(of, character))
         for of, bit in [(r"\p{L}", 1), (r"\p{N}", 2), (r"\s", 4)]
@@ -74,7 +74,7 @@ def test_bytes_that_are_not_text_are_split_to_the_last(name, data):
 def test_a_certain_end_is_one_whatever_follows(name, text, more):
     code = PATTERNS[name].code
     text, more = text.encode(errors="ignore"), more.encode(errors="ignore")
-    cut = last_certain_end(array(text), code, classes())
+    cut = last_certain_end(array(text), code, character_classes())
     assert pieces(text[:cut], code) + pieces(text[cut:] + more, code) == pieces(text + more, code)
 
 
@@ -91,11 +91,11 @@ def test_words_longer_than_a_machine_word_end_where_their_letters_end():
 def test_wrong_arguments_are_refused():
     data, ends = array("two words"), np.empty(9, np.int64)
     with pytest.raises(ValueError, match="not the code of a split pattern"):
-        split(data, 3, classes(), ends)
+        split(data, 3, character_classes(), ends)
     with pytest.raises(ValueError, match="room for 8 ends"):
-        split(data, 0, classes(), ends[:8])
+        split(data, 0, character_classes(), ends[:8])
     with pytest.raises(ValueError, match="Unicode has"):
-        last_certain_end(data, 0, classes()[:-1])
+        last_certain_end(data, 0, character_classes()[:-1])
     with pytest.raises(ValueError, match="digits"):
         pattern_code(PatternFamily.GPT4, 4, False)
 

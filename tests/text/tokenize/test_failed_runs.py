@@ -75,7 +75,7 @@ def test_a_plan_whose_run_failed_at_once_is_no_plan(tmp_path, corpus, out, shuff
 
 SLOW = """
 import os, sys, time, penstock
-from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 class Slow(ByteTokenizer):
     def encode(self, *arguments):
         open(sys.argv[3], "w").close()

@@ -35,7 +35,7 @@ from penstock.text.batch import TextBatch
 from penstock.text.sources import Columns, Source
 from penstock.text.tokenize import job, shuffle_stage, split, text_pieces
 from penstock.text.tokenize.annotations import to_tokens
-from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.verifying import verify
 from tests.helpers.vocabularies import gpt2_json, some_text

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError
+from penstock.text.splitting.character_classes import character_classes
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.splitting.pieces import split
-from penstock.text.splitting.unicode import classes
 from penstock.text.tokenizers.encoding import Encoder, max_ids
 from tests.helpers.merge_tables import BYTES, merged, tables_of
 
@@ -20,7 +20,7 @@ TOKENS = [*BYTES, b" t", b"he", b" the", b"in", b"ing"]
 TABLES = tables_of(TOKENS)
 TABLES.find_pairs()
 GPT2 = PATTERNS["gpt2"].code
-SHARED = Encoder(TABLES, GPT2, classes())
+SHARED = Encoder(TABLES, GPT2, character_classes())
 
 
 def encode(encoder, texts, *, before=b"", after=b""):
@@ -37,7 +37,7 @@ def encode(encoder, texts, *, before=b"", after=b""):
 def model(text):
     data = np.frombuffer(text, np.uint8)
     ends = np.empty(len(data), np.int64)
-    count = split(data, GPT2, classes(), ends)
+    count = split(data, GPT2, character_classes(), ends)
     pieces = [text[a:b] for a, b in pairwise([0, *ends[:count].tolist()])]
     return [number for piece in pieces for number in merged(TABLES, piece)]
 
@@ -57,7 +57,7 @@ def test_ids_are_those_of_the_pieces_alone_whatever_is_remembered(texts, after):
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 14, 15, 16, 17, 62, 63, 64, 65, 96, 97, 20_000])
 def test_pieces_of_every_length_are_remembered(size):
-    encoder = Encoder(TABLES, GPT2, classes())
+    encoder = Encoder(TABLES, GPT2, character_classes())
     text = (b"thing" * size)[:size]
     for after in (b"", bytes(100)):
         for _ in range(3):
@@ -66,7 +66,7 @@ def test_pieces_of_every_length_are_remembered(size):
 
 def test_pieces_that_differ_in_zero_bytes_are_different():
     texts = [b"\0" * size for size in range(1, 20)]
-    assert encode(Encoder(TABLES, GPT2, classes()), texts, after=bytes(20)) == [
+    assert encode(Encoder(TABLES, GPT2, character_classes()), texts, after=bytes(20)) == [
         [0] * size for size in range(1, 20)
     ]
 
@@ -78,7 +78,7 @@ def test_there_may_be_no_text():
 
 
 def test_a_piece_that_is_hardly_text_is_refused_and_the_next_is_encoded():
-    encoder = Encoder(TABLES, GPT2, classes())
+    encoder = Encoder(TABLES, GPT2, character_classes())
     with pytest.raises(FormatError, match="4,194,305 bytes that the split pattern does not cut"):
         encode(encoder, [b"x" * ((1 << 22) + 1)])
     assert encode(encoder, [b" the"]) == [[258]]

@@ -15,12 +15,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.text.splitting.character_classes import CLASSES, character_classes
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
 from penstock.text.splitting.pieces import last_certain_end, split
-from penstock.text.splitting.unicode import CLASSES, classes
-from penstock.text.tokenizers.fast import FastTokenizer
+from penstock.text.tokenizers.fast_engine import FastTokenizer
+from penstock.text.tokenizers.library_engines import HuggingFaceTokenizer, TiktokenTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
-from penstock.text.tokenizers.reference import HuggingFaceTokenizer, TiktokenTokenizer
 from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json, to_tokenizer_json
 from penstock.text.tokenizers.vocabulary import Vocabulary
 from tests.helpers.vocabularies import gpt2_json, some_text, trained_ranks
@@ -59,7 +59,7 @@ def ids_of(tokenizer, texts):
 def pieces(text, code):
     data = np.frombuffer(text.encode(), np.uint8)
     ends = np.empty(len(data), np.int64)
-    ends = [0, *ends[: split(data, code, classes(), ends)].tolist()]
+    ends = [0, *ends[: split(data, code, character_classes(), ends)].tolist()]
     return [data[a:b].tobytes().decode() for a, b in itertools.pairwise(ends)]
 
 
@@ -70,7 +70,7 @@ def test_characters_have_the_classes_that_both_libraries_give_them(regex):
     by_tiktoken = bytes(matched.encode_ordinary(EVERY_CHARACTER)).decode()
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), "removed", invert=True)
     by_tokenizers = "".join(piece for piece, _ in split.pre_tokenize_str(EVERY_CHARACTER))
-    ours = classes()[np.frombuffer(EVERY_CHARACTER.encode("utf-32-le"), np.uint32)]
+    ours = character_classes()[np.frombuffer(EVERY_CHARACTER.encode("utf-32-le"), np.uint32)]
     expected = "".join(
         character
         for character, kind in zip(EVERY_CHARACTER, ours.tolist(), strict=True)
@@ -207,10 +207,10 @@ def test_a_text_cut_where_it_may_be_gives_the_ids_of_the_whole(pattern, parts):
 def test_no_cut_is_made_before_capitals_that_may_belong_to_the_word(text):
     code = PATTERNS["o200k"].code
     start = np.frombuffer(text.encode(), np.uint8)
-    cut = int(last_certain_end(start, code, classes()))
+    cut = int(last_certain_end(start, code, character_classes()))
     whole = np.frombuffer(f"{text}a b".encode(), np.uint8)
     ends = np.zeros(len(whole), np.int64)
-    assert cut in [0, *ends[: split(whole, code, classes(), ends)]]
+    assert cut in [0, *ends[: split(whole, code, character_classes(), ends)]]
 
 
 def test_a_long_text_can_be_cut_near_its_end():

@@ -1,4 +1,4 @@
-"""Counting words and learning merges (`text/training/counting.pyx`, `learning.pyx`)."""
+"""Counting words and learning merges (`text/training/word_table.pyx`, `merge_learner.pyx`)."""
 
 from collections import Counter
 from itertools import pairwise
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.text.splitting.character_classes import character_classes
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.splitting.pieces import split
-from penstock.text.splitting.unicode import classes
-from penstock.text.training.counting import WordTable
-from penstock.text.training.learning import MergeLearner
+from penstock.text.training.merge_learner import MergeLearner
+from penstock.text.training.word_table import WordTable
 
 pytestmark = pytest.mark.kernels
 
@@ -32,13 +32,13 @@ def counted(table):
 
 def pieces(text):
     data, ends = np.frombuffer(text, np.uint8), np.empty(len(text), np.int64)
-    count = split(data, CODE, classes(), ends)
+    count = split(data, CODE, character_classes(), ends)
     return [text[a:b] for a, b in pairwise([0, *ends[:count].tolist()])]
 
 
 def test_words_are_kept_once_in_the_order_in_which_they_were_found():
     table = WordTable()
-    table.count_pieces(*arrays([b"the cat the dog", b" the"]), CODE, classes())
+    table.count_pieces(*arrays([b"the cat the dog", b" the"]), CODE, character_classes())
     assert list(counted(table).items()) == [(b"the", 1), (b" cat", 1), (b" the", 2), (b" dog", 1)]
 
 
@@ -46,7 +46,7 @@ def test_words_are_kept_once_in_the_order_in_which_they_were_found():
 def test_counts_are_those_of_the_pieces(texts):
     table = WordTable()
     for _ in range(2):
-        table.count_pieces(*arrays(texts), CODE, classes())
+        table.count_pieces(*arrays(texts), CODE, character_classes())
     once = Counter(piece for text in texts for piece in pieces(text))
     assert counted(table) == {piece: 2 * count for piece, count in once.items()}
 
@@ -55,7 +55,7 @@ def test_a_table_grows_with_its_words():
     words = [b"%d" % number for number in range(150_000)]
     table, other = WordTable(), WordTable()
     table.add_words(*arrays(words), np.arange(len(words)))
-    table.count_pieces(*arrays([b"x" * 3_000_000, b"999"]), CODE, classes())
+    table.count_pieces(*arrays([b"x" * 3_000_000, b"999"]), CODE, character_classes())
     expected = {word: number for number, word in enumerate(words)}
     assert counted(table) == {**expected, b"x" * 3_000_000: 1, b"999": 1000}
     other.add_words(*table.words)
@@ -67,7 +67,7 @@ def test_wrong_words_are_refused():
     with pytest.raises(ValueError, match="count"):
         WordTable().add_words(data, starts, np.ones(1, np.int64))
     with pytest.raises(ValueError, match="beyond"):
-        WordTable().count_pieces(data, starts + 1, CODE, classes())
+        WordTable().count_pieces(data, starts + 1, CODE, character_classes())
     with pytest.raises(ValueError, match="count"):
         MergeLearner(data, starts, np.ones(3, np.int64), 1)
     with pytest.raises(ValueError, match="room"):

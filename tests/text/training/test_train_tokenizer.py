@@ -26,15 +26,15 @@ from penstock.errors import DatasetExistsError, UsageError
 from penstock.text.batch import TextBatch
 from penstock.text.sources import Source
 from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.tables import merges_of
 from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json, to_tokenizer_json
 from penstock.text.tokenizers.vocabulary import (
     Vocabulary,
     read_tiktoken,
     to_tiktoken,
 )
+from penstock.text.tokenizers.vocabulary_merges import merges_of
 from penstock.text.training import SPECIALS, train_tokenizer
-from penstock.text.training.words import count_words
+from penstock.text.training.word_counting import count_words
 
 NANOCHAT = PATTERNS["nanochat"].regex
 FOREIGN = """\

@@ -14,7 +14,7 @@ from penstock.load.tensors import check_output
 from penstock.system.processors import num_processors
 from penstock.text.live.packing import Packing
 from penstock.text.sources import Source
-from penstock.text.tokenizers.adapting import adapt
+from penstock.text.tokenizers.adapter import adapt
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 Form = Callable[[dict[str, Any]], tuple[Any, Any]]

@@ -34,7 +34,7 @@ from penstock.text.live.packing import LivePolicy, Packing
 from penstock.text.live.stats import LiveCounts, Seconds, SkippedRows, TextLoaderStats
 from penstock.text.sources import Source
 from penstock.text.sources.listing import Paths
-from penstock.text.tokenizers.adapting import adapt
+from penstock.text.tokenizers.adapter import adapt
 from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 

@@ -1,10 +1,10 @@
-"""The blocks of a file: what a live loader deals out to ranks, each read as a whole.
+"""Blocks: the parts of files that a live loader deals to ranks, each read as a whole.
 
-They depend on the file alone, so that every rank finds the same ones without asking another.
+Blocks depend on the files alone, so all ranks find the same ones without communicating.
 
-A footer of 60 row groups takes 0.25 ms if it is in memory, a third of it pyarrow's; the headers of
-250 MB of text under zstd take 2 ms. Threads would only wait for each other with the former. With
-the latter they help, and even more where a file system answers late.
+Parsing a cached footer of 60 row groups takes 0.25 ms, a third of it in pyarrow; walking the zstd
+headers of 250 MB of text takes 2 ms. Threads do not speed up the former. They do speed up the
+latter, and slow file systems.
 """
 
 import functools
@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 
 from penstock.system.background_thread import StopSignal, call_in_background
 from penstock.text.sources import parquet
-from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
-from penstock.text.sources.frames import runs_of_frames
 from penstock.text.sources.listing import SourceKind
-from penstock.text.sources.rows import Columns
+from penstock.text.sources.read_options import Columns
 from penstock.text.sources.slices import Slice, cut_bytes
+from penstock.text.sources.text_file import COMPRESSION_RATIO, TextFile
+from penstock.text.sources.zstd_frames import find_frame_runs
 
-BLOCKS_VERSION = 1  # goes up if files are ever cut in another way: states count blocks
-BLOCK_BYTES = 1 << 22  # of text: little to read again after a restart, much for one request
-_NUM_TIMED, _SLOW_SECONDS = 8, 0.008  # some files, and what makes threads worth while
+BLOCKS_VERSION = 1  # increment if files are cut differently: saved states count blocks
+BLOCK_BYTES = 1 << 22  # of text: cheap to read again after a restart, large for one request
+_NUM_TIMED, _SLOW_SECONDS = 8, 0.008  # use threads if the first files take this long
 _NUM_THREADS = 8
 
 
 class TextBlocks(Sequence[Slice]):
-    """Slices of one file each, 32 bytes for every one: large corpora have half a million."""
+    """Slices of one file each, at 32 bytes a slice: large corpora have half a million."""
 
     def __init__(self, files: Iterable[Sequence[Slice]]) -> None:
         self._paths = list[str]()
@@ -46,12 +46,12 @@ class TextBlocks(Sequence[Slice]):
 
     @property
     def file_numbers(self) -> NDArray[np.int64]:
-        """The file of every block, numbered from 0; files without blocks have no number."""
+        """The file number of every block, from 0; files without blocks are not counted."""
         return self._table[:, 0]
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where every block starts in its file: its first row group, or byte."""
+        """The first row group or byte of every block."""
         return self._table[:, 1]
 
     def __len__(self) -> int:
@@ -71,10 +71,10 @@ class TextBlocks(Sequence[Slice]):
 def list_blocks(
     files: Iterable[TextFile], kind: SourceKind, columns: Columns, *, by_line: bool
 ) -> TextBlocks:
-    """All blocks, in order; none of a file that has no text."""
+    """Return all blocks, in order. Files without text have none."""
     remaining = iter(files)
     list_one = functools.partial(_file_blocks, kind=kind, columns=columns, by_line=by_line)
-    found = [list_one(file) for file in itertools.islice(remaining, 1)]  # imports what it needs
+    found = [list_one(file) for file in itertools.islice(remaining, 1)]  # pays for imports
     started = time.perf_counter()
     found += [list_one(file) for file in itertools.islice(remaining, _NUM_TIMED)]
     if time.perf_counter() - started < _SLOW_SECONDS:
@@ -95,7 +95,7 @@ def list_blocks(
 def _file_blocks(
     file: TextFile, kind: SourceKind, columns: Columns, *, by_line: bool
 ) -> list[Slice]:
-    files = (file.path,)  # one object for all
+    files = (file.path,)  # shared by all slices
     if kind == "parquet":
         groups = parquet.row_groups(file, columns)
         return [
@@ -109,8 +109,8 @@ def _file_blocks(
     if file.codec == ".zst" and by_line:
         return [
             Slice(files=files, start=run.start, stop=run.stop, size_bytes=run.text_bytes)
-            for run in runs_of_frames(file, BLOCK_BYTES)
+            for run in find_frame_runs(file, BLOCK_BYTES)
         ]
-    size_bytes = file.size_bytes * (TEXT_OF_COMPRESSED if file.codec else 1)
+    size_bytes = file.size_bytes * (COMPRESSION_RATIO if file.codec else 1)
     whole = Slice(files=files, start=0, stop=file.size_bytes, size_bytes=size_bytes)
     return [whole] if size_bytes else []

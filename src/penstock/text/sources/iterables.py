@@ -1,22 +1,24 @@
-"""Documents that come from Python: texts, or objects with a text in them."""
+"""Reads documents from a Python iterable: texts, or dicts with a text in them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock.text.batch import TextBatch
-from penstock.text.sources.rows import BadRow, BadValueError, Collector, ReadOptions
+from penstock.text.sources.batch_builder import BatchBuilder
+from penstock.text.sources.read_options import BadRow, ReadOptions
+from penstock.text.sources.row_values import BadValueError
 
 
 def read_iterable(documents: Iterable[Any], reading: ReadOptions) -> Iterator[TextBatch]:
-    """Whatever the iterable gives."""
-    collector = Collector(reading)
+    """Yield the documents of the iterable, in batches."""
+    builder = BatchBuilder(reading)
     for row, document in enumerate(documents):
         try:
-            collector.add(row, document)
+            builder.add(row, document)
         except BadValueError as error:
             place = f"document {row:,}"
             reading.report(BadRow(file="", row=row, place=place, reason=str(error)))
-        if collector.is_full and (batch := collector.take()):
+        if builder.is_full and (batch := builder.take()):
             yield batch
-    if batch := collector.take():
+    if batch := builder.take():
         yield batch

@@ -1,23 +1,27 @@
-"""From paths, directories and patterns to files of one kind."""
+"""Lists the files that paths, directories and patterns name; all must be of one kind."""
 
-import functools
 import glob
 import itertools
 import os
 import stat
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.formats.checksums import CHECKSUMS
-from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, planned_in, refuse_unfinished
+from penstock.formats.job_marks import FINISHED, UNFINISHED, refuse_unfinished
 from penstock.formats.splits import choose, divide
-from penstock.formats.stream import MANIFEST_NAME
 from penstock.paths import local_path
 from penstock.suggestions import did_you_mean_path
-from penstock.text.sources.files import CODECS, TextFile
+from penstock.text.sources.own_output import (
+    hint_at_skipped,
+    is_own_output,
+    named,
+    without_own_output,
+)
+from penstock.text.sources.text_file import CODECS, TextFile
 
 SourceKind = Literal["parquet", "jsonl", "text"]
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -33,41 +37,35 @@ ENDINGS: dict[str, SourceKind] = {
 }
 
 
-_OURS = {
-    MANIFEST_NAME,
-    UNFINISHED,
-    FINISHED,
-    f"shard_00000{CHECKSUMS}",  # of repack, copied without hidden files
-    "token_bytes.npy",  # of train-tokenizer
-}
-"""any of these is in a directory that Penstock wrote"""
 _NOTES = (CHECKSUMS, "/dataset_info.json", "/dataset_infos.json", "/dataset_dict.json")
-"""the ends of files about data: ours, and those of Hugging Face's datasets"""
-_MOST_NAMED = 5
-_NO_TABLES = "CSV and TSV are not read; convert it to Parquet or JSONL"
+"""files about data end in these: ours, and those of Hugging Face's datasets"""
+_NO_TABLES = "CSV and TSV are not supported; convert the file to Parquet or JSONL"
 ALL = "all"
-"""the name of all splits together"""
+"""the split name that selects all splits"""
 
 
 def list_files(
     paths: Paths, kind: SourceKind | None, split: str | None = None
 ) -> tuple[SourceKind, tuple[TextFile, ...]]:
-    """All files, sorted and each once, and what they are.
+    """Return the kind of the files, and the files, sorted and without duplicates.
 
-    Directories give the files whose names end as those of a kind do, from all levels, without
-    hidden ones. What Penstock wrote below them is left out, as its text would be read a second
-    time; so it is from patterns with `**`. Patterns also leave out files that somebody is still
-    writing (`*.tmp`). Directories and patterns with several splits are refused, unless `split`
-    names one, or is "all".
+    A directory is searched recursively for files with the suffixes of a kind; hidden files are
+    skipped. So is Penstock's own output below it, whose text would be read a second time; the same
+    holds for patterns with `**`. Patterns skip files that are still being written (`*.tmp`).
+    Directories and patterns that hold several splits raise, unless `split` names one or is "all".
     """
     wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not wanted:
-        raise MissingDataError("nothing to read: the list of paths is empty")
-    resolved, found, ours = dict[str, str](), dict[str, str](), list[str]()
+        raise MissingDataError(
+            "the list of paths is empty; name at least one file, directory or pattern"
+        )
+    resolved, found, skipped = dict[str, str](), dict[str, str](), list[str]()
     for each in wanted:
         source = local_path(os.fsdecode(each))
-        for path in _of_split(source, sorted(_without_marks(_expand(source, kind, ours))), split):
-            # One file may be reached over several names of its directory.
+        for path in _of_split(
+            source, sorted(_without_notes(_expand(source, kind, skipped))), split
+        ):
+            # A directory may be reached under several names.
             directory, name = os.path.split(path)
             if directory not in resolved:
                 resolved[directory] = os.path.realpath(directory)
@@ -76,22 +74,24 @@ def list_files(
     files = tuple(_without_links(sorted(found.values())))
     if not files:
         refuse_unfinished(Path(os.fsdecode(wanted[0])))
-        raise MissingDataError(f"nothing to read: {wanted[0]} is not a file of text")
-    if ours:
+        raise MissingDataError(f"{wanted[0]}: not a file of text")
+    if skipped:
         warnings.warn(
-            f"left out, since Penstock wrote it: {_named(ours)}; to read text from there, name "
-            "that directory itself",
+            f"skipped Penstock's own output: {named(skipped)}; to read text from there, name that "
+            "directory itself",
             stacklevel=3,
         )
     known = kind or _only_kind(files)
     for file in files if known == "parquet" else ():
         if file.codec:
-            raise UsageError(f"{file.path}: Parquet is compressed inside; unpack the file first")
+            raise UsageError(
+                f"{file.path}: compressed Parquet files are not supported; decompress it first"
+            )
     return known, files
 
 
-def _without_marks(paths: Iterable[str]) -> Iterator[str]:
-    """Leave out notes about data: those of `repack`, whose shards are never `.json`, and others."""
+def _without_notes(paths: Iterable[str]) -> Iterator[str]:
+    """Yield paths that are not files about data, such as the JSON that `repack` writes."""
     marked = dict[str, bool]()
     for path in paths:
         if path.endswith(_NOTES):
@@ -107,7 +107,7 @@ def _without_marks(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _of_split(source: str, paths: list[str], split: str | None) -> list[str]:
-    """The files of a split; by default all, which must then not be of several."""
+    """Return the files of a split; without a split all, if they are not of several."""
     is_one = not Path(source).is_dir() and os.path.lexists(source)
     if split == ALL or not paths or (is_one and split is None):
         return paths
@@ -120,23 +120,23 @@ def _of_split(source: str, paths: list[str], split: str | None) -> list[str]:
 
 
 def _root(source: str) -> str:
-    """The directory, or the one above the first part of a pattern that is not a plain name."""
+    """Return the directory, or the part of a pattern before its first wildcard."""
     parts = Path(source).absolute().parts
     if not os.path.lexists(source):
         parts = tuple(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
     return str(Path(*parts))
 
 
-def _expand(source: str, kind: SourceKind | None, ours: list[str]) -> list[str]:
-    """The files of a source; `ours` gets the directories that are left out of it."""
+def _expand(source: str, kind: SourceKind | None, skipped: list[str]) -> list[str]:
+    """Return the files of a path or pattern; adds directories to `skipped`."""
     path = str(Path(source).absolute())
     if Path(path).is_dir():
-        return list(_in_directory(path, kind, ours))
+        return list(_in_directory(path, kind, skipped))
     if os.path.lexists(path):
         return [path]
     if not glob.has_magic(source):
         raise MissingDataError(
-            f"{path}: no such file or directory (texts themselves: Source.from_documents)"
+            f"{path}: no such file or directory (for texts in memory: Source.from_documents)"
             f"{did_you_mean_path(path)}"
         )
     matches = [str(Path(match).absolute()) for match in glob.glob(source, recursive=True)]  # noqa: PTH207
@@ -144,66 +144,26 @@ def _expand(source: str, kind: SourceKind | None, ours: list[str]) -> list[str]:
     for match in matches:
         if not Path(match).is_dir():
             files += [match] if not match.endswith(".tmp") else []
-        elif kind_of(match):  # a table of that name; `**` also matches directories on the way
-            files += _in_directory(match, kind, ours)
+        elif kind_of(match):  # a table stored as a directory; `**` matches other directories too
+            files += _in_directory(match, kind, skipped)
     if "**" in source:
-        files = list(_without_ours(_root(source), files, ours))
+        files = list(without_own_output(_root(source), files, skipped))
     if not files:
-        raise MissingDataError(f"{source}: the pattern matches no file{_unless_named(ours)}")
+        raise MissingDataError(f"{source}: no file matches the pattern{hint_at_skipped(skipped)}")
     return files
 
 
-def _without_ours(root: str, files: Iterable[str], ours: list[str]) -> Iterator[str]:
-    """Leave out files in directories below `root` that Penstock wrote."""
-
-    @functools.cache
-    def find_ours(directory: Path) -> str:
-        if directory in (Path(root), directory.parent):
-            return ""
-        is_ours = _is_ours(str(directory), os.listdir(directory))  # noqa: PTH208
-        return find_ours(directory.parent) or (str(directory) if is_ours else "")
-
-    for file in files:
-        found = find_ours(Path(file).parent)
-        if not found:
-            yield file
-        elif found not in ours:
-            ours.append(found)
-
-
-def _is_ours(directory: str, names: Sequence[str]) -> bool:
-    """Whether Penstock wrote a directory with these names in it, or is at work there."""
-    return (
-        not _OURS.isdisjoint(names)
-        or (PLAN in names and planned_in(Path(directory)) == Path(directory))
-        or ("tasks" in names and Path(directory, "tasks/.plan.lock").exists())  # before the plan
-        or ("report.json" in names and Path(directory, "train", MANIFEST_NAME).exists())
-    )
-
-
-def _named(directories: list[str]) -> str:
-    more = f" and {len(directories) - _MOST_NAMED:,} more" if directories[_MOST_NAMED:] else ""
-    return f"{', '.join(directories[:_MOST_NAMED])}{more}"
-
-
-def _unless_named(ours: list[str]) -> str:
-    """What to do if nothing is left beside what Penstock wrote."""
-    if not ours:
-        return ""
-    return f"; what Penstock wrote is read only where it is named itself: {_named(ours)}"
-
-
-def _in_directory(directory: str, kind: SourceKind | None, ours: list[str]) -> Iterator[str]:
+def _in_directory(directory: str, kind: SourceKind | None, skipped: list[str]) -> Iterator[str]:
     is_empty, table, seen = True, "", set[str]()
     for parent, directories, names in os.walk(directory, onerror=_refuse, followlinks=True):
         real = os.path.realpath(parent)
-        if real in seen:  # by a link, perhaps to a directory above
+        if real in seen:  # a link, perhaps to a parent directory
             directories.clear()
             continue
         seen.add(real)
-        if parent != directory and _is_ours(parent, directories + names):
+        if parent != directory and is_own_output(parent, directories + names):
             directories.clear()
-            ours.append(parent)
+            skipped.append(parent)
             continue
         directories[:] = sorted(name for name in directories if not name.startswith("."))
         for name in names:
@@ -218,11 +178,11 @@ def _in_directory(directory: str, kind: SourceKind | None, ours: list[str]) -> I
     if is_empty:
         refuse_unfinished(Path(directory))
         endings = [ending for ending, of in ENDINGS.items() if kind in (None, of)]
-        also = "" if kind == "parquet" else f" (or with {' or '.join(CODECS)} after it)"
+        also = "" if kind == "parquet" else f" (optionally followed by {' or '.join(CODECS)})"
         raise MissingDataError(
-            f"{directory}: no file in it ends in {', '.join(endings)}{also}; name others by a "
-            "pattern, and say what they are with kind=… of Source (--kind)"
-            f"{_unless_named(ours)}"
+            f"{directory}: no file ends in {', '.join(endings)}{also}; for files with other names, "
+            "give a pattern and kind=… of Source (--kind)"
+            f"{hint_at_skipped(skipped)}"
         )
 
 
@@ -231,7 +191,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def kind_of(path: str) -> SourceKind | None:
-    """What a file's name says that it is."""
+    """Return the kind that a file's name implies; None if unknown."""
     return ENDINGS.get(_ending(path))
 
 
@@ -254,7 +214,7 @@ def _only_kind(files: Iterable[TextFile]) -> SourceKind:
             raise UsageError(f"{file.path}: {_NO_TABLES}")
         if kind is None:
             raise UsageError(
-                f"{file.path}: its name does not say what it is; say so with kind='parquet', "
+                f"{file.path}: the kind does not follow from the name; give kind='parquet', "
                 "'jsonl' or 'text' of Source (--kind)"
             )
         first.setdefault(kind, file.path)
@@ -267,12 +227,12 @@ def _only_kind(files: Iterable[TextFile]) -> SourceKind:
 
 
 def _without_links(paths: Iterable[str]) -> Iterator[TextFile]:
-    """The files as they are now; of a file and links to it, the first."""
+    """Yield each file with its size and time; of a file and links to it only the first."""
     first = dict[tuple[int, int], str]()
     for path in paths:
         found = _stat(path)
         other = first.setdefault((found.st_dev, found.st_ino), path)
-        # Some file systems have one number for several files, so that alone does not tell.
+        # Equal inode numbers are not enough: some file systems use one for several files.
         if other is path or os.path.realpath(other) != os.path.realpath(path):
             yield TextFile(path, found.st_size, found.st_mtime_ns)
 
@@ -281,9 +241,9 @@ def _stat(path: str) -> os.stat_result:
     try:
         found = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
-        raise MissingDataError(f"{path}: missing, or a link to what is missing") from None
+        raise MissingDataError(f"{path}: missing, or a broken link") from None
     except OSError as error:
         raise ReadError(error.errno, f"{path}: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise UsageError(f"{path}: is not a regular file; write what it gives to one")
+        raise UsageError(f"{path}: not a regular file; write its content to one")
     return found

@@ -1,9 +1,9 @@
-"""Parquet: a column of text, row group by row group, without a Python object for each document.
+"""Reads Parquet: a text column, row group by row group, with no Python object per document.
 
-Measured on a file as nanochat's (170 MB of text, zstd, row groups of 12 MB): pyarrow decodes 1,000
-MB of text in a CPU second in batches of 0.5 to 4 MB, 800 in larger ones. With a buffer, only that
-much of a column is read at a time; without, all that a row group has of it. A memory map is as
-fast, but a file that is cut while it is read would end the process.
+Measured on a file like nanochat's (170 MB of text, zstd, row groups of 12 MB): pyarrow decodes
+1,000 MB of text per CPU second in batches of 0.5 to 4 MB, and 800 MB in larger ones. A buffer size
+limits how much of a column is read at a time; without one, the whole column chunk is. A memory map
+is as fast, but the process would die if the file were truncated while being read.
 """
 
 import contextlib
@@ -18,33 +18,31 @@ from penstock.formats.decoded import pyarrow
 from penstock.formats.json_values import can_be_json, python_values
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import Span, TextBatch
-from penstock.text.sources.files import TextFile
-from penstock.text.sources.rows import (
-    BadRow,
+from penstock.text.sources.batch_builder import without_documents
+from penstock.text.sources.read_options import BadRow, Columns, ReadOptions
+from penstock.text.sources.row_values import (
     BadValueError,
-    Columns,
-    ReadOptions,
     as_spans,
     bad_texts,
     check_json,
     invalid_utf8,
     too_long,
-    without,
 )
+from penstock.text.sources.text_file import TextFile
 
 _BUFFER_BYTES = 1 << 18
-_MAX_BATCH_ROWS = 1 << 14  # the next ones of a row group may be longer than those before
+_MAX_BATCH_ROWS = 1 << 14  # later rows of a row group may be longer than the first ones
 
 
 class RowGroups(NamedTuple):
-    """What a footer says of row groups; an object for each would take as long as reading it."""
+    """Row groups according to the footer, as columns: one object each would double the time."""
 
     num_rows: list[int]
     text_bytes: list[int]
 
 
 def row_groups(file: TextFile, columns: Columns) -> RowGroups:
-    """All row groups of a file."""
+    """Return all row groups of a file."""
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
         names = _check_columns(file.path, table.schema_arrow, columns)
@@ -54,21 +52,21 @@ def row_groups(file: TextFile, columns: Columns) -> RowGroups:
 def read_parquet(
     file: TextFile, start: int, stop: int, reading: ReadOptions
 ) -> Iterator[TextBatch]:
-    """The documents of row groups [start, stop)."""
+    """Yield the documents of row groups [start, stop)."""
     for first_row, rows in _batches(file, start, stop, reading):
         batch, bad = _as_batch(rows, first_row, reading)
         for document, reason in sorted(bad.items()):
             row = first_row + document
             reading.report(BadRow(file=file.path, row=row, place=f"row {row:,}", reason=reason))
         if bad:
-            batch = without(batch, set(bad))
+            batch = without_documents(batch, set(bad))
         if batch.num_documents:
             yield batch
 
 
 def _open(raw: Any) -> Any:
-    # Arrow reads the file by itself: through Python it would hold the GIL, and all of a page twice.
-    with contextlib.suppress(OSError):  # where there is no /proc
+    # Arrow opens the file itself: through a Python file it would hold the GIL and copy every page.
+    with contextlib.suppress(OSError):  # no /proc
         raw = pyarrow().OSFile(f"/proc/self/fd/{raw.fileno()}")
     return pyarrow("pyarrow.parquet").ParquetFile(
         raw, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
@@ -78,7 +76,7 @@ def _open(raw: Any) -> Any:
 def _batches(
     file: TextFile, start: int, stop: int, reading: ReadOptions
 ) -> Iterator[tuple[int, Any]]:
-    """The number of the first row, and rows."""
+    """Yield batches of rows, each with the number of its first row."""
     pool = pyarrow().default_memory_pool()
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
@@ -94,16 +92,16 @@ def _batches(
             ):
                 yield row, rows
                 row += rows.num_rows
-                # It decodes through memory as large as a page, often all text of a row group, and
-                # would keep three times that; to give it back each time takes no longer.
+                # pyarrow decodes into memory as large as a page, often all text of a row group,
+                # and would keep three times that. Releasing it each time is free.
                 pool.release_unused()
             if row != end:
-                raise FormatError(f"{file.path}: row group {number} ends early; it is damaged")
+                raise FormatError(f"{file.path}: damaged: row group {number} ends early")
 
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Say of which file it was that pyarrow complains; the system's own errors pass."""
+    """Add the path to pyarrow's errors; errors of the operating system pass through."""
     try:
         yield
     except PenstockError:
@@ -121,29 +119,33 @@ def _row_groups(path: str, table: Any, name: str) -> RowGroups:
     num_rows = [group.num_rows for group in groups]
     if sum(num_rows) != metadata.num_rows:
         raise FormatError(
-            f"{path}: has {metadata.num_rows:,} rows, but {sum(num_rows):,} in row groups; it is "
-            "damaged"
+            f"{path}: damaged: {metadata.num_rows:,} rows in the file, but {sum(num_rows):,} in "
+            "its row groups"
         )
     return RowGroups(num_rows, [group.column(column).total_uncompressed_size for group in groups])
 
 
 def _check_columns(path: str, schema: Any, columns: Columns) -> list[str]:
-    """The names of all columns that are read, the text first."""
+    """Return the names of the columns to read, the text first; raise if one is unsuitable."""
     names = [columns.text, *columns.metadata, *([columns.spans] if columns.spans else [])]
     for name in names:
         found = [field.type for field in schema if field.name == name]
         has = ", ".join(f"{field.name} ({field.type})" for field in schema)
         if not found:
-            how = " (choose with text=…, --text)" if name == columns.text else ""
+            how = " (choose one with text=…, --text)" if name == columns.text else ""
             hint = did_you_mean(name, schema.names)
-            raise FormatError(f"{path}: has no column {name!r}; its columns are {has}{how}{hint}")
+            raise FormatError(f"{path}: no column {name!r}; the columns are {has}{how}{hint}")
         if len(found) > 1:
-            raise FormatError(f"{path}: has {len(found)} columns {name!r}; its columns are {has}")
+            raise FormatError(
+                f"{path}: {len(found)} columns are named {name!r}; the columns are {has}"
+            )
         if name == columns.text and not _is_text(found[0]):
-            raise FormatError(f"{path}: column {name!r} is {found[0]}, no text; columns are {has}")
+            raise FormatError(
+                f"{path}: column {name!r} is {found[0]}; expected text; the columns are {has}"
+            )
         if name != columns.text and not can_be_json(found[0]):
             raise FormatError(
-                f"{path}: column {name!r} is {found[0]}, no value of JSON; leave it out"
+                f"{path}: column {name!r} is {found[0]}, which JSON cannot hold; leave it out"
             )
     return list(dict.fromkeys(names))
 
@@ -155,7 +157,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _as_batch(rows: Any, first_row: int, reading: ReadOptions) -> tuple[TextBatch, dict[int, str]]:
-    """The rows as they are, and which of them are no documents, and why."""
+    """Return all rows as a batch, and the bad ones with the reason."""
     columns, texts, bad = reading.columns, rows.column(reading.columns.text), dict[int, str]()
     data, offsets, is_valid = _buffers(texts)
     if not is_valid:
@@ -182,7 +184,7 @@ def _as_batch(rows: Any, first_row: int, reading: ReadOptions) -> tuple[TextBatc
 
 
 def _buffers(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64], bool]:
-    """The texts where pyarrow has them, their offsets, and whether all are UTF-8."""
+    """Return the texts (not copied), their offsets, and whether all are UTF-8."""
     arrow = pyarrow()
     is_small = texts.type in (arrow.string(), arrow.binary())
     width, kind = (np.int32, arrow.string()) if is_small else (np.int64, arrow.large_string())
@@ -222,7 +224,7 @@ def _spans(rows: Any, columns: Columns, bad: dict[int, str]) -> list[list[Span]]
 
 
 def _values(column: Any, bad: dict[int, str]) -> list[Any]:
-    """Python objects; those that are not UTF-8 are noted in `bad`."""
+    """Return a column as Python objects; strings that are not UTF-8 are added to `bad`."""
     values, errors = python_values(column)
     for row, error in errors.items():
         bad.setdefault(row, f"metadata: {invalid_utf8(error)}")

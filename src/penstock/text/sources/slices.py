@@ -1,4 +1,4 @@
-"""`Slice`, and how sources are cut into them: pure functions of files' sizes."""
+"""`Slice`, and how files are cut into slices: pure functions of their sizes."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,37 +7,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
-    """A part of a source, read on its own. `Slice(**json.loads(…))` brings back its `asdict`."""
+    """A part of a source, read on its own. `Slice(**json.loads(…))` restores its `asdict`."""
 
     files: tuple[str, ...]
     """one file, or several small ones, each read whole; none for a Python iterable"""
     start: int
-    """the first row group, or the first byte: lines that begin from there on are in it; of a file
-    under zstd the first byte of a frame: lines after its first newline are in it"""
+    """the first row group, or the first byte: lines that begin from there on are in it; in a zstd
+    file, the first byte of a frame: lines after the frame's first newline are in it"""
     stop: int
     """one past the last row group or byte; 0 for several files"""
     size_bytes: int
-    """of its text, estimated: for weights and progress"""
+    """estimated size of its text, for balancing and progress"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "files", tuple(self.files))  # JSON knows only lists
+        object.__setattr__(self, "files", tuple(self.files))  # JSON has only lists
 
 
 def cut_bytes(path: str, size_bytes: int, target_bytes: int) -> list[Slice]:
-    """Equal ranges of a file's bytes."""
+    """Cut a file into equal byte ranges."""
     count = max(1, round(size_bytes / target_bytes))
     bounds = [size_bytes * k // count for k in range(count + 1)]
     return [_slice(path, a, b, b - a) for a, b in itertools.pairwise(bounds)]
 
 
 def cut_groups(path: str, sizes: Sequence[int], target_bytes: int) -> list[Slice]:
-    """Runs of row groups, each as long as brings it nearest to its share of the file."""
+    """Cut a file into runs of row groups, each as near to an equal share as possible."""
     total = sum(sizes)
     share = total / max(1, round(total / target_bytes))
     slices, first, size, done = list[Slice](), 0, 0, 0
     for number, each in enumerate(sizes):
         size += each
-        # What is left of the next group would be more than what is missing without it.
+        # Stop here if the next group would overshoot by more than what is missing without it.
         following = sizes[number + 1] if number + 1 < len(sizes) else 0
         if done + size + following / 2 >= share * (len(slices) + 1) and number + 1 < len(sizes):
             slices.append(_slice(path, first, number + 1, size))
@@ -50,7 +50,7 @@ def _slice(path: str, start: int, stop: int, size_bytes: int) -> Slice:
 
 
 def join_small(files: Iterable[list[Slice]], target_bytes: int) -> Iterator[Slice]:
-    """Join files that are one slice each, one after the other, up to `target_bytes`."""
+    """Join consecutive files of one slice each into slices of up to `target_bytes`."""
     small, size_bytes = list[Slice](), 0
     for slices in files:
         is_small = len(slices) == 1

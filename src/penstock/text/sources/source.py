@@ -1,4 +1,4 @@
-"""`Source`: text, wherever it comes from."""
+"""`Source`: the text to read, and how it is cut and read."""
 
 import copy
 import functools
@@ -16,17 +16,17 @@ from penstock.formats.files import MOST
 from penstock.reprs import one_line
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
-from penstock.text.sources import iterables, jsonl, keys, parquet, plain
+from penstock.text.sources import iterables, jsonl, missing_keys, parquet, plain_text
 from penstock.text.sources.blocks import BLOCKS_VERSION, TextBlocks, list_blocks
-from penstock.text.sources.files import TEXT_OF_COMPRESSED, TextFile
 from penstock.text.sources.listing import Paths, SourceKind, list_files
-from penstock.text.sources.rows import BadRow, BadRows, Columns, ReadOptions
+from penstock.text.sources.read_options import BadRow, BadRows, Columns, ReadOptions
 from penstock.text.sources.slices import Slice, cut_bytes, cut_groups, join_small
+from penstock.text.sources.text_file import COMPRESSION_RATIO, TextFile
 
-Documents = Literal["line", "file", "block"]
+DocumentUnit = Literal["line", "file", "block"]
 
-_FIRST_ROWS, _FIRST_BYTES = 100, 1 << 16  # that are looked at; the very first may be bad
-_LAYOUTS = {"line": plain.LINES, "file": plain.FILE, "block": plain.BLOCKS}
+_FIRST_ROWS, _FIRST_BYTES = 100, 1 << 16  # checked at the start; the very first may be bad
+_LAYOUTS = {"line": plain_text.LINES, "file": plain_text.FILE, "block": plain_text.BLOCKS}
 
 
 class Source:
@@ -34,15 +34,16 @@ class Source:
 
     Arguments:
         paths: a file, a directory, a pattern (`**` too), or a list of them.
-        kind: "parquet", "jsonl" or "text"; by default as the files' names end.
-        split: which files to take of a directory or a pattern with several splits, by their names:
-            "train", "val", …, or "all". Without it, several are refused; a list of files is not.
-        columns: what is taken of a row of Parquet or JSONL.
-        documents: what is a document of plain text: a "line", a "file", or a "block" of lines
-            between empty ones.
-        bad_rows: what happens to rows that are no documents: "refuse", or "skip" and report.
-        max_document_bytes: a longer row of Parquet or line of JSONL is a bad one, as it has to be
-            in memory whole. Plain text has no limit.
+        kind: "parquet", "jsonl" or "text"; by default, by the suffix of the files.
+        split: the files to read from a directory or pattern with several splits, by their names:
+            "train", "val", …, or "all". Required if there are several; a list of files needs none.
+        columns: what to read of each row of Parquet or JSONL.
+        documents: the unit of plain text that makes a document: a "line", a "file", or a "block"
+            of lines between empty lines.
+        bad_rows: what to do with rows that cannot become documents: "refuse" raises, "skip" skips
+            and reports them.
+        max_document_bytes: a longer row of Parquet or line of JSONL is a bad row, since it has to
+            be in memory whole. Plain text has no limit.
 
     >>> _ = (tmp / "two.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     >>> source = Source(tmp / "two.jsonl")
@@ -57,7 +58,7 @@ class Source:
         kind: SourceKind | None = None,
         split: str | None = None,
         columns: Columns | None = None,
-        documents: Documents = "line",
+        documents: DocumentUnit = "line",
         bad_rows: BadRows = "refuse",
         max_document_bytes: int = 64 << 20,
     ) -> None:
@@ -70,11 +71,12 @@ class Source:
         self._is_spent = False
         if self.kind == "text" and self.columns != Columns():
             raise UsageError(
-                "plain text has no columns, as Parquet and JSONL have; leave out columns=… "
-                "(--text, --metadata, --spans)"
+                "plain text has no columns; leave out columns=… (--text, --metadata, --spans)"
             )
         if self.kind != "text" and documents != "line":
-            raise UsageError(f"documents={documents!r} is for plain text; these are {self.kind}")
+            raise UsageError(
+                f"documents={documents!r} applies to plain text only; these files are {self.kind}"
+            )
 
     @classmethod
     def from_documents(
@@ -85,10 +87,9 @@ class Source:
         bad_rows: BadRows = "refuse",
         max_document_bytes: int = 64 << 20,
     ) -> Self:
-        """Documents from Python: str, UTF-8 bytes, or dicts as JSONL has them.
+        """Make a source of Python objects: str, UTF-8 bytes, or dicts like JSONL objects.
 
-        They are one slice, which only this process can read, and only once if `documents` is an
-        iterator.
+        It is one slice, which only this process can read; once only if `documents` is an iterator.
         """
         source = cls.__new__(cls)
         source._set_options(columns, "line", bad_rows, max_document_bytes)
@@ -99,16 +100,16 @@ class Source:
     def _set_options(
         self,
         columns: Columns | None,
-        documents: Documents,
+        documents: DocumentUnit,
         bad_rows: BadRows,
         max_document_bytes: int,
     ) -> None:
         if columns is not None and not isinstance(columns, Columns):
             raise UsageError(
-                f"columns is {columns!r:.80}; it must be a Columns, as in Columns(text='body')"
+                f"columns must be a Columns, such as Columns(text='body'); found {columns!r:.80}"
             )
         self.columns = columns or Columns()
-        self.documents = one_of("documents", documents, get_args(Documents))
+        self.documents = one_of("documents", documents, get_args(DocumentUnit))
         self.bad_rows = one_of("bad_rows", bad_rows, get_args(BadRows))
         self.max_document_bytes = integer("max_document_bytes", max_document_bytes, 1)
 
@@ -126,14 +127,14 @@ class Source:
         return tuple(self._files)
 
     def warn_of_missing_keys(self) -> None:
-        """Warn of columns of JSONL that the first objects do not have; they may be misspelt."""
+        """Warn of JSONL columns that the first objects lack; they may be misspelt."""
         if self.kind == "jsonl":
-            keys.warn_of_missing_keys(self.columns, tuple(self._files.values()))
+            missing_keys.warn_of_missing_keys(self.columns, tuple(self._files.values()))
 
     def identity(self) -> dict[str, Any]:
-        """What decides the documents, for JSON: all options, and of every file size and time.
+        """Return all that determines the documents: options, and each file's path, size and time.
 
-        `{"iterable": True}` in it says that another process cannot read the same.
+        Can be written as JSON. `"iterable": True` marks a source that no other process can read.
         """
         options = {
             "kind": self.kind,
@@ -148,11 +149,10 @@ class Source:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of what decides the documents and their blocks, for a state that is saved.
+        """A hash of all that determines the documents and their blocks, for saved states.
 
-        Files count by name and size alone, so that data which was copied to another machine
-        continues. `bad_rows` does not count: with "skip" a run may go on that a bad row has ended,
-        and "refuse" alters no document.
+        Files count by name and size only, so a run can resume on a machine that holds a copy.
+        `bad_rows` does not count: a run that a bad row ended may resume with "skip".
         """
         self._need_files("a fingerprint")
         identity = self.identity() | {"blocks": BLOCKS_VERSION}
@@ -164,7 +164,7 @@ class Source:
         return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
     def split_by_file(self, num_val_files: int = 1) -> tuple[Self, Self]:
-        """Two sources: of all files but the last ones, and of those, for validation.
+        """Return two sources: all files but the last, and the last ones, for validation.
 
         >>> for name in "abc":
         ...     _ = (tmp / f"{name}.txt").write_text(name)
@@ -177,13 +177,13 @@ class Source:
         files = list(self._files.items())
         if len(files) <= num_val_files:
             remedy = (
-                f"take {len(files) - 1:,} or less"
+                f"give {len(files) - 1:,} or less"
                 if len(files) > 1
                 else "name more files, or cut this one into several (penstock repack --shard-chars)"
             )
             raise UsageError(
-                f"num_val_files is {num_val_files:,}, but the source has {len(files):,} files, and "
-                f"one must be left to train on; {remedy}"
+                f"num_val_files is {num_val_files:,}, but the source has {len(files):,} files and "
+                f"training needs at least one; {remedy}"
             )
         train, val = copy.copy(self), copy.copy(self)
         train._files, val._files = dict(files[:-num_val_files]), dict(files[-num_val_files:])
@@ -192,20 +192,20 @@ class Source:
     def _need_files(self, what: str) -> None:
         if self._iterable is not None:
             raise UsageError(
-                f"{what} needs files, which can be read again; write the documents to some first "
+                f"{what} needs a source of files; write the documents to files first "
                 "(penstock.repack)"
             )
 
     def check_columns(self) -> None:
-        """Refuse JSONL whose first rows all lack the text, or that is an array, before it is used.
+        """Raise if JSONL is an array, or if its first rows all lack the text.
 
-        Of Parquet all columns are checked when it is cut.
+        Parquet columns are checked when the source is cut.
         """
         for file in self._files.values() if self.kind == "jsonl" else ():
             if jsonl.is_array(file):
                 raise FormatError(
-                    f"{file.path}: is an array of objects, not an object on every line; write them "
-                    "so (jq -c '.[]' of this file), and name the new one .jsonl"
+                    f"{file.path}: a JSON array; expected one object per line; convert it with "
+                    "jq -c '.[]', and name the new file .jsonl"
                 )
             rows = jsonl.first_rows(file, _FIRST_ROWS, self._reading(None, _FIRST_BYTES))
             if any(self.columns.text in row for row in rows):
@@ -213,26 +213,26 @@ class Source:
             if rows:
                 keys = list(dict.fromkeys(key for row in rows for key in row))
                 raise FormatError(
-                    f"{file.path}: none of its first {len(rows):,} rows has {self.columns.text!r}; "
-                    f"they have {', '.join(keys):.200} (choose with text=…, --text)"
+                    f"{file.path}: none of the first {len(rows):,} rows has {self.columns.text!r}; "
+                    f"they have {', '.join(keys):.200} (choose one with text=…, --text)"
                     f"{did_you_mean(self.columns.text, keys)}"
                 )
 
     def blocks(self) -> TextBlocks:
-        """Cut the source into what a live loader deals out to ranks, in order.
+        """Return the blocks that a live loader deals to ranks, in order.
 
         A block is a row group with rows, about 4 MiB of lines, or a file that cannot be cut. Blocks
-        depend on the files alone, and every document is in exactly one. Lines that are longer than
-        a block leave others without documents.
+        depend on the files alone. Every document is in exactly one block; a block inside a line
+        longer than a block has none.
         """
         self._need_files("live loading")
         by_line = self.documents == "line"
         return list_blocks(self._files.values(), self.kind, self.columns, by_line=by_line)
 
     def slices(self, target_bytes: int) -> list[Slice]:
-        """Cut the source into parts with about `target_bytes` of text, in order.
+        """Return slices of about `target_bytes` of text, in order.
 
-        The cuts depend on the files and on `target_bytes` alone.
+        They depend on the files and on `target_bytes` alone.
         """
         target_bytes = integer("target_bytes", target_bytes, 1)
         if self._iterable is not None:
@@ -246,7 +246,7 @@ class Source:
             return cut_groups(file.path, sizes, target_bytes)
         if not file.codec and self.documents == "line":
             return cut_bytes(file.path, file.size_bytes, target_bytes)
-        size_bytes = file.size_bytes * (TEXT_OF_COMPRESSED if file.codec else 1)
+        size_bytes = file.size_bytes * (COMPRESSION_RATIO if file.codec else 1)
         return [Slice(files=(file.path,), start=0, stop=file.size_bytes, size_bytes=size_bytes)]
 
     def read(
@@ -256,22 +256,23 @@ class Source:
         *,
         batch_bytes: int = 1 << 20,
     ) -> Iterator[TextBatch]:
-        """The documents of a slice, in order, in batches of about `batch_bytes` of text.
+        """Yield the documents of a slice, in order, in batches of about `batch_bytes` of text.
 
-        `bad` is called with every row that is skipped.
+        Calls `bad` with every skipped row.
         """
         reading = self._reading(bad, integer("batch_bytes", batch_bytes, 1))
         if self._iterable is not None:
             if self._is_spent:
                 raise UsageError(
-                    "this iterator has been read; give from_documents a list, or the like"
+                    "this iterator was already read; give from_documents a list, or another "
+                    "iterable that can be read again"
                 )
             self._is_spent = iter(self._iterable) is self._iterable
             yield from iterables.read_iterable(self._iterable, reading)
         for path in piece.files:
             file = self._files.get(path)
             if file is None:
-                raise UsageError(f"{path}: is not of this source; make its slices anew")
+                raise UsageError(f"{path}: not a file of this source; call slices() again")
             is_range = len(piece.files) == 1 and file.codec != ".gz"
             start, stop = (piece.start, piece.stop) if is_range else (0, MOST)
             unpacked_from = start if file.codec else 0
@@ -296,12 +297,12 @@ class Source:
         layout = _LAYOUTS[self.documents]
         if self.documents != "line":
             start, stop = 0, MOST
-        return plain.read_plain(file, layout, start, stop, reading)
+        return plain_text.read_plain(file, layout, start, stop, reading)
 
     def _report(self, bad: Callable[[BadRow], None] | None, row: BadRow) -> None:
         if self.bad_rows == "refuse":
             raise FormatError(
-                f"{row}; mend it, or leave such rows out with bad_rows='skip' (--bad-rows skip)"
+                f"{row}; fix it, or skip such rows with bad_rows='skip' (--bad-rows skip)"
             )
         if bad is not None:
             bad(row)

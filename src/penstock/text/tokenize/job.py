@@ -39,9 +39,9 @@ from penstock.text.tokenize.stage import Stage
 from penstock.text.tokenize.stage_progress import StageProgress
 from penstock.text.tokenize.statistics import Statistics, no_documents
 from penstock.text.tokenize.tokenize_stage import TokenizeStage
-from penstock.text.tokenizers.adapting import adapt
+from penstock.text.tokenizers.adapter import adapt
+from penstock.text.tokenizers.dataset_tokenizer import files_of
 from penstock.text.tokenizers.loading import Engine, load_tokenizer
-from penstock.text.tokenizers.stored import files_of
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.write.joining import join_parts
 

@@ -16,7 +16,7 @@ from penstock.progress import OnProgress
 from penstock.text.batch import Span, TextBatch
 from penstock.text.marks import Marks
 from penstock.text.sources import Source
-from penstock.text.sources.rows import without
+from penstock.text.sources.batch_builder import without_documents
 from penstock.text.tokenize.annotations import WrongSpan, check_spans, lay_over, to_tokens
 from penstock.text.tokenize.document_records import fill_records_u16, fill_records_u32
 from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
@@ -166,7 +166,7 @@ class _Task:
                     raise FormatError(f"{batch.place(k)}: {error}") from None
                 self.reading.refuse(batch, k, str(error))
                 refused.add(k)
-        return replace(piece, batch=without(batch, refused))
+        return replace(piece, batch=without_documents(batch, refused))
 
     def _check_ids(self, ids: Ids) -> None:
         """Refuse what would be another token in the width that `vocab_size` needs."""

@@ -11,10 +11,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.reprs import one_line
+from penstock.text.splitting.character_classes import character_classes
 from penstock.text.splitting.patterns import Pattern, find_pattern
 from penstock.text.splitting.pieces import last_certain_end
-from penstock.text.splitting.unicode import classes
-from penstock.text.tokenizers.decoding import joined
+from penstock.text.tokenizers.decoding import decode_ids
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 from penstock.text.tokenizers.vocabulary import Vocabulary
 
@@ -75,18 +75,18 @@ class BytePairTokenizer(ABC):
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `Tokenizer`."""
-        return joined(ids, self.vocabulary.tokens, self.specials, self.name)
+        return decode_ids(ids, self.vocabulary.tokens, self.specials, self.name)
 
     def cut(self, data: Bytes) -> int:
         """Where a text that goes on can be cut."""
         if self.pattern is None:
             return 0
-        return last_certain_end(data, self.pattern.code, classes())
+        return last_certain_end(data, self.pattern.code, character_classes())
 
 
 def fingerprint_of(vocabulary: Vocabulary) -> str:
     """A hash of what decides about ids, and not of how files spell it."""
-    from penstock.text.tokenizers.tables import makes_every_token, merges_of
+    from penstock.text.tokenizers.vocabulary_merges import makes_every_token, merges_of
 
     known = find_pattern(vocabulary.pattern)
     identity = {

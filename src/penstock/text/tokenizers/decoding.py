@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from penstock.errors import UsageError
 
 
-def joined(
+def decode_ids(
     ids: Iterable[int], tokens: Sequence[bytes], specials: Mapping[str, int], name: str
 ) -> str:
     """Return the text of ids, special tokens by their names.
 
-    >>> joined([1, 0, 2], (b"b", b"a"), {"<|end|>": 2}, "tiny")
+    >>> decode_ids([1, 0, 2], (b"b", b"a"), {"<|end|>": 2}, "tiny")
     'ab<|end|>'
     """
     names = {number: special.encode() for special, number in specials.items()}

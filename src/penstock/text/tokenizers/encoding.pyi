@@ -3,7 +3,7 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.text.merging.merges import MergeTables
+from penstock.text.merging.merge_tables import MergeTables
 
 @final
 class Encoder:

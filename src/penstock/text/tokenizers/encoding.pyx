@@ -14,9 +14,9 @@ import numpy as np
 from penstock.errors import FormatError
 
 from penstock.system.memory_access cimport equal_bytes, hash_bytes, load_u64, prefetch
-from penstock.text.merging.merges cimport (
+from penstock.text.merging.merge_tables cimport MergeTables
+from penstock.text.merging.piece_merging cimport (
     MAX_PIECE_BYTES,
-    MergeTables,
     Scratch,
     allocate_scratch,
     free_scratch,

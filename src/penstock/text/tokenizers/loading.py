@@ -14,7 +14,7 @@ from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.suggestions import did_you_mean, did_you_mean_path
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
 from penstock.text.tokenizers.bpe import BytePairTokenizer
-from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tokenizers.tokenizer_json import NotByteLevelError, read_tokenizer_json
 from penstock.text.tokenizers.vocabulary import (
@@ -99,7 +99,7 @@ def from_json(
     stored: StoredVocabulary, name: str, config: dict[str, Any], engine: Engine = "auto"
 ) -> Tokenizer:
     """The tokenizer of a tokenizer.json; `config` is what tokenizer_config.json says of marks."""
-    from penstock.text.tokenizers.reference import HuggingFaceTokenizer
+    from penstock.text.tokenizers.library_engines import HuggingFaceTokenizer
 
     content, place = content_of(stored)
     if engine not in ("huggingface", "reference"):
@@ -176,11 +176,11 @@ def _engine_for(
         )
     kind: type[BytePairTokenizer]
     if known and engine in ("auto", "fast"):
-        from penstock.text.tokenizers.fast import FastTokenizer
+        from penstock.text.tokenizers.fast_engine import FastTokenizer
 
         kind = FastTokenizer
     else:
-        from penstock.text.tokenizers.reference import TiktokenTokenizer
+        from penstock.text.tokenizers.library_engines import TiktokenTokenizer
 
         _refuse_other_order(vocabulary, name)
         kind = TiktokenTokenizer
@@ -189,7 +189,7 @@ def _engine_for(
 
 def _refuse_other_order(vocabulary: Vocabulary, name: str) -> None:
     """tiktoken merges what makes the lowest id, and asks for whole pieces first."""
-    from penstock.text.tokenizers.tables import makes_every_token, merges_of
+    from penstock.text.tokenizers.vocabulary_merges import makes_every_token, merges_of
 
     if vocabulary.merges is None:
         return

@@ -194,7 +194,7 @@ def _bytes_of(string: str) -> bytes:
 
 def to_tokenizer_json(vocabulary: Vocabulary) -> str:
     """What a tokenizer.json holds, for `tokenizers.Tokenizer.from_file`."""
-    from penstock.text.tokenizers.tables import makes_every_token, merges_of
+    from penstock.text.tokenizers.vocabulary_merges import makes_every_token, merges_of
 
     characters = _characters()
     strings = ["".join(characters[byte] for byte in token) for token in vocabulary.tokens]

@@ -19,7 +19,7 @@ from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Paths, Source
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
 from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
-from penstock.text.training.saved import refuse_existing, save_vocabulary
+from penstock.text.training.vocabulary_directory import refuse_existing, save_vocabulary
 
 SPECIALS = (
     "<|bos|>",
@@ -85,8 +85,8 @@ def train_tokenizer(
     >>> train_tokenizer(source, 260, specials=["<|bos|>"]).vocabulary.tokens[256:]
     (b'at', b'he', b'the')
     """
-    from penstock.text.training.merges import learn_merges
-    from penstock.text.training.words import count_words
+    from penstock.text.training.merge_learning import learn_merges
+    from penstock.text.training.word_counting import count_words
 
     num_merges = vocab_size - NUM_BYTES - len(specials)
     if num_merges < 0:

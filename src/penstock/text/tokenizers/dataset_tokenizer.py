@@ -12,9 +12,9 @@ from typing import Any
 
 from penstock.errors import FormatError, UsageError
 from penstock.text.tokenizers.bpe import BytePairTokenizer
-from penstock.text.tokenizers.byte_level import ByteTokenizer
+from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
+from penstock.text.tokenizers.library_engines import HuggingFaceTokenizer
 from penstock.text.tokenizers.loading import CONFIG, JSON, RANKS, load_tokenizer
-from penstock.text.tokenizers.reference import HuggingFaceTokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
 from penstock.text.tokenizers.vocabulary import to_tiktoken

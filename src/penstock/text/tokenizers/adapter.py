@@ -22,8 +22,8 @@ import xxhash
 from penstock.errors import FormatError, PenstockError, UsageError
 from penstock.reprs import one_line
 from penstock.text.splitting.patterns import find_pattern
+from penstock.text.tokenizers.library_engines import TiktokenTokenizer, texts
 from penstock.text.tokenizers.loading import from_json
-from penstock.text.tokenizers.reference import TiktokenTokenizer, texts
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 from penstock.text.tokenizers.vocabulary import Vocabulary, tokens_by_id
 
@@ -61,7 +61,7 @@ def adapt(tokenizer: Any, num_threads: int = 4) -> Tokenizer:
             f"the tokenizer is of type {type(tokenizer).__name__}, which has no encode(); give one "
             "that has, or a file's name"
         )
-    asked = AskedTokenizer(tokenizer, num_threads)
+    asked = AdaptedTokenizer(tokenizer, num_threads)
     encoding = getattr(tokenizer, "enc", tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     with contextlib.suppress(FormatError):  # as of a pattern that leaves characters out
@@ -77,7 +77,7 @@ def adapt(tokenizer: Any, num_threads: int = 4) -> Tokenizer:
     return asked
 
 
-class AskedTokenizer:
+class AdaptedTokenizer:
     """Computed by the object itself."""
 
     engine = "its own"
@@ -218,7 +218,7 @@ def _probed(tokenizer: Any) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids, ends[1:-1])]
 
 
-def _from_hugging_face(tokenizer: Any, backend: Any, asked: AskedTokenizer) -> Tokenizer:
+def _from_hugging_face(tokenizer: Any, backend: Any, asked: AdaptedTokenizer) -> Tokenizer:
     """The same, from the tokenizer.json that its backend would write."""
     # tokenizers does not say what starts and ends documents: then it is what is usual, by its name.
     is_told = hasattr(tokenizer, "bos_token")
@@ -226,7 +226,7 @@ def _from_hugging_face(tokenizer: Any, backend: Any, asked: AskedTokenizer) -> T
     return from_json(backend.to_str().encode(), asked.name, config)
 
 
-def _from_tiktoken(encoding: Any, asked: AskedTokenizer) -> Tokenizer:
+def _from_tiktoken(encoding: Any, asked: AdaptedTokenizer) -> Tokenizer:
     """The same vocabulary, computed by the fast engine or by one of tiktoken's own."""
     by_id = {rank: token for token, rank in encoding._mergeable_ranks.items()}
     vocabulary = Vocabulary(
@@ -238,6 +238,6 @@ def _from_tiktoken(encoding: Any, asked: AskedTokenizer) -> Tokenizer:
     )
     if not find_pattern(vocabulary.pattern):
         return TiktokenTokenizer(vocabulary, asked.name, asked.bos_id, asked.eos_id)
-    from penstock.text.tokenizers.fast import FastTokenizer
+    from penstock.text.tokenizers.fast_engine import FastTokenizer
 
     return FastTokenizer(vocabulary, asked.name, asked.bos_id, asked.eos_id)

@@ -1,6 +1,6 @@
 """Walks the headers of a zstd file (RFC 8878) outside the GIL.
 
-A walk does not raise below the border: it ends at the first fault, which the cursor keeps.
+Kernels cannot raise: a walk ends at the first fault, which the cursor keeps.
 """
 
 from libc.errno cimport EINTR, errno
@@ -19,15 +19,15 @@ cpdef enum FrameFault:
     TOO_LONG  # the detail is the frame's size
 
 cdef enum:
-    READ_BYTES = 512  # headers are read with the bytes behind them: many small frames are one read
-    MAX_RUNS = 256  # found in one call
+    READ_BYTES = 512  # more than a header: many small frames need only one read
+    MAX_RUNS = 256  # per call
     MAX_BLOCK_BYTES = 1 << 17
     MAGIC = 0xFD2FB528
-    SKIPPABLE = 0x184D2A5  # without the last four bits, which may be anything
+    SKIPPABLE = 0x184D2A5  # magic number without its last four bits, which are free
 
 cdef enum BlockKind:
     PLAIN
-    REPEATED  # one byte stands for all
+    REPEATED  # one byte, repeated
     COMPRESSED
     RESERVED
 
@@ -38,25 +38,25 @@ cdef struct FrameExtent:
 
 cdef struct Frame:
     int64_t stop
-    int64_t text_bytes  # as stated, or estimated, but at most what its blocks can hold
+    int64_t text_bytes  # stated or estimated; at most what its blocks can hold
 
 cdef struct FrameCursor:
     int descriptor
     int64_t size_bytes
     int64_t target_bytes
-    int64_t text_of_compressed  # bytes of text estimated for a compressed byte
-    int64_t at  # where the next frame begins
-    FrameExtent run  # frames before it that are not reported yet
+    int64_t text_of_compressed  # estimated bytes of text per compressed byte
+    int64_t at  # start of the next frame
+    FrameExtent run  # frames before it that were not returned yet
     FrameFault fault
     int64_t fault_at
     int64_t fault_detail
-    int64_t first_read  # where in the file the buffer begins
+    int64_t first_read  # position of the buffer in the file
     int64_t num_read
     uint8_t buffer[READ_BYTES]
 
 
 cdef class FrameWalker:
-    """Finds runs of frames in an open file, from its headers alone."""
+    """Finds runs of frames in an open file from its headers."""
 
     cdef FrameCursor cursor
     cdef FrameExtent runs[MAX_RUNS]
@@ -65,14 +65,14 @@ cdef class FrameWalker:
         self, int descriptor, int64_t size_bytes, int64_t target_bytes, int64_t text_of_compressed
     ):
         if size_bytes < 0 or target_bytes < 0 or not 0 < text_of_compressed < 1 << 20:
-            raise ValueError("sizes are not negative, and compressed bytes hold text")
+            raise ValueError("sizes must not be negative, and text_of_compressed must be 1 to 2^20 - 1")
         self.cursor.descriptor = descriptor
         self.cursor.size_bytes = size_bytes
         self.cursor.target_bytes = target_bytes
         self.cursor.text_of_compressed = text_of_compressed
 
     def next_runs(self):
-        """Return the next runs as (start, stop, text_bytes); none at the end, or at a fault."""
+        """Return the next runs as (start, stop, text_bytes); empty at the end or at a fault."""
         cdef Py_ssize_t num_runs, k
         with nogil:
             num_runs = find_runs(&self.cursor, self.runs)
@@ -83,14 +83,14 @@ cdef class FrameWalker:
 
     @property
     def fault(self):
-        """Why the walk ended early, the byte where it did, and a detail that depends on why."""
+        """Why the walk ended early, at which byte, and a detail (see `FrameFault`)."""
         return FrameFault(self.cursor.fault), self.cursor.fault_at, self.cursor.fault_detail
 
 
 cdef Py_ssize_t find_runs(FrameCursor *cursor, FrameExtent *runs) noexcept nogil:
-    """Fill in up to MAX_RUNS runs; return how many.
+    """Fill in up to MAX_RUNS runs; return their number.
 
-    Frames are joined up to about the target; those without text go with the one before.
+    Joins frames up to about the target; frames without text join the run before.
     """
     cdef Py_ssize_t num_runs = 0
     cdef FrameExtent *run = &cursor.run
@@ -121,7 +121,7 @@ cdef Py_ssize_t find_runs(FrameCursor *cursor, FrameExtent *runs) noexcept nogil
 
 
 cdef Frame frame_at(FrameCursor *cursor, int64_t at) noexcept nogil:
-    """Parse the frame at a place, of either kind."""
+    """Parse the frame at `at`, data or skippable; return its end and text size."""
     cdef uint64_t magic = number_at(cursor, at, 4)
     if magic >> 4 == SKIPPABLE:
         return Frame(at + 8 + <int64_t>number_at(cursor, at + 4, 4), 0)
@@ -132,7 +132,7 @@ cdef Frame frame_at(FrameCursor *cursor, int64_t at) noexcept nogil:
 
 
 cdef Frame data_frame(FrameCursor *cursor, int64_t at) noexcept nogil:
-    """Parse the frame whose header, without the magic number, is at a place."""
+    """Parse a data frame whose magic number ends at `at`; return its end and text size."""
     cdef uint64_t flags = number_at(cursor, at, 1)
     cdef bint has_window = not flags >> 5 & 1, has_checksum = flags >> 2 & 1
     cdef int num_dictionary_bytes = (1 << (flags & 3)) >> 1
@@ -153,7 +153,7 @@ cdef Frame data_frame(FrameCursor *cursor, int64_t at) noexcept nogil:
 
 
 cdef Frame blocks_at(FrameCursor *cursor, int64_t at, int64_t stated) noexcept nogil:
-    """Parse blocks up to the last; their text is estimated where -1 is stated."""
+    """Parse the blocks of a frame; return its end and text size, estimated if `stated` is -1."""
     cdef int64_t estimated = 0, most = 0, size
     cdef uint64_t header = 0
     cdef BlockKind kind
@@ -169,7 +169,7 @@ cdef Frame blocks_at(FrameCursor *cursor, int64_t at, int64_t stated) noexcept n
 
 
 cdef uint64_t number_at(FrameCursor *cursor, int64_t at, int num_bytes) noexcept nogil:
-    """Return 1 to 8 bytes as a number, at most 2^62 - 1, or 0 after a fault."""
+    """Return a little-endian number of 1 to 8 bytes, clipped to 2^62 - 1; 0 after a fault."""
     cdef uint64_t number = 0
     cdef const uint8_t *text
     cdef int k
@@ -183,7 +183,7 @@ cdef uint64_t number_at(FrameCursor *cursor, int64_t at, int num_bytes) noexcept
 
 
 cdef bint fill_buffer(FrameCursor *cursor, int64_t at, int64_t num_bytes) noexcept nogil:
-    """Read at least `num_bytes`; False if that is a fault."""
+    """Read at least `num_bytes` at `at`; return False after a fault."""
     cdef int64_t done = 0
     cdef Py_ssize_t got
     cursor.num_read = 0
@@ -202,6 +202,6 @@ cdef bint fill_buffer(FrameCursor *cursor, int64_t at, int64_t num_bytes) noexce
 
 
 cdef void fail(FrameCursor *cursor, FrameFault fault, int64_t at, int64_t detail) noexcept nogil:
-    """Keep a fault, unless there is one already."""
+    """Record a fault, unless there already is one."""
     if cursor.fault == FINE:
         cursor.fault, cursor.fault_at, cursor.fault_detail = fault, at, detail

@@ -4,13 +4,13 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.text.merging.merges import MergeTables
-from penstock.text.splitting.unicode import classes
+from penstock.text.merging.merge_tables import MergeTables
+from penstock.text.splitting.character_classes import character_classes
 from penstock.text.tokenizers.bpe import BytePairTokenizer
-from penstock.text.tokenizers.buffers import IdBuffers
 from penstock.text.tokenizers.encoding import Encoder, max_ids
-from penstock.text.tokenizers.tables import merge_tables
+from penstock.text.tokenizers.id_buffers import IdBuffers
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
+from penstock.text.tokenizers.vocabulary_merges import merge_tables
 
 
 class FastTokenizer(BytePairTokenizer):
@@ -35,7 +35,9 @@ class FastTokenizer(BytePairTokenizer):
         try:
             encoder = self._idle.pop()
         except IndexError:
-            encoder = Encoder(self._tables, self.pattern.code if self.pattern else 0, classes())
+            encoder = Encoder(
+                self._tables, self.pattern.code if self.pattern else 0, character_classes()
+            )
         ids = self._buffers.lend(max_ids(int(offsets[-1] - offsets[0])))
         id_offsets = np.zeros(len(offsets), np.int64)
         num_ids = encoder.encode(data, offsets, ids, id_offsets)

@@ -19,10 +19,10 @@ from penstock.errors import UsageError
 from penstock.system.background_thread import BackgroundThread, StopSignal
 from penstock.system.processors import num_processors
 from penstock.text.batch import TextBatch
+from penstock.text.splitting.character_classes import character_classes
 from penstock.text.splitting.patterns import Pattern, find_pattern
 from penstock.text.splitting.pieces import last_certain_end
-from penstock.text.splitting.unicode import classes
-from penstock.text.training.counting import WordTable
+from penstock.text.training.word_table import WordTable
 
 Texts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -56,7 +56,7 @@ def count_words(batches: Iterable[TextBatch], pattern: str) -> WordCounts:
     """
     known = find_pattern(pattern)
     add = (
-        partial(WordTable.count_pieces, code=known.code, classes=classes())
+        partial(WordTable.count_pieces, code=known.code, classes=character_classes())
         if known
         else partial(_add_by_regex, _Regex(pattern))
     )
@@ -122,7 +122,7 @@ def _whole_pieces(batches: Iterable[TextBatch], pattern: Pattern | None) -> Iter
             rest = rest[:0]
         if batch.continues:
             last = data[offsets[-2] : offsets[-1]]
-            cut = last_certain_end(last, pattern.code, classes()) if pattern else 0
+            cut = last_certain_end(last, pattern.code, character_classes()) if pattern else 0
             if cut or len(last) <= _MAX_REST_BYTES:
                 rest = last[cut:].copy()
                 offsets = np.append(offsets[:-1], offsets[-1] - len(rest))

@@ -25,7 +25,7 @@ _TABLE = Path(__file__).with_name("unicode-16.classes")
 
 
 @cache
-def classes() -> NDArray[np.uint8]:
+def character_classes() -> NDArray[np.uint8]:
     """The classes of every code point."""
     runs = np.frombuffer(zlib.decompress(_TABLE.read_bytes()), np.dtype("<u4"))
     return np.repeat((runs & 0xFF).astype(np.uint8), runs >> 8)

@@ -17,7 +17,7 @@ import tokenizers
 import penstock
 from penstock.errors import FormatError, UsageError
 from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.adapting import adapt
+from penstock.text.tokenizers.adapter import adapt
 from tests.helpers.vocabularies import gpt2_json, some_text, trained_ranks
 
 TEXTS = [

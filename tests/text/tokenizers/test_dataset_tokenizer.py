@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError, UsageError
 from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.adapting import adapt
+from penstock.text.tokenizers.adapter import adapt
 from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
 from tests.helpers.vocabularies import some_text, trained_ranks
 

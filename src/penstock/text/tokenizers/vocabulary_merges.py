@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.text.merging.merges import MergeTables
+from penstock.text.merging.merge_tables import MergeTables
 from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.progress import ProgressMeter
-from penstock.text.training.learning import MAX_PLACES, MergeLearner
-from penstock.text.training.words import WordCounts
+from penstock.text.training.merge_learner import MAX_PLACES, MergeLearner
+from penstock.text.training.word_counting import WordCounts
 
 _PER_CALL = 256
 

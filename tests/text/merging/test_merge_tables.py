@@ -1,4 +1,4 @@
-"""Merging the bytes of a piece (`text/merging/merges.pyx`)."""
+"""Merging the bytes of a piece (`text/merging/merge_tables.pyx`)."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.text.merging.merges import MergeTables
+from penstock.text.merging.merge_tables import MergeTables
 from tests.helpers.merge_tables import BYTES, merged, tables_of
 
 pytestmark = pytest.mark.kernels
@@ -81,7 +81,7 @@ def test_whole_pieces_are_taken_as_they_are():
 
 
 def test_tables_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="no rank 1"):
+    with pytest.raises(ValueError, match="invalid merge rank: 1"):
         tables_of(BYTES, [(0, 1, 2)]).add_pairs(np.array([[0, 1]]), np.array([1]))
     with pytest.raises(ValueError, match="no tokens"):
         tables_of(BYTES, [(0, 1 << 21, 2)])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from penstock.text.tokenizers.decoding import joined
+from penstock.text.tokenizers.decoding import decode_ids
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 
 _END_OF_TEXT = 256
@@ -42,7 +42,7 @@ class ByteTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `Tokenizer`."""
-        return joined(ids, _TOKENS, self.specials, self.name)
+        return decode_ids(ids, _TOKENS, self.specials, self.name)
 
     def cut(self, data: Bytes) -> int:
         """Anywhere."""

@@ -1,18 +1,19 @@
-"""Notice a misspelt key of JSONL, whose objects may lack any key but the text."""
+"""Warns of misspelt JSONL keys. Objects may lack any key but the text, so a typo is no error."""
 
 import json
 import warnings
 from collections.abc import Sequence
 
 from penstock.suggestions import did_you_mean
-from penstock.text.sources.files import TextFile, blocks
-from penstock.text.sources.rows import Columns
+from penstock.text.sources.line_chunks import read_line_chunks
+from penstock.text.sources.read_options import Columns
+from penstock.text.sources.text_file import TextFile
 
 _SAMPLE_BYTES = 1 << 20
 
 
 def warn_of_missing_keys(columns: Columns, files: Sequence[TextFile]) -> None:
-    """Warn of keys that no object has in the first megabyte of the first file and of the last."""
+    """Warn of keys that no object has in the first MiB of the first and of the last file."""
     wanted = (*columns.metadata, *((columns.spans,) if columns.spans else ()))
     if not wanted or not files:
         return
@@ -20,15 +21,15 @@ def warn_of_missing_keys(columns: Columns, files: Sequence[TextFile]) -> None:
     for name in wanted if found else ():
         if name not in found:
             warnings.warn(
-                f"{files[0].path}: none of the first objects has the key {name!r}; documents "
-                f"without it are written without it{did_you_mean(name, found)}",
+                f"{files[0].path}: no object at its start has the key {name!r}; documents "
+                f"without it get no such metadata{did_you_mean(name, found)}",
                 stacklevel=4,
             )
 
 
 def _keys(file: TextFile) -> set[str]:
-    """The keys of the first objects of a file; broken lines are left to who reads them."""
-    _, start = next(blocks(file, _SAMPLE_BYTES), (0, b""))
+    """Return the keys of the first objects of a file; the reader reports broken lines."""
+    _, start = next(read_line_chunks(file, _SAMPLE_BYTES), (0, b""))
     keys = set[str]()
     for line in start[:_SAMPLE_BYTES].splitlines():
         try:

@@ -1,8 +1,8 @@
-"""Plain text: a document is a line, a block of lines, or a file. What is empty is none.
+"""Reads plain text: a document is a line, a block of lines, or a file. Empty ones are skipped.
 
-A document that is longer than a batch is given in pieces, as it is read. No piece may be given
-before all of the document is known to be good, so the first long document has the slice read once
-in advance.
+A document longer than a batch is yielded in pieces as it is read. Since no piece may be yielded
+before the whole document is known to be valid, the first long document causes an extra pass over
+the slice.
 """
 
 import re
@@ -14,63 +14,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.text.batch import TextBatch, line_at
-from penstock.text.sources.files import TextFile, blocks
-from penstock.text.sources.rows import (
-    BadRow,
-    ReadOptions,
-    bad_texts,
-    end_to_end,
-    invalid_utf8,
-    is_utf8,
-    without,
-)
+from penstock.text.sources.batch_builder import concatenate, without_documents
+from penstock.text.sources.line_chunks import read_line_chunks
+from penstock.text.sources.read_options import BadRow, ReadOptions
+from penstock.text.sources.row_values import bad_texts, invalid_utf8, is_utf8
+from penstock.text.sources.text_file import TextFile
 
 
 class FoundDocuments(NamedTuple):
-    """Documents of a text, end to end."""
+    """The documents found in a chunk of text, end to end."""
 
     data: bytes
     offsets: NDArray[np.int64]
     numbers: NDArray[np.int64]
-    """of the documents, from 0; empty lines have one too"""
+    """of the documents, from 0; empty lines count too"""
     num_numbers: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlainTextLayout:
-    """How documents lie in a text."""
+    """How a text is divided into documents."""
 
     unit: str
-    """what a document is called in messages"""
+    """name of a document in messages"""
     stops: tuple[bytes, ...]
-    """what ends a document, from the newline on that is not its own"""
+    """byte strings that end a document"""
     blank: re.Pattern[bytes]
-    """what may stand before a document"""
+    """what is skipped before a document"""
     find: Callable[[bytes], FoundDocuments]
-    """the documents of a text that ends where one does"""
+    """returns the documents of a text that ends at a document's end"""
 
 
 class _Chunk(NamedTuple):
-    """Whole documents, or a piece of a long one."""
+    """Whole documents, or one piece of a long document."""
 
     number: int
     """of the first document"""
     place: int
-    """where it begins in the file"""
+    """where the chunk begins in the file"""
     text: bytes
     found: FoundDocuments | None
     """None for a piece of a long document"""
     is_end: bool = True
-    """whether the long document ends with it"""
+    """whether the long document ends here"""
 
 
 def read_plain(
     file: TextFile, layout: PlainTextLayout, start: int, stop: int, reading: ReadOptions
 ) -> Iterator[TextBatch]:
-    """The documents of a file, or those whose lines begin in bytes [start, stop)."""
+    """Yield the documents of a file, or those whose lines begin in bytes [start, stop)."""
 
     def chunks() -> Iterator[_Chunk]:
-        return _chunks(blocks(file, reading.batch_bytes, start, stop), layout, reading.batch_bytes)
+        return _chunks(
+            read_line_chunks(file, reading.batch_bytes, start, stop), layout, reading.batch_bytes
+        )
 
     def report(number: int, place: int, reason: str) -> None:
         unpacked_from = start if file.codec else 0
@@ -87,7 +84,7 @@ def read_plain(
                     number = int(chunk.found.numbers[document])
                     place = chunk.place + _place_of_line(chunk.text, number)
                     report(chunk.number + number, place, reason)
-                batch = without(batch, set(bad))
+                batch = without_documents(batch, set(bad))
             if batch.num_documents:
                 yield batch
             continue
@@ -102,7 +99,7 @@ def read_plain(
 def _chunks(
     places: Iterator[tuple[int, bytes]], layout: PlainTextLayout, limit_bytes: int
 ) -> Iterator[_Chunk]:
-    """Whole documents, as many as came with a block; longer than the limit: pieces of one."""
+    """Yield the whole documents of each text read; documents beyond the limit in pieces."""
     number, rest, is_long = 0, b"", False
     for place, block in places:
         text = rest + block
@@ -139,7 +136,7 @@ def _skip(layout: PlainTextLayout, text: bytes, at: int) -> int:
 
 
 def _cut(text: bytes) -> int:
-    """Where a piece may end: before what may be the end of the document, or half a character."""
+    """Return where a piece may end: not inside a character or a possible document end."""
     tail = text[-3:]
     stop = len(text) - len(tail) + len(tail.rstrip(b"\r\n"))
     for back in range(1, min(stop, 4) + 1):
@@ -152,7 +149,7 @@ def _cut(text: bytes) -> int:
 
 
 def _bad_long(chunks: Iterator[_Chunk]) -> dict[int, tuple[int, str]]:
-    """The numbers of long documents that are not UTF-8, where they begin, and why."""
+    """Return the long documents that are not UTF-8: number to (position, reason)."""
     bad, begin = dict[int, tuple[int, str]](), -1
     for chunk in chunks:
         if chunk.found is None:
@@ -187,10 +184,10 @@ def _place_of_line(text: bytes, number: int) -> int:
 
 
 def _find_lines(text: bytes) -> FoundDocuments:
-    if b"\r" in text:  # one byte is looked for ten times faster than two
+    if b"\r" in text:  # searching for one byte is ten times faster than for two
         text = text.replace(b"\r\n", b"\n")
     newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
-    offsets = np.zeros(len(newlines) + 2, np.int64)  # once the newlines are gone
+    offsets = np.zeros(len(newlines) + 2, np.int64)  # without the newlines
     offsets[1:-1] = newlines - np.arange(len(newlines))
     offsets[-1] = len(text) - len(newlines)
     if text.endswith(b"\n"):
@@ -215,7 +212,7 @@ def _find_file(text: bytes) -> FoundDocuments:
 
 
 def _found(documents: list[bytes]) -> FoundDocuments:
-    data, offsets = end_to_end(documents)
+    data, offsets = concatenate(documents)
     return FoundDocuments(data, offsets, np.arange(len(documents)), len(documents))
 
 
