@@ -1,5 +1,6 @@
 """Waiting for a condition; how long it takes is never part of a test."""
 
+import os
 import time
 
 
@@ -9,3 +10,8 @@ def wait_until(is_so, seconds=60):
     while not is_so():
         assert time.monotonic() < deadline, f"still not so after {seconds} s"
         time.sleep(0.001)
+
+
+def num_files(directory):
+    """Number of files below a directory that others write to."""
+    return sum(len(files) for _, _, files in os.walk(directory))

@@ -164,7 +164,7 @@ for batch in loader:
 @pytest.mark.parametrize("action", ["next", "close", "state", "fork"])
 def test_a_signal_handler_may_use_the_loader(numbered, prefetch, action):
     child = """
-import itertools, os, signal, sys, time, penstock
+import itertools, os, random, signal, sys, time, penstock
 def decode(blob):
     time.sleep(0.0003)
     return blob
@@ -181,18 +181,17 @@ def handle(number, frame):
         os._exit(0 if len(list(itertools.islice(batches, 3))) == 3 else 1)
     else:
         assert os.wait()[1] == 0
-    if action != "next" and len(got) <= 480:  # from now on: on a busy machine it may take long
-        signal.setitimer(signal.ITIMER_REAL, 0.002)
 prefetch, action = int(sys.argv[2]), sys.argv[3]
+chance = random.Random(0)
 view = penstock.open(sys.argv[1]).windows(4, metadata=decode)
 loader = penstock.Loader(view, 1, output="numpy", prefetch=prefetch, seed=5)
 batches = iter(loader)
 signal.signal(signal.SIGALRM, handle)
-signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002 if action == "next" else 0)
 for batch in batches:
     got.append(batch["input_ids"][0, 0].item())
-    if len(got) > 480:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    # Once a batch at most, so that batches come however slow the machine is.
+    if len(got) <= 480 and chance.random() < (0.1 if action == "fork" else 0.8):
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 1.5e-3))
 print(sorted(got) == list(range(len(got))), len(got))
 """
     done = subprocess.run(
@@ -229,7 +228,7 @@ def test_next_drops_no_batch_at_an_interrupt_that_came_before_it_was_ready(numbe
 
 def test_a_close_that_is_interrupted_leaves_files_to_the_thread_that_reads_them(tmp_path):
     child = """
-import random, signal, sys, threading, time
+import random, signal, sys, threading
 import numpy as np, penstock
 with penstock.Writer(sys.argv[1], vocab_size=60_000) as writer:
     writer.append(np.arange(1 << 21) % 60_000)
@@ -243,8 +242,7 @@ def take():
 taker = threading.Thread(target=take)
 taker.start()
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-end = time.monotonic() + 2
-while time.monotonic() < end:
+for _ in range(1500):
     try:
         signal.setitimer(signal.ITIMER_REAL, 1e-6 + 3e-4 * random.random())
         for _ in range(20):

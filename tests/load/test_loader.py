@@ -18,6 +18,7 @@ import penstock
 from penstock.errors import FormatError, StateError, UsageError
 from tests.helpers.datasets import write_dataset
 from tests.helpers.reading_threads import wait_for_reading_threads
+from tests.helpers.waiting import wait_until
 
 SEQ_LEN = 5
 
@@ -529,8 +530,7 @@ def test_statistics_count_what_was_handed_out(data):
     with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=4) as loader:
         list(islice(loader, 7))
         stats = loader.stats
-        while loader.stats.ready < 4:  # the queue fills up while nobody takes from it
-            time.sleep(0.001)
+        wait_until(lambda: loader.stats.ready == 4)  # filled while nobody takes from it
     assert (stats.batches, stats.samples, stats.tokens) == (7, 28, 140)
     assert loader.stats.ready == 0
     with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=0) as loader:

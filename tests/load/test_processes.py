@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from itertools import islice
 
@@ -60,12 +59,10 @@ def test_a_parent_can_end_its_threads_while_a_forked_child_holds_the_pipes(data)
         os.close(writer)
         os.read(reader, 1)  # until the parent is done
         os._exit(0)
-    started = time.monotonic()
     loader.close()
     os.close(writer)
     os.close(reader)
     os.waitpid(child, 0)
-    assert time.monotonic() - started < 10
 
 
 def rest_of(loader, queue):

@@ -4,9 +4,9 @@ import contextlib
 import gc
 import json
 import os
+import sys
 import tempfile
 import threading
-import time
 from itertools import islice, pairwise
 
 import numpy as np
@@ -20,6 +20,7 @@ from penstock.batches.sample_reader import SampleReader
 from penstock.errors import FormatError, UsageError
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly
 from tests.helpers.metadata_by_hand import ACCESS, MEMORY, write_by_hand
+from tests.helpers.waiting import wait_until
 
 MANY = pytest.mark.parametrize("prefetch", [0, 8])
 
@@ -511,35 +512,44 @@ def open_files():
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_slow_decoders_do_not_change_the_order_and_run_beside_each_other(numbered):
-    running, most = set(), []
+def test_decoders_run_beside_each_other_and_do_not_change_the_order(numbered):
+    third_batch_is_decoded = threading.Event()
 
     def decode(blob):
-        running.add(threading.get_ident())
-        most.append(len(running))
-        time.sleep(0.02 if int(blob) % 7 == 0 else 0.001)  # some batches overtake others
-        running.discard(threading.get_ident())
-        return int(blob)
+        number = int(blob)
+        if number == 0:  # of the first batch, which the third one overtakes
+            assert third_batch_is_decoded.wait(60)
+        if number == 5:
+            third_batch_is_decoded.set()
+        return number
 
     view = numbered.documents(3, metadata=decode)
     with penstock.Loader(view, 2, shuffle=False, prefetch=8, threads=3) as loader:
         got = [objects for batch in loader for objects in batch["metadata"]]
     assert got == [[n] for n in range(60)]
-    assert max(most) > 1
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_closing_waits_for_a_slow_decoder_and_no_longer(numbered):
+def test_closing_waits_for_decoders_that_have_begun_and_for_no_others(numbered):
+    begun, may_end = [], threading.Event()
+
     def decode(blob):
-        time.sleep(0.1)
+        begun.append(int(blob))
+        assert int(blob) < 2 or may_end.wait(60)
         return blob
 
-    loader = penstock.Loader(numbered.documents(3, metadata=decode), 2, prefetch=8, threads=3)
+    view = numbered.documents(3, metadata=decode)
+    loader = penstock.Loader(view, 2, shuffle=False, prefetch=25, threads=3)
     next(iter(loader))
-    start = time.monotonic()
-    loader.close()
-    # Three threads are at a batch of two spans each; the other batches are not decoded any more.
-    assert time.monotonic() - start < 1
+    wait_until(lambda: len(begun) == 2 + 3)  # three threads, each at the first span of a batch
+    closer = threading.Thread(target=loader.close)
+    closer.start()
+    wait_until(lambda: sys._current_frames()[closer.ident].f_code.co_name != "_bootstrap")
+    closer.join(0.1)
+    assert closer.is_alive()
+    may_end.set()
+    closer.join()
+    assert len(begun) < 2 * 25  # which were asked for ahead
 
 
 def test_a_decoder_may_read_the_dataset_itself(numbered):

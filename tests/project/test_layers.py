@@ -11,29 +11,13 @@ import re
 import pytest
 
 from tests.helpers import paths
-
-SOURCES = paths.ROOT / "src"
-SUFFIXES = (".py", ".pyi", ".pyx", ".pxd")
+from tests.helpers.source_modules import MODULES, modules_of
 
 KNOWN = {
     ("penstock.formats.decoded", "penstock.write.writer"),
     ("penstock.formats.recognition", "penstock.text.sources.listing"),
 }
 """(module, what it imports) that breaks the rule today; entries are only ever removed"""
-
-
-def modules_of(directory):
-    """From the name of each module to its files: a .py, or a .pyx with its .pxd and .pyi."""
-    found = {}
-    for path in sorted(directory.rglob("*")):
-        if path.suffix in SUFFIXES:
-            parts = path.relative_to(directory).with_suffix("").parts
-            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found.setdefault(name, []).append(path)
-    return found
-
-
-MODULES = modules_of(SOURCES)
 
 
 def imports_of(path, name):

@@ -7,7 +7,7 @@ import ast
 import re
 from collections import defaultdict
 
-from tests.project.test_layers import MODULES
+from tests.helpers.source_modules import MODULES
 
 KNOWN = {
     *("Batch", "Bytes", "Documents"),

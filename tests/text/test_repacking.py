@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pyarrow.parquet as pq
@@ -22,6 +21,7 @@ from penstock.text.repacking import repack
 from penstock.text.sources import Columns, Source
 from penstock.text.tokenize import job
 from tests.helpers.text_sources import texts_of, write_jsonl
+from tests.helpers.waiting import num_files, wait_until
 
 DOCUMENTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=60)
 
@@ -113,10 +113,9 @@ def test_a_killed_run_goes_on_and_writes_the_same(tmp_path, shuffle):
         f"repack(sys.argv[1], sys.argv[2], shuffle={shuffle}, shard_chars=300_000)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a.jsonl"), str(tmp_path / "killed")]
-    chance = random.Random(3)
-    for _ in range(3):
+    for least in (2, 5, 8):
         process = subprocess.Popen(command, start_new_session=True)
-        time.sleep(chance.uniform(0.5, 2.5))
+        wait_until(lambda n=least: num_files(tmp_path / "killed") >= n)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     repack(tmp_path / "a.jsonl", tmp_path / "killed", shuffle=shuffle, shard_chars=300_000)

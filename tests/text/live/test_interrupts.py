@@ -1,6 +1,7 @@
 """Ctrl-C at any moment, caught and gone on from, as in a notebook."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,7 +34,9 @@ def test_hundreds_of_interrupts_lose_no_batch_repeat_none_and_leave_no_thread(co
     command = [sys.executable, "-m", "tests.helpers.interrupted_loading", str(corpus), "150"]
     done = subprocess.run(command, cwd=paths.ROOT, timeout=100, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("150 interrupts") == 2
+    counts = [int(count) for count in re.findall(r"(\d+) interrupts", done.stdout)]
+    assert len(counts) == 2
+    assert min(counts) >= 150
 
 
 class SlowBytes(Bytes):

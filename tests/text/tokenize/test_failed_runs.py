@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ from penstock.converting import convert
 from penstock.errors import DatasetExistsError, FormatError, PenstockError, UsageError
 from penstock.text.repacking import repack
 from penstock.text.sources import Columns, Source
+from tests.helpers.waiting import wait_until
 
 
 def tokenize(source, out, **options):
@@ -89,9 +89,7 @@ def test_a_plan_whose_run_was_killed_at_once_is_replaced_but_not_while_it_runs(t
     lines.write_text("one\ntwo\n")
     command = [sys.executable, "-c", SLOW, str(lines), str(out), str(started)]
     process = subprocess.Popen(command, start_new_session=True)
-    while not started.exists():
-        time.sleep(0.05)
-        assert process.poll() is None
+    wait_until(started.exists)
     with pytest.raises(DatasetExistsError, match="cannot go on with this plan: split is"):
         tokenize(lines, out)
     os.killpg(process.pid, signal.SIGKILL)

@@ -39,7 +39,7 @@ from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.verifying import verify
 from tests.helpers.vocabularies import gpt2_json, some_text
-from tests.helpers.waiting import wait_until
+from tests.helpers.waiting import num_files, wait_until
 
 TASK_BYTES = 2000
 
@@ -675,12 +675,11 @@ def test_runners_at_once_share_the_tasks(tmp_path, undisturbed):
 
 @pytest.mark.parametrize("victim", ["runner", "worker"])
 def test_whatever_is_killed_is_run_again(tmp_path, undisturbed, victim):
-    chosen, out = random.Random(victim), tmp_path / "out"
-    for attempt in range(4):
+    out = tmp_path / "out"
+    for least in (0, 4, 8, 12):
         runner = start(tokenize, tmp_path, workers=2, **OPTIONS)
-        with contextlib.suppress(AssertionError):
-            wait_until(lambda runner=runner: children_of(runner.pid) or not runner.is_alive())
-        time.sleep(chosen.random() * 0.25 * attempt)
+        while runner.is_alive() and not (children_of(runner.pid) and num_files(out) >= least):
+            time.sleep(0.001)
         workers = children_of(runner.pid) if runner.is_alive() else []
         target = runner.pid if victim == "runner" else next(iter(workers), runner.pid)
         with contextlib.suppress(ProcessLookupError):
