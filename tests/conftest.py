@@ -42,6 +42,12 @@ def data(tmp_path_factory, tokens):
 
 
 @pytest.fixture
+def out(tmp_path):
+    """A path in a directory that does not exist either."""
+    return tmp_path / "new" / "out"
+
+
+@pytest.fixture
 def no_thread_is_left():
     yield
     wait_for_reading_threads(0)

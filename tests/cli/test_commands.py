@@ -30,48 +30,6 @@ def test_help_shows_examples_and_imports_nothing_heavy():
     assert "penstock audit data/fineweb" in result.stdout
 
 
-def test_inspect_prints_what_is_there(path, capsys, tokens):
-    assert main(["inspect", path, "--seq-len", "10", "--sample", "7"]) == 0
-    printed = capsys.readouterr().out
-    assert re.search(r"records +1,003", printed)
-    assert re.search(r"shards +2", printed)
-    assert "windows of 10: 100 samples, 2 records left over" in printed
-    assert "document         0  positions 0 to     9  labels 10" in printed
-    assert str(tokens[70:80].tolist()) in printed
-
-
-def test_inspect_shows_bytes_as_text(tmp_path, capsys):
-    write_dataset(tmp_path / "d", list(b"from the sluice"), tokenizer={"name": "bytes"})
-    assert main(["inspect", str(tmp_path / "d"), "--seq-len", "14", "--samples", "1"]) == 0
-    assert "from the sluic\n" in capsys.readouterr().out
-
-
-def test_inspect_shows_packed_rows_with_documents_positions_fields_and_metadata(tmp_path, capsys):
-    fields = [("token", "<u2"), ("train", "<u1")]
-    with penstock.Writer(tmp_path / "d", fields=fields, metadata=str.encode) as writer:
-        for text in (b"first", b"second one"):
-            columns = {"token": list(text), "train": [1] * len(text)}
-            writer.append(columns, spans=[(1, 3, f"of {text[0]}")])
-    arguments = ["inspect", str(tmp_path / "d"), "--view", "packed", "--seq-len", "16"]
-    assert main(arguments) == 0
-    printed = capsys.readouterr().out
-    assert "packed rows of 16 (best_fit): 1 samples, padding 6.250%, 0 of 2 documents" in printed
-    assert re.search(r"columns +0 to +9 +document +1 +positions 0 to +9 +labels 9", printed)
-    assert re.search(r"columns +10 to +14 +document +0 +positions 0 to +4 +labels 4", printed)
-    assert re.search(r"columns +15 to +15 +padding", printed)
-    assert "train: [1, 1," in printed
-    assert "metadata of columns 1 to 2: of 115" in printed
-    assert "metadata of columns 11 to 12: of 102" in printed
-
-
-def test_a_dataset_shorter_than_a_row_is_shown_with_the_length_that_inspect_names(path, capsys):
-    assert main(["inspect", path]) == 0
-    printed = capsys.readouterr().out
-    assert "windows of 2,048: none, there are 1,003 records; --seq-len 1002 shows all" in printed
-    assert main(["inspect", path, "--seq-len", "1002"]) == 0
-    assert "1 samples" in capsys.readouterr().out
-
-
 def test_pack_prints_a_path_that_can_be_copied(path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     assert main(["pack", path, "--seq-len", "64"]) == 0
@@ -205,3 +163,30 @@ def test_a_users_mistake_is_one_line_and_no_traceback(path, capsys, arguments, w
     errors = capsys.readouterr().err
     assert words in errors
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["convert", "missing", "OUT", "--to", "flat"],
+        ["convert", "SOURCE", "OUT", "--to", "nothing"],
+        ["convert", "SOURCE", "OUT", "--to", "llmbatch"],
+        ["repack", "missing.txt", "--out", "OUT"],
+        ["tokenize", "TEXT", "--tokenizer", "missing", "--out", "OUT"],
+        ["tokenize", "TEXT", "--tokenizer", "bytes", "--out", "OUT", "--val-fraction", "2"],
+        ["tokenize", "TEXT", "--tokenizer", "bytes", "--out", "OUT", "--split-by", "id"],
+        ["train-tokenizer", "TEXT", "--vocab-size", "5", "--out", "OUT"],
+        ["fetch", "not a url", "--out", "OUT"],
+        ["pack", "SOURCE", "--seq-len", "4", "--policy", "bos_best_fit", "--buffer-size", "0"],
+    ],
+)
+def test_commands_with_wrong_arguments_leave_nothing(tmp_path, out, command):
+    with penstock.Writer(tmp_path / "source", vocab_size=99) as writer:
+        writer.append([1, 2, 3])
+    (tmp_path / "text.txt").write_text("one\n")
+    names = {"OUT": out, "SOURCE": tmp_path / "source", "TEXT": tmp_path / "text.txt"}
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main([str(names.get(word, word)) for word in command]))
+    assert ended.value.code != 0
+    assert sorted(tmp_path.rglob("*")) == before

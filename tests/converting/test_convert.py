@@ -316,3 +316,27 @@ def test_llmchnk_files_are_byte_for_byte_as_documented(tmp_path):
         "00000000 00000000 02000000 00000000 02000000 00000000 03000000 00000000 "  # 0 2 2 3
         "07000000 08000000 70110100"
     )
+
+
+def test_an_empty_dataset_is_converted_only_if_allowed(tmp_path, out):
+    with penstock.Writer(tmp_path / "in", vocab_size=9):
+        pass
+    data = penstock.open(tmp_path / "in")
+    with pytest.raises(UsageError, match="the source has no tokens; nothing was written"):
+        convert(data, out, "penstock")
+    assert not out.parent.exists()
+    convert(data, out, "penstock", allow_empty=True)
+    assert penstock.open(out).num_records == 0
+
+
+def test_sizes_and_options_that_convert_advises_work(tmp_path):
+    with penstock.Writer(tmp_path / "in", vocab_size=9, eos_id=2) as writer:
+        writer.extend([1, 2, 3, 2], [2, 2])
+    data = penstock.open(tmp_path / "in")
+    with pytest.raises(UsageError, match="choose batch_size=2 or less"):
+        convert(data, tmp_path / "out", "llmbatch", seq_len=2, batch_size=9)
+    with pytest.raises(UsageError, match="choose a smaller seq_len"):
+        convert(data, tmp_path / "out", "llmbatch", seq_len=9, batch_size=1)
+    lost = convert(data, tmp_path / "flat", "flat").lost
+    assert "flat does not know documents; give eos_id=2 (--eos-id 2) when you open it again" in lost
+    assert penstock.open(tmp_path / "flat", eos_id=2).num_documents == 2

@@ -409,3 +409,13 @@ def test_arguments_that_cannot_work_are_refused_before_anything_is_done(tmp_path
     with pytest.raises(UsageError, match=message):
         penstock.fetch("http://127.0.0.1:9/a", tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_login_that_was_given_is_not_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    with serving() as server:
+        url = server.add("a", b"x", (403, {}), (403, {}))
+        with pytest.raises(FetchError, match="where a login is needed, give --header"):
+            penstock.fetch(url, tmp_path)
+        with pytest.raises(FetchError, match="header that was given is not enough"):
+            penstock.fetch(url, tmp_path, headers={"authorization": "Bearer x"})

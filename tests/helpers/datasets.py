@@ -14,6 +14,16 @@ def write_dataset(path, tokens, *, cuts=(), shard_bytes=1, **options):
     return penstock.open(path)
 
 
+def write_documents(path, documents, *, masked=False, token="<u2", shard_bytes=1 << 20):
+    """Documents, with a loss mask that leaves out even ids if it is `masked`."""
+    fields = [("token", token), ("loss_mask", "u1")] if masked else [("token", token)]
+    with penstock.Writer(path, fields=fields, shard_bytes=shard_bytes) as writer:
+        for document in documents:
+            ids = np.array(document, np.int64)
+            writer.append({"token": ids, "loss_mask": ids % 2} if masked else ids)
+    return penstock.open(path)
+
+
 def tokens_of(records):
     """The tokens of records, with or without other fields, as a list."""
     return records[records.dtype.names[0]].tolist() if records.dtype.names else records.tolist()

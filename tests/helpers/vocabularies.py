@@ -7,6 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import rustbpe
+from hypothesis import strategies as st
+
+from penstock.text.tokenizers.vocabulary import Vocabulary
 
 
 @cache
@@ -50,3 +53,20 @@ def gpt2_json() -> str:
             },
         }
     )
+
+
+# What patterns tell apart: letters of all cases and of none, marks, numbers, spaces.
+TELLING = (
+    "aAsSdlLvVeErRtTmM'\u2019\n\r\t  129.,/!-_\u017f\u00a0\u3000中日éÉ\u0301\u0345ǅʰªⅫ²٣😀"
+    "\u200b\u2028\x85\x1c\0\u212a"
+)
+TEXTS = st.lists(
+    st.one_of(st.sampled_from(TELLING), st.characters(codec="utf-8")), max_size=40
+).map("".join)
+
+
+def vocabulary(pattern, **changes):
+    ranks = trained_ranks(pattern)
+    tokens = tuple(sorted(ranks, key=ranks.__getitem__))
+    defaults = {"merges": None, "specials": {"<|bos|>": len(tokens)}, "whole_pieces": True}
+    return Vocabulary(**{"tokens": tokens, "pattern": pattern, **defaults, **changes})

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.auditing.proofs import mark_once, tiling
+from penstock.auditing.proofs import tiling
 from penstock.load.token_digest import token_digest
 from penstock.order.evaluation import keyed_hash
 
@@ -54,14 +54,6 @@ def test_arrays_of_other_shapes_are_refused():
         token_digest(tokens, tokens[:, :2].copy(), np.zeros(2, np.int64), 0, 1)
     with pytest.raises(ValueError, match="longer than the batch"):
         token_digest(tokens, tokens, np.full(2, 4), 0, 1)
-
-
-def test_the_first_number_that_comes_twice_is_found():
-    seen = np.zeros(2, np.uint64)
-    assert mark_once(np.array([5, 127, 64, 0]), seen) == -1
-    assert mark_once(np.array([63, 64, 5]), seen) == 64
-    with pytest.raises(ValueError, match="no bit for 128"):
-        mark_once(np.array([128]), seen)
 
 
 def tiled(pieces, row_first, width, num_records):

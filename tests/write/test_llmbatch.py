@@ -414,3 +414,10 @@ def test_the_memory_stays_within_its_bound(tmp_path, seq_len, total):
     done = run_python(script, tmp_path / "a")
     assert done.stderr == ""
     assert 1 << 20 < int(done.stdout) <= SMALLEST_SHARED_MEMORY
+
+
+def test_too_few_records_for_a_batch_are_told_with_a_size_that_works(tmp_path):
+    with pytest.raises(UsageError, match="write more records, or choose batch_size=2 or less"):
+        write_batch_file(tmp_path / "x", np.zeros((2, 3), int), 5, 3, seed=0)
+    with pytest.raises(UsageError, match=r"write more records$"):
+        write_batch_file(tmp_path / "x", np.zeros((0, 3), int), 5, 3, seed=0)

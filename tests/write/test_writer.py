@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,13 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import DatasetExistsError, FormatError, MissingDataError, UsageError
+from penstock.errors import (
+    DatasetExistsError,
+    FormatError,
+    MissingDataError,
+    PenstockError,
+    UsageError,
+)
 from penstock.verifying import verify
 from tests.helpers.programs import run_python
 
@@ -890,3 +897,69 @@ def test_arguments_that_cannot_work_are_refused_before_anything_is_written(tmp_p
     with pytest.raises(UsageError):
         penstock.Writer(tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_metadata_of_an_empty_document_is_refused_as_such(tmp_path):
+    with penstock.Writer(tmp_path / "out", vocab_size=9, metadata=bytes) as writer:
+        with pytest.raises(UsageError, match="document 0 is empty, and metadata belongs to") as one:
+            writer.append([], metadata=b"x")
+        assert "span" not in str(one.value)
+        with pytest.raises(UsageError, match="document 1 is empty"):
+            writer.extend([1], [1, 0], [b"x", b"y"])
+        writer.extend([1], [1, 0], [b"x", None])
+        with pytest.raises(UsageError, match="continues=True needs at least one document"):
+            writer.extend([], [], continues=True)
+    assert penstock.open(tmp_path / "out").num_documents == 2
+
+
+def test_a_finished_part_is_written_again_when_its_files_are_removed(tmp_path):
+    with penstock.Writer(tmp_path, vocab_size=9, part=3) as writer:
+        writer.append([1])
+    with pytest.raises(DatasetExistsError, match="remove the files 00003") as caught:
+        penstock.Writer(tmp_path, vocab_size=9, part=3)
+    pattern = re.search(r"remove the files (\S+) here", str(caught.value))[1]
+    for path in tmp_path.glob(pattern):
+        path.unlink()
+    penstock.Writer(tmp_path, vocab_size=9, part=3).finish()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"vocab_size": 0},
+        {"vocab_size": 9, "part": -1},
+        {"vocab_size": 9, "shard_bytes": 0},
+        {"vocab_size": 9, "bos_id": -1},
+        {"vocab_size": 9, "tokenizer": {"name": object()}},
+        {"vocab_size": 9, "split": {1: 2}},
+        {"vocab_size": 9, "metadata": "json"},
+        {"fields": "object"},
+    ],
+)
+def test_a_rejected_writer_leaves_no_directory(out, options):
+    with pytest.raises((PenstockError, TypeError)):
+        penstock.Writer(out, **options)
+    assert not out.parent.exists()
+
+
+def test_an_aborted_writer_leaves_no_directory_unless_it_was_there(tmp_path, out):
+    for path in (out, tmp_path / "there"):
+        with pytest.raises(UsageError), penstock.Writer(path, vocab_size=9) as writer:
+            writer.append([1])
+            writer.append([9])
+        (tmp_path / "there").mkdir(exist_ok=True)
+    assert not out.parent.exists()
+    assert (tmp_path / "there").is_dir()
+
+
+def test_parts_that_others_write_keep_the_directory(out):
+    first = penstock.Writer(out, vocab_size=9, part=0)
+    second = penstock.Writer(out, vocab_size=9, part=1)
+    first.abort()
+    second.append([1])
+    second.finish()
+    with penstock.Writer(out, vocab_size=9, part=0):
+        pass
+    penstock.finish(out)
+    assert penstock.open(out).num_records == 1

@@ -165,3 +165,31 @@ def test_lanes_that_were_asked_for_are_not_given_up_for_those_of_a_state(corpus)
         state = loader.state_dict()
     with pytest.raises(StateError, match="lanes=2; leave that out"):
         make_loader(corpus, "flat", 16, lanes=2).load_state_dict(state)
+
+
+def loader(path, **options):
+    options = {"batch_size": 4, "seq_len": 8, "rank": 0, "ranks": 1, "endless": False} | options
+    return penstock.TextLoader(penstock.Source(path), "bytes", **options)
+
+
+def test_an_epoch_without_a_step_advises_what_gives_one(tmp_path):
+    (tmp_path / "a.txt").write_text("twelve bytes\n" * 2)
+    for tail in ("drop", "keep"):
+        with pytest.raises(UsageError, match="use a smaller seq_len, or more text") as caught:
+            len(loader(tmp_path / "a.txt", tail=tail, seq_len=100, packing="bos_best_fit"))
+        assert "tail" not in str(caught.value)
+    assert len(loader(tmp_path / "a.txt", batch_size=1, packing="bos_best_fit"))
+    with pytest.raises(UsageError, match=r"it has 4 rows in 1 lanes; use batch_size=4 or less, "):
+        len(loader(tmp_path / "a.txt", batch_size=5))
+    assert len(loader(tmp_path / "a.txt", batch_size=4)) == 1
+    assert len(loader(tmp_path / "a.txt", tail="keep")) == 1
+
+
+def test_an_epoch_whose_ranks_have_too_little_does_not_advise_smaller_batches(tmp_path):
+    for name, text in (("a", "x" * 100), ("b", "y")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    options = {"ranks": 2, "packing": "bos_best_fit"}
+    for rank in range(2):
+        with pytest.raises(UsageError, match="lanes; use tail='keep', or endless=True"):
+            len(loader(tmp_path, rank=rank, **options))
+        assert len(loader(tmp_path, rank=rank, tail="keep", **options)) >= 1

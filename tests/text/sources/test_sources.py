@@ -545,3 +545,12 @@ def test_text_and_jsonl_do_without_pyarrow(tmp_path, monkeypatch):
         source = Source(tmp_path / name, bad_rows="skip")
         assert texts_of(source, bad=found.append) == ["naïve".encode()]
         assert [row.place for row in found] == ["line 2"]
+
+
+def test_a_split_by_file_says_how_many_files_it_can_take(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n")
+    (tmp_path / "b.txt").write_text("two\n")
+    with pytest.raises(UsageError, match="take 1 or less"):
+        Source(tmp_path / "*.txt").split_by_file(5)
+    with pytest.raises(UsageError, match="or cut this one into several"):
+        Source(tmp_path / "a.txt").split_by_file()

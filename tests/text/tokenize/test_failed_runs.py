@@ -12,7 +12,6 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.converting import convert
 from penstock.errors import DatasetExistsError, FormatError, PenstockError, UsageError
 from penstock.text.repacking import repack
 from penstock.text.sources import Columns, Source
@@ -28,11 +27,6 @@ def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"content": f"text {n}"}) + "\n" for n in range(9)))
     return path
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "new" / "out"
 
 
 COMMANDS = {
@@ -184,83 +178,3 @@ def test_a_side_without_documents_is_said(tmp_path, out, capsys):
     )
     with pytest.raises(UsageError, match="all 1 files match, which leaves nothing to train on"):
         tokenize(tmp_path / "a.txt", tmp_path / "other", val_files="*.txt")
-
-
-def test_an_empty_dataset_is_converted_only_if_allowed(tmp_path, out):
-    with penstock.Writer(tmp_path / "in", vocab_size=9):
-        pass
-    data = penstock.open(tmp_path / "in")
-    with pytest.raises(UsageError, match="the source has no tokens; nothing was written"):
-        convert(data, out, "penstock")
-    assert not out.parent.exists()
-    convert(data, out, "penstock", allow_empty=True)
-    assert penstock.open(out).num_records == 0
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"vocab_size": 0},
-        {"vocab_size": 9, "part": -1},
-        {"vocab_size": 9, "shard_bytes": 0},
-        {"vocab_size": 9, "bos_id": -1},
-        {"vocab_size": 9, "tokenizer": {"name": object()}},
-        {"vocab_size": 9, "split": {1: 2}},
-        {"vocab_size": 9, "metadata": "json"},
-        {"fields": "object"},
-    ],
-)
-def test_a_rejected_writer_leaves_no_directory(out, options):
-    with pytest.raises((PenstockError, TypeError)):
-        penstock.Writer(out, **options)
-    assert not out.parent.exists()
-
-
-def test_an_aborted_writer_leaves_no_directory_unless_it_was_there(tmp_path, out):
-    for path in (out, tmp_path / "there"):
-        with pytest.raises(UsageError), penstock.Writer(path, vocab_size=9) as writer:
-            writer.append([1])
-            writer.append([9])
-        (tmp_path / "there").mkdir(exist_ok=True)
-    assert not out.parent.exists()
-    assert (tmp_path / "there").is_dir()
-
-
-def test_parts_that_others_write_keep_the_directory(out):
-    first = penstock.Writer(out, vocab_size=9, part=0)
-    second = penstock.Writer(out, vocab_size=9, part=1)
-    first.abort()
-    second.append([1])
-    second.finish()
-    with penstock.Writer(out, vocab_size=9, part=0):
-        pass
-    penstock.finish(out)
-    assert penstock.open(out).num_records == 1
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["convert", "missing", "OUT", "--to", "flat"],
-        ["convert", "SOURCE", "OUT", "--to", "nothing"],
-        ["convert", "SOURCE", "OUT", "--to", "llmbatch"],
-        ["repack", "missing.txt", "--out", "OUT"],
-        ["tokenize", "TEXT", "--tokenizer", "missing", "--out", "OUT"],
-        ["tokenize", "TEXT", "--tokenizer", "bytes", "--out", "OUT", "--val-fraction", "2"],
-        ["tokenize", "TEXT", "--tokenizer", "bytes", "--out", "OUT", "--split-by", "id"],
-        ["train-tokenizer", "TEXT", "--vocab-size", "5", "--out", "OUT"],
-        ["fetch", "not a url", "--out", "OUT"],
-        ["pack", "SOURCE", "--seq-len", "4", "--policy", "bos_best_fit", "--buffer-size", "0"],
-    ],
-)
-def test_commands_with_wrong_arguments_leave_nothing(tmp_path, out, command):
-    with penstock.Writer(tmp_path / "source", vocab_size=99) as writer:
-        writer.append([1, 2, 3])
-    (tmp_path / "text.txt").write_text("one\n")
-    names = {"OUT": out, "SOURCE": tmp_path / "source", "TEXT": tmp_path / "text.txt"}
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(SystemExit) as ended:
-        sys.exit(main([str(names.get(word, word)) for word in command]))
-    assert ended.value.code != 0
-    assert sorted(tmp_path.rglob("*")) == before

@@ -9,38 +9,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiktoken
 import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import FormatError, MissingDataError, UsageError
-from penstock.text.splitting.character_classes import CLASSES, character_classes
-from penstock.text.splitting.patterns import PATTERNS, find_pattern
-from penstock.text.splitting.pieces import last_certain_end, split
+from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.tokenizers.fast_engine import FastTokenizer
 from penstock.text.tokenizers.library_engines import HuggingFaceTokenizer, TiktokenTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
-from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json, to_tokenizer_json
+from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
 from penstock.text.tokenizers.vocabulary import Vocabulary
-from tests.helpers.vocabularies import gpt2_json, some_text, trained_ranks
-
-EVERY_CHARACTER = "".join(chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000)
-# What patterns tell apart: letters of all cases and of none, marks, numbers, spaces.
-TELLING = (
-    "aAsSdlLvVeErRtTmM'\u2019\n\r\t  129.,/!-_\u017f\u00a0\u3000中日éÉ\u0301\u0345ǅʰªⅫ²٣😀"
-    "\u200b\u2028\x85\x1c\0\u212a"
+from tests.helpers.vocabularies import (
+    TEXTS,
+    gpt2_json,
+    some_text,
+    vocabulary,
 )
-TEXTS = st.lists(
-    st.one_of(st.sampled_from(TELLING), st.characters(codec="utf-8")), max_size=40
-).map("".join)
-
-
-def vocabulary(pattern, **changes):
-    ranks = trained_ranks(pattern)
-    tokens = tuple(sorted(ranks, key=ranks.__getitem__))
-    defaults = {"merges": None, "specials": {"<|bos|>": len(tokens)}, "whole_pieces": True}
-    return Vocabulary(**{"tokens": tokens, "pattern": pattern, **defaults, **changes})
 
 
 def batch(texts):
@@ -54,42 +39,6 @@ def ids_of(tokenizer, texts):
     assert ids.dtype == np.uint32
     assert offsets.dtype == np.int64
     return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
-
-
-def pieces(text, code):
-    data = np.frombuffer(text.encode(), np.uint8)
-    ends = np.empty(len(data), np.int64)
-    ends = [0, *ends[: split(data, code, character_classes(), ends)].tolist()]
-    return [data[a:b].tobytes().decode() for a, b in itertools.pairwise(ends)]
-
-
-@pytest.mark.parametrize("regex", CLASSES)
-def test_characters_have_the_classes_that_both_libraries_give_them(regex):
-    bytes_alone = {bytes([i]): i for i in range(256)}
-    matched = tiktoken.Encoding("x", pat_str=regex, mergeable_ranks=bytes_alone, special_tokens={})
-    by_tiktoken = bytes(matched.encode_ordinary(EVERY_CHARACTER)).decode()
-    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), "removed", invert=True)
-    by_tokenizers = "".join(piece for piece, _ in split.pre_tokenize_str(EVERY_CHARACTER))
-    ours = character_classes()[np.frombuffer(EVERY_CHARACTER.encode("utf-32-le"), np.uint32)]
-    expected = "".join(
-        character
-        for character, kind in zip(EVERY_CHARACTER, ours.tolist(), strict=True)
-        if kind & CLASSES[regex]
-    )
-    assert by_tiktoken == expected
-    assert by_tokenizers == expected
-
-
-# The library that this asks takes {1,3}+ for one or more times {1,3}.
-@pytest.mark.parametrize("name", sorted({*PATTERNS} - {"cl100k"}))
-@settings(max_examples=400, deadline=None)
-@given(text=TEXTS)
-@example(text="don't DON'T '\u017f we'll I'Ve x'R  \n\n y   \r\n z1234567  ")
-@example(text="\u0301A \u0301a ʰA中A aBCd//\n/ 'S's")
-def test_pieces_are_those_of_the_regular_expression(name, text):
-    pattern = PATTERNS[name]
-    reference = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern.regex), "isolated")
-    assert pieces(text, pattern.code) == [piece for piece, _ in reference.pre_tokenize_str(text)]
 
 
 @pytest.mark.parametrize("pattern", [pattern.regex for pattern in PATTERNS.values()])
@@ -201,22 +150,6 @@ def test_a_text_cut_where_it_may_be_gives_the_ids_of_the_whole(pattern, parts):
         rest = held[cut:]
     ids += ids_of(fast, [rest.decode()])[0]
     assert ids == ids_of(fast, ["".join(parts)])[0]
-
-
-@pytest.mark.parametrize("text", ["中" + "A" * 20, "x \u0301" + "É" * 20, "ʰAAA日AAAAAAAAAAA"])
-def test_no_cut_is_made_before_capitals_that_may_belong_to_the_word(text):
-    code = PATTERNS["o200k"].code
-    start = np.frombuffer(text.encode(), np.uint8)
-    cut = int(last_certain_end(start, code, character_classes()))
-    whole = np.frombuffer(f"{text}a b".encode(), np.uint8)
-    ends = np.zeros(len(whole), np.int64)
-    assert cut in [0, *ends[: split(whole, code, character_classes(), ends)]]
-
-
-def test_a_long_text_can_be_cut_near_its_end():
-    text = np.frombuffer(some_text().encode(), np.uint8)
-    fast = FastTokenizer(vocabulary(PATTERNS["nanochat"].regex), "x")
-    assert len(text) - 200 < fast.cut(text) < len(text)
 
 
 @pytest.mark.parametrize("engine", ["fast", "tiktoken", "huggingface"])
@@ -367,10 +300,3 @@ def test_mistakes_are_answered(tmp_path, gpt2):
     (tmp_path / "tokenizer.json").write_text(gpt2.read_text())
     with pytest.raises(FormatError, match="not a special token"):
         load_tokenizer(tmp_path)
-
-
-def test_known_spellings_are_found():
-    assert find_pattern(r"\w+") is None
-    for name, pattern in PATTERNS.items():
-        assert find_pattern(name) == find_pattern(pattern.regex) == pattern
-    assert read_tokenizer_json(gpt2_json().encode()).pattern == PATTERNS["gpt2"].regex

@@ -306,3 +306,12 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert "File too large" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_vocabulary_that_max_bytes_keeps_small_is_said_to_be(tmp_path):
+    (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 99)
+    options = {"vocab_size": 290, "specials": []}
+    with pytest.raises(UsageError, match="; raise max_bytes, or allow a smaller vocabulary"):
+        train_tokenizer(tmp_path / "a.txt", max_bytes=20, **options)
+    with pytest.raises(UsageError, match="; give more text, or allow a smaller vocabulary"):
+        train_tokenizer(tmp_path / "a.txt", **options)

@@ -1,10 +1,13 @@
 """What `penstock inspect` shows of texts."""
 
+import re
+
 import pytest
 
 import penstock
 from penstock.cli import main
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
+from tests.helpers.datasets import write_dataset
 
 
 @pytest.fixture
@@ -95,3 +98,51 @@ def test_a_field_that_cannot_be_a_loss_mask_is_only_shown(tmp_path, shown):
     with penstock.Writer(tmp_path / "weights", fields=fields) as writer:
         writer.append({"token": [1, 2, 3], "loss_mask": [0.5, 1, 0]})
     assert "loss_mask: [0.5, 1.0]" in shown(tmp_path / "weights", "--seq-len", "2")
+
+
+@pytest.fixture
+def path(tmp_path, tokens):
+    write_dataset(tmp_path / "set", tokens, cuts=[400])
+    return str(tmp_path / "set")
+
+
+def test_inspect_prints_what_is_there(path, capsys, tokens):
+    assert main(["inspect", path, "--seq-len", "10", "--sample", "7"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"records +1,003", printed)
+    assert re.search(r"shards +2", printed)
+    assert "windows of 10: 100 samples, 2 records left over" in printed
+    assert "document         0  positions 0 to     9  labels 10" in printed
+    assert str(tokens[70:80].tolist()) in printed
+
+
+def test_inspect_shows_bytes_as_text(tmp_path, capsys):
+    write_dataset(tmp_path / "d", list(b"from the sluice"), tokenizer={"name": "bytes"})
+    assert main(["inspect", str(tmp_path / "d"), "--seq-len", "14", "--samples", "1"]) == 0
+    assert "from the sluic\n" in capsys.readouterr().out
+
+
+def test_inspect_shows_packed_rows_with_documents_positions_fields_and_metadata(tmp_path, capsys):
+    fields = [("token", "<u2"), ("train", "<u1")]
+    with penstock.Writer(tmp_path / "d", fields=fields, metadata=str.encode) as writer:
+        for text in (b"first", b"second one"):
+            columns = {"token": list(text), "train": [1] * len(text)}
+            writer.append(columns, spans=[(1, 3, f"of {text[0]}")])
+    arguments = ["inspect", str(tmp_path / "d"), "--view", "packed", "--seq-len", "16"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "packed rows of 16 (best_fit): 1 samples, padding 6.250%, 0 of 2 documents" in printed
+    assert re.search(r"columns +0 to +9 +document +1 +positions 0 to +9 +labels 9", printed)
+    assert re.search(r"columns +10 to +14 +document +0 +positions 0 to +4 +labels 4", printed)
+    assert re.search(r"columns +15 to +15 +padding", printed)
+    assert "train: [1, 1," in printed
+    assert "metadata of columns 1 to 2: of 115" in printed
+    assert "metadata of columns 11 to 12: of 102" in printed
+
+
+def test_a_dataset_shorter_than_a_row_is_shown_with_the_length_that_inspect_names(path, capsys):
+    assert main(["inspect", path]) == 0
+    printed = capsys.readouterr().out
+    assert "windows of 2,048: none, there are 1,003 records; --seq-len 1002 shows all" in printed
+    assert main(["inspect", path, "--seq-len", "1002"]) == 0
+    assert "1 samples" in capsys.readouterr().out

@@ -1,12 +1,9 @@
 """Foreign formats against our own: every view of the same documents is the same batch."""
 
-import gzip
 import json
 import multiprocessing
 import os
 import pickle
-import shutil
-import struct
 import threading
 
 import numpy as np
@@ -16,27 +13,15 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.atomic import NewFile
-from penstock.cli import main
 from penstock.compat.datatrove import DatatroveFolderDataset
 from penstock.compat.zerobatch import BatchNativeLoader
 from penstock.converting import convert
 from penstock.errors import FormatError, PenstockError
 from penstock.read.files import FileKind
 from penstock.read.local_reader import LocalReader
-from penstock.verifying import verify
 from penstock.write.shard_job import ShardJob
 from tests.helpers import paths
-from tests.helpers.datasets import documents_of
-
-
-def write(path, documents, *, masked=False, token="<u2", shard_bytes=1 << 20):
-    fields = [("token", token), ("loss_mask", "u1")] if masked else [("token", token)]
-    with penstock.Writer(path, fields=fields, shard_bytes=shard_bytes) as writer:
-        for document in documents:
-            ids = np.array(document, np.int64)
-            writer.append({"token": ids, "loss_mask": ids % 2} if masked else ids)
-    return penstock.open(path)
-
+from tests.helpers.datasets import documents_of, write_documents
 
 GOLDEN = paths.GOLDEN / "formats"
 
@@ -89,7 +74,7 @@ def test_all_views_of_all_formats_are_those_of_our_own(
     tmp_path_factory, documents, source_bytes, shard_bytes, seq_len, masked, access, dtype
 ):
     tmp = tmp_path_factory.mktemp("formats")
-    ours = write(tmp / "in", documents, masked=masked, shard_bytes=source_bytes)
+    ours = write_documents(tmp / "in", documents, masked=masked, shard_bytes=source_bytes)
     for to in ("penstock", "datatrove", "megatron", "llmchnk"):
         convert(ours, tmp / to, to, shard_bytes=shard_bytes)
         theirs = penstock.open(tmp / to, access=access)
@@ -98,7 +83,7 @@ def test_all_views_of_all_formats_are_those_of_our_own(
         assert_same_batches(plain, theirs, seq_len, "loss_mask" if keeps_mask else None, dtype)
     # Bare tokens know their documents by a mark.
     ended = [[*document, 0] for document in documents]
-    ours = write(tmp / "ended", ended, shard_bytes=source_bytes)
+    ours = write_documents(tmp / "ended", ended, shard_bytes=source_bytes)
     for to in ("llmc", "flat"):
         convert(ours, tmp / to, to, shard_bytes=shard_bytes)
         theirs = penstock.open(tmp / to, access=access, eos_id=0)
@@ -107,7 +92,7 @@ def test_all_views_of_all_formats_are_those_of_our_own(
     stream = np.concatenate([np.array(document, "<u4") for document in ended])
     width = min(seq_len + 1, len(stream))
     stream = stream[: len(stream) // width * width].reshape(-1, width)
-    ours = write(tmp / "rows", stream, token="<u4", shard_bytes=source_bytes)
+    ours = write_documents(tmp / "rows", stream, token="<u4", shard_bytes=source_bytes)
     np.save(tmp / "rows.npy", stream)
     convert(ours, tmp / "batches", "llmbatch", shard_bytes=shard_bytes, seq_len=width, batch_size=1)
     for path in (tmp / "rows.npy", tmp / "batches"):
@@ -128,7 +113,7 @@ def _read_on(loader, queue):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_loader_of_foreign_files_goes_on_in_another_process(tmp_path, to, method):
     documents = [range(k * 50, k * 50 + k % 9) for k in range(60)]
-    ours = write(tmp_path / "in", documents, masked=to == "datatrove", shard_bytes=40)
+    ours = write_documents(tmp_path / "in", documents, masked=to == "datatrove", shard_bytes=40)
     shape = {"seq_len": 5, "batch_size": 3} if to == "llmbatch" else {}
     convert(ours, tmp_path / "out", to, shard_bytes=60, **shape)
     data = penstock.open(tmp_path / "out")
@@ -152,15 +137,6 @@ def test_a_loader_of_foreign_files_goes_on_in_another_process(tmp_path, to, meth
     assert queue.get() == whole[2:]
     process.join(60)
     assert process.exitcode == 0
-
-
-def test_documents_found_by_a_token_are_not_those_of_another_format(tmp_path):
-    tokens = np.array([5, 7, 0, 8, 7, 3], "<u2")
-    header = struct.pack("<3i", 20240520, 1, len(tokens)).ljust(1024, b"\0")
-    (tmp_path / "x.bin").write_bytes(header + tokens.tobytes())
-    assert penstock.open(tmp_path / "x.bin", format="flat:uint8", eos_id=7).num_documents == 3
-    data = penstock.open(tmp_path / "x.bin", eos_id=7)
-    assert documents_of(data) == [[5, 7], [0, 8, 7], [3]]
 
 
 def test_threads_that_come_at_once_share_one_table_of_names(data, monkeypatch):
@@ -187,7 +163,7 @@ def test_threads_that_come_at_once_share_one_table_of_names(data, monkeypatch):
 
 
 def test_empty_documents_at_the_end_keep_the_mask(tmp_path):
-    data = write(tmp_path / "in", [[1, 2], [3], [], []], masked=True)
+    data = write_documents(tmp_path / "in", [[1, 2], [3], [], []], masked=True)
     convert(data, tmp_path / "out", "datatrove", shard_bytes=1)
     again = penstock.open(tmp_path / "out")
     assert documents_of(again) == documents_of(data)
@@ -205,7 +181,7 @@ def test_what_is_called_loss_mask_and_is_none_is_said_to_be_lost(tmp_path, mask)
 
 
 def test_sentences_about_what_is_lost_help(tmp_path):
-    data = write(tmp_path / "in", [[70_000, 0], [2, 3, 0]], token="<u4")
+    data = write_documents(tmp_path / "in", [[70_000, 0], [2, 3, 0]], token="<u4")
     lost = convert(data, tmp_path / "rows", "llmbatch", seq_len=2, batch_size=1).lost
     assert lost[0] == "llmbatch does not know documents"
     lost = convert(data, tmp_path / "flat", "flat").lost
@@ -239,26 +215,17 @@ def test_a_source_that_changed_is_not_mixed_with_shards_of_an_earlier_run(tmp_pa
 
 
 def test_another_loss_mask_is_another_dataset(tmp_path):
-    convert(write(tmp_path / "in", [[1, 2, 3]], masked=True), tmp_path / "out", "datatrove")
+    convert(
+        write_documents(tmp_path / "in", [[1, 2, 3]], masked=True), tmp_path / "out", "datatrove"
+    )
     before = penstock.open(tmp_path / "out").fingerprint
     (tmp_path / "out" / "00000.ds.loss").write_bytes(b"\0\0\0")
     assert penstock.open(tmp_path / "out").fingerprint != before
 
 
-def test_verify_reads_a_file_once_however_many_shards_lie_in_it(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    table = arrow.table({"input_ids": arrow.array([[1, 2, 3]] * 100, arrow.list_(arrow.uint16()))})
-    with arrow.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
-        for batch in table.to_batches(10):
-            writer.write_batch(batch)
-    data, read = penstock.open(tmp_path / "t.arrow"), []
-    assert verify(data, progress=read.append) == []
-    assert read[-1].done == data.size_bytes
-
-
 @pytest.mark.parametrize("to", ["datatrove", "megatron", "llmchnk", "flat"])
 def test_a_conversion_that_did_not_finish_is_no_dataset(tmp_path, monkeypatch, to):
-    data = write(tmp_path / "in", [[k] * 5 for k in range(20)])
+    data = write_documents(tmp_path / "in", [[k] * 5 for k in range(20)])
     _fail_after(monkeypatch, 2)
     with pytest.raises(OSError, match="No space"):
         convert(data, tmp_path / "out", to, shard_bytes=20, workers=1)
@@ -270,12 +237,14 @@ def test_files_that_are_there_already_are_not_replaced(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "00000.bin").write_bytes(b"the only copy of something")
     with pytest.raises(PenstockError):
-        convert(write(tmp_path / "in", [[1, 2]]), tmp_path / "out", "flat")
+        convert(write_documents(tmp_path / "in", [[1, 2]]), tmp_path / "out", "flat")
     assert (tmp_path / "out" / "00000.bin").read_bytes() == b"the only copy of something"
 
 
 def test_flat_tokens_that_we_wrote_open_as_what_they_are_or_not_at_all(tmp_path):
-    convert(write(tmp_path / "in", [[70_000, 2, 3]], token="<u4"), tmp_path / "out", "flat")
+    convert(
+        write_documents(tmp_path / "in", [[70_000, 2, 3]], token="<u4"), tmp_path / "out", "flat"
+    )
     try:
         again = penstock.open(tmp_path / "out")
     except PenstockError:
@@ -283,30 +252,9 @@ def test_flat_tokens_that_we_wrote_open_as_what_they_are_or_not_at_all(tmp_path)
     assert documents_of(again) == [[70_000, 2, 3]]
 
 
-@pytest.mark.parametrize(
-    ("to", "name"),
-    [("datatrove", "00000.ds.index"), ("datatrove", "00000.ds.loss"), ("megatron", "00000.idx")],
-)
-def test_verify_finds_a_damaged_companion(tmp_path, to, name):
-    data = write(tmp_path / "in", [[k] * 5 for k in range(20)], masked=to == "datatrove")
-    convert(data, tmp_path / "out", to)
-    path = tmp_path / "out" / name
-    if name.endswith(".idx"):  # one document takes a sequence of the next
-        words = np.frombuffer(path.read_bytes()[-8 * 21 :], "<i8").copy()
-        words[3] += 1
-        path.write_bytes(path.read_bytes()[: -8 * 21] + words.tobytes())
-    elif name.endswith(".index"):
-        ends = np.fromfile(path, "<u8")
-        ends[3] += 1
-        ends.tofile(path)
-    else:
-        path.write_bytes(bytes(100))
-    assert verify(penstock.open(tmp_path / "out")) != []
-
-
 @pytest.mark.parametrize("to", ["datatrove", "llmchnk"])
 def test_a_fingerprint_does_not_depend_on_how_files_are_named(tmp_path, to):
-    convert(write(tmp_path / "in", [[1, 2], [3]]), tmp_path / "out", to)
+    convert(write_documents(tmp_path / "in", [[1, 2], [3]]), tmp_path / "out", to)
     suffix = {"datatrove": ".ds", "llmchnk": ".chnk"}[to]
     by_list, by_name = (
         penstock.open(source) for source in (tmp_path / "out", tmp_path / f"out/00000{suffix}")
@@ -315,80 +263,9 @@ def test_a_fingerprint_does_not_depend_on_how_files_are_named(tmp_path, to):
     assert by_list.documents_fingerprint == by_name.documents_fingerprint
 
 
-def test_a_list_of_other_files_is_not_taken_for_the_source(tmp_path):
-    for name, first in (("a", 0), ("b", 100)):
-        (tmp_path / name).mkdir()
-        np.arange(first, first + 9, dtype="<u2").tofile(tmp_path / name / "t.bin")
-    penstock.open(tmp_path / "a", file_list=tmp_path / "list.json")
-    try:
-        data = penstock.open(tmp_path / "b", file_list=tmp_path / "list.json")
-    except PenstockError:
-        return
-    assert data.records(0, 1).tolist() == [100]
-
-
-def test_an_option_that_a_format_does_not_have_is_refused(tmp_path):
-    convert(write(tmp_path / "in", [[1, 2]]), tmp_path / "out", "llmchnk")
-    with pytest.raises(PenstockError):
-        penstock.open(tmp_path / "out", format="llmchnk:uint32")
-
-
-def test_a_cached_table_that_was_cut_is_made_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    np.arange(1, 65, dtype="<u2").tofile(tmp_path / "d.npy")
-    with gzip.open(tmp_path / "d.csv.gz", "wt") as file:
-        file.writelines(f"{k},{k + 4}\n" for k in range(0, 64, 4))
-    expected = documents_of(penstock.open(tmp_path / "d.npy"))
-    (table,) = (tmp_path / "cache" / "penstock" / "tables").glob("*.documents")
-    table.write_bytes(table.read_bytes()[: 8 * 9])
-    try:
-        again = documents_of(penstock.open(tmp_path / "d.npy"))
-    except PenstockError:
-        return
-    assert again == expected
-
-
-def test_verify_does_not_claim_checksums_that_are_not_there(tmp_path, capsys):
-    np.arange(9, dtype="<u2").tofile(tmp_path / "t.bin")
-    assert main(["verify", str(tmp_path / "t.bin")]) == 0
-    assert "checksums" not in capsys.readouterr().out
-
-
-def test_an_error_ends_the_other_shards_too(tmp_path):
-    np.zeros(40_000_000, "<u2").tofile(tmp_path / "t.bin")
-    data, seen = penstock.open(tmp_path / "t.bin"), []
-
-    def interrupt(progress):
-        seen.append(progress.done)
-        if len(seen) == 1:
-            raise KeyboardInterrupt
-
-    for k in range(3):
-        shutil.copy(tmp_path / "t.bin", tmp_path / f"{k}.bin")
-    documents = penstock.open(tmp_path / "*.bin")
-    with pytest.raises(KeyboardInterrupt):
-        convert(
-            documents, tmp_path / "out", "llmchnk", workers=2, shard_bytes=1, progress=interrupt
-        )
-    assert len(seen) < 5, f"{seen[-1]:,} of {data.size_bytes:,} bytes were read after it"
-
-
-def test_a_pattern_that_brings_companions_along_reads_every_token_once(tmp_path):
-    data = write(tmp_path / "in", [[1, 2, 3], [4], [5, 6]])
-    for to in ("datatrove", "megatron", "llmchnk", "flat"):
-        convert(data, tmp_path / to, to, shard_bytes=4)
-        assert penstock.open(tmp_path / to / "*").num_records == 6, to
-        assert penstock.open(tmp_path / to / "0*").num_records == 6, to
-        assert penstock.open(sorted((tmp_path / to).iterdir())).num_records == 6, to
-    link = tmp_path / "megatron" / "again.json"
-    link.write_text((tmp_path / "megatron" / "files.json").read_text())
-    with pytest.raises(FormatError, match="is reached twice"):
-        penstock.open(tmp_path / "megatron" / "*")
-
-
 @pytest.mark.parametrize("to", ["datatrove", "megatron", "flat"])
 def test_a_list_that_convert_wrote_is_a_file_list_too_and_is_never_made_anew(tmp_path, to):
-    data = write(tmp_path / "in", [[70_000, 2, 3], [4], [5, 6]], token="<u4")
+    data = write_documents(tmp_path / "in", [[70_000, 2, 3], [4], [5, 6]], token="<u4")
     convert(data, tmp_path / "out", to)
     listed = tmp_path / "out" / "files.json"
     before = listed.read_text()
@@ -402,7 +279,7 @@ def test_a_list_that_convert_wrote_is_a_file_list_too_and_is_never_made_anew(tmp
 
 
 def test_datatrove_takes_a_list_that_convert_wrote(tmp_path):
-    data = write(tmp_path / "in", [[k] * 5 for k in range(20)])
+    data = write_documents(tmp_path / "in", [[k] * 5 for k in range(20)])
     convert(data, tmp_path / "out", "datatrove", shard_bytes=40)
     folder = DatatroveFolderDataset(tmp_path / "out", 4, paths_file=tmp_path / "out" / "files.json")
     expected = DatatroveFolderDataset(tmp_path / "out", 4)
@@ -416,7 +293,7 @@ def test_datatrove_takes_a_list_that_convert_wrote(tmp_path):
 
 
 def test_an_unfinished_conversion_has_no_other_door(tmp_path, monkeypatch):
-    data = write(tmp_path / "in", [[k] * 5 for k in range(20)])
+    data = write_documents(tmp_path / "in", [[k] * 5 for k in range(20)])
     for to, options in (("datatrove", {}), ("llmbatch", {"seq_len": 5, "batch_size": 2})):
         with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
             _fail_after(patched, 2)
@@ -434,7 +311,7 @@ def test_an_unfinished_conversion_has_no_other_door(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_leaves_what_can_be_gone_on_with_and_is_named(tmp_path, monkeypatch):
-    data = write(tmp_path / "in", [[k] * 5 for k in range(20)])
+    data = write_documents(tmp_path / "in", [[k] * 5 for k in range(20)])
     finish, num_finished = NewFile.finish, []
 
     def fill_up(self):
@@ -450,16 +327,6 @@ def test_a_full_disk_leaves_what_can_be_gone_on_with_and_is_named(tmp_path, monk
         penstock.open(tmp_path / "out")
     convert(data, tmp_path / "out", "datatrove", workers=1)
     assert documents_of(penstock.open(tmp_path / "out")) == documents_of(data)
-
-
-def test_an_index_of_datasets_is_obeyed_by_file_lists_too(tmp_path):
-    source = GOLDEN / "arrow" / "hf_int32"
-    shutil.copytree(source, tmp_path / "hf")
-    shutil.copy(next((tmp_path / "hf").glob("data-*")), tmp_path / "hf" / "cache-1.arrow")
-    plain = penstock.open(tmp_path / "hf")
-    assert penstock.open(tmp_path / "hf", file_list=tmp_path / "l.json").num_records == (
-        plain.num_records
-    )
 
 
 def test_what_is_not_read_or_differs_is_said(tmp_path):
@@ -500,32 +367,3 @@ def test_flat_keeps_any_type_of_tokens(tmp_path, dtype):
         writer.append(tokens)
     convert(penstock.open(tmp_path / "in"), tmp_path / "flat", "flat")
     assert tokens_of(penstock.open(tmp_path / "flat")) == tokens.tolist()
-
-
-def test_verify_finds_a_changed_companion_and_a_changed_table(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    data = write(tmp_path / "in", [[1, 2, 3], [4], [5, 6]])
-    convert(data, tmp_path / "ds", "datatrove")
-    text = tmp_path / "ds" / "00000.ds.metadata"
-    text.write_bytes(text.read_bytes().replace(b"T", b"U"))
-    problems = verify(penstock.open(tmp_path / "ds"))
-    assert any("00000.ds.metadata: xxh3 is" in each for each in problems)
-    convert(data, tmp_path / "mg", "megatron")
-    opened = penstock.open(tmp_path / "mg")
-    assert verify(opened) == []
-    (table,) = (tmp_path / "cache" / "penstock" / "tables").iterdir()
-    content = bytearray(table.read_bytes())
-    content[8] += 1  # the end of the first document
-    table.write_bytes(content)
-    assert any(
-        "remove it, and it is made again" in each for each in verify(penstock.open(tmp_path / "mg"))
-    )
-
-
-def test_lists_know_a_file_by_any_of_its_names(tmp_path, monkeypatch):
-    (tmp_path / "sub").mkdir()
-    np.arange(10, dtype="<u2").tofile(tmp_path / "a.bin")
-    monkeypatch.chdir(tmp_path / "sub")
-    penstock.open("../*.bin", file_list=tmp_path / "list.json")
-    monkeypatch.chdir(tmp_path)
-    assert penstock.open("*.bin", file_list=tmp_path / "list.json").num_records == 10
