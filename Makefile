@@ -7,10 +7,10 @@ SETUP := .venv/.ready
 BUILT := .venv/.built
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
-KERNEL_TESTS = $(shell grep -rl 'pytest.mark.kernels' tests)
+KERNEL_TESTS = $(shell grep -rl --include='*.py' 'pytest.mark.kernels' tests)
 MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 
-.PHONY: demo test bench wheels fuzz lint format debug sanitize sanitize-threads clean
+.PHONY: demo test quick bench wheels fuzz lint format debug sanitize sanitize-threads clean
 
 demo: $(BUILT)
 	$(BIN)/penstock demo
@@ -18,6 +18,11 @@ demo: $(BUILT)
 # Tests start many processes: with bytecode left behind, they need not compile our modules each.
 test: lint
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
+
+# What one runs after every change: all layers, without what is slow or starts processes.
+quick: $(BUILT)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 2 --dist worksteal \
+		-m "not slow and not process and not gpu"
 
 bench: $(BUILT)
 	$(BIN)/python -m benchmarks

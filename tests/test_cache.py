@@ -61,6 +61,7 @@ def start(path, how, log):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", CACHED)
 def test_a_process_that_dies_while_it_makes_one_leaves_nothing_that_misleads(kind, tmp_path):
     with start(CACHED[kind], "die", tmp_path / "log") as process:
@@ -69,6 +70,7 @@ def test_a_process_that_dies_while_it_makes_one_leaves_nothing_that_misleads(kin
     assert documents_of(penstock.open(CACHED[kind]))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", CACHED)
 def test_of_many_processes_one_makes_it(kind, tmp_path):
     processes = [start(CACHED[kind], "live", tmp_path / "log") for _ in range(4)]

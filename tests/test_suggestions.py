@@ -44,6 +44,7 @@ def test_no_name_is_close_to_an_empty_list() -> None:
     assert did_you_mean("labels", []) == ""
 
 
+@pytest.mark.process
 def test_importing_it_imports_nothing_heavy() -> None:
     code = "import sys, penstock.suggestions; print('difflib' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
@@ -165,6 +166,7 @@ def test_the_command_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -
     assert "penstock demo" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_a_misspelt_name_of_the_package_is_python_s_to_guess() -> None:
     code = "import penstock; penstock.opn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

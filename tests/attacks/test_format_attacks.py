@@ -457,6 +457,7 @@ def test_a_header_of_numpy_that_lies_is_stopped(tmp_path, change, check):
     assert len(stop) < 500
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("descr", ["'M8[s/0]'", "'m8[s/0]'", "[('a', 'M8[s/0]')]"])
 def test_a_type_that_ends_the_process_inside_of_numpy_never_reaches_it(tmp_path, descr):
     npy(tmp_path, descr)
@@ -946,6 +947,7 @@ def test_two_columns_of_one_name_are_stopped(tmp_path, kind):
     assert "more than one column 'input_ids'" in stop_of(tmp_path)
 
 
+@pytest.mark.process
 def test_lists_of_nothing_are_stopped_however_many_a_file_says_they_are(tmp_path):
     """Eight billion of them need no byte in the file."""
     import pyarrow as pa
@@ -960,6 +962,7 @@ def test_lists_of_nothing_are_stopped_however_many_a_file_says_they_are(tmp_path
     assert f"stopped: {tmp_path}/x.arrow: columns are " in output
 
 
+@pytest.mark.process
 def test_offsets_of_arrow_that_point_elsewhere_are_stopped_by_pyarrow(tmp_path):
     import pyarrow as pa
 

@@ -187,6 +187,7 @@ except MemoryError:
     return result.returncode, result.stdout, result.stderr[-800:]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["|S64", "|V300", "<u8", "<f4", "|u1", "<i4", "shape"])
 def test_metadata_ids_of_another_type_are_stopped_by_the_manifest(tmp_path, kind):
     """Kernels write what they read into 4 bytes a column: of 64, memory after the batch."""
@@ -207,6 +208,7 @@ def test_metadata_ids_of_another_type_are_stopped_by_the_manifest(tmp_path, kind
     assert "metadata_id" in output
 
 
+@pytest.mark.process
 @pytest.mark.skipif(MEMORY is None, reason="needs a file system that holds files of 2^62 bytes")
 @pytest.mark.parametrize("num_spans", [4, 8])
 def test_sizes_that_add_up_to_more_than_64_bits_are_stopped(num_spans):
@@ -233,6 +235,7 @@ def test_sizes_that_add_up_to_more_than_64_bits_are_stopped(num_spans):
     assert "Bad address" not in output, "it was read beyond its memory until the system refused"
 
 
+@pytest.mark.process
 def test_few_bytes_that_many_records_refer_to_in_turn_do_not_take_memory_for_each(tmp_path):
     """2 x 4 MiB on disk, referred to by 4,096 records: 16 GiB if each were read."""
     size = 4 << 20
@@ -370,6 +373,7 @@ def test_a_shard_of_records_without_documents_is_stopped(tmp_path):
         data.windows(5, extras="position_ids")[0]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(UNDER_SANITIZER, reason="sanitizers reserve more memory than there is")
 def test_the_limit_on_memory_holds_in_these_tests():
     """Else the tests above that rely on it could not fail."""

@@ -90,6 +90,7 @@ def test_random_bytes_are_no_file(path, content):
         BatchFileReader(path)
 
 
+@pytest.mark.process
 def test_a_huge_promise_takes_no_memory(path):
     path.write_bytes(Header((1 << 32) - 1, (1 << 32) - 1, (1 << 64) - 1, 0, 0).pack())
     script = (
@@ -111,6 +112,7 @@ def test_a_huge_promise_takes_no_memory(path):
     assert (done.stdout.strip(), done.stderr) == ("FormatError", "")
 
 
+@pytest.mark.process
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.batch")
     script = (

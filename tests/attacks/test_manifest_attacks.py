@@ -176,6 +176,7 @@ def test_a_shard_that_points_to_itself_is_named(path):
         penstock.open(path)
 
 
+@pytest.mark.process
 def test_a_manifest_of_a_terabyte_is_stopped_before_it_is_in_memory(path):
     os.truncate(path / "penstock.json", 1 << 40)
     returncode, out, err = open_in_another_process(path)
@@ -334,6 +335,7 @@ def test_a_type_that_numpy_does_not_know_is_stopped_by_numpy(path, kind):
     assert_stopped(path, {**manifest_of(path), "fields": fields, "shards": []}, "fields: ")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ODD_TYPES, ids=ascii)
 def test_a_type_on_which_numpy_stumbles_never_reaches_it(path, kind):
     # "M8[s/0]" divides by zero inside of NumPy, which ends the process: hence another process.

@@ -179,6 +179,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["best_fit", "truncate"])
 def test_a_damaged_header_is_made_again_silently(path, sound, name, damage):
@@ -209,6 +210,7 @@ def test_verify_does_not_believe_sizes_behind_a_right_checksum(path, size):
     assert problem.startswith(f"{file}: ")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if "pieces" in name or "rows" in name])
 @pytest.mark.parametrize("name", ["best_fit", "truncate"])
 def test_counts_that_cannot_be_are_not_believed_behind_a_right_checksum(path, sound, name, damage):
@@ -236,6 +238,7 @@ def test_any_flipped_bit_of_the_header_is_undone(path, sound, name):
     assert not kept
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", VIEWS)
 def test_more_rows_than_there_are_pieces_are_not_read(path, name):
     file = file_of(path, name)
@@ -254,6 +257,7 @@ def test_more_rows_than_there_are_pieces_are_not_read(path, name):
     assert answer == honest or str(file) in str(answer)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["directory", "dangling link", "loop"])
 def test_something_else_in_the_place_of_the_file_does_not_stop_anybody(path, sound, kind):
     file = file_of(path, "best_fit")
@@ -266,6 +270,7 @@ def test_something_else_in_the_place_of_the_file_does_not_stop_anybody(path, sou
     assert_made_again(path, "best_fit", sound)
 
 
+@pytest.mark.process
 def test_a_pipe_in_the_place_of_the_file_does_not_make_anybody_wait(path):
     file = file_of(path, "best_fit")
     file.unlink()
@@ -273,6 +278,7 @@ def test_a_pipe_in_the_place_of_the_file_does_not_make_anybody_wait(path):
     assert in_a_child(lambda: len(VIEWS["best_fit"](penstock.open(path))), seconds=5) > 0
 
 
+@pytest.mark.process
 def test_a_link_in_the_place_of_the_file_is_not_written_through(path, tmp_path, sound):
     file = file_of(path, "best_fit")
     file.unlink()
@@ -282,6 +288,7 @@ def test_a_link_in_the_place_of_the_file_is_not_written_through(path, tmp_path, 
     assert (tmp_path / "precious").read_text() == "precious"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_file_that_is_cut_after_its_header_was_checked_is_an_error(path, name):
     file = file_of(path, name)
@@ -354,6 +361,7 @@ integers = st.one_of(
 )
 
 
+@pytest.mark.process
 @settings(deadline=None, max_examples=100)
 @given(
     st.sampled_from(sorted(VIEWS)),
@@ -457,6 +465,7 @@ def test_an_audit_finds_rows_that_were_tampered_with(path, name, how):
         audit_of(path, name)
 
 
+@pytest.mark.process
 @settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(sorted(VIEWS)),
@@ -518,6 +527,7 @@ def test_an_audit_finds_pieces_that_do_not_keep_to_their_documents(path, how):
         audit_of(path, "split")
 
 
+@pytest.mark.process
 def test_rows_of_another_user_s_cache_are_checked_like_any(path, sound, tmp_path):
     """The cache is looked into second, and by the same rules."""
     file = file_of(path, "best_fit")

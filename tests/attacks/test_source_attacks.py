@@ -277,6 +277,7 @@ def measure(path, **options):
     return [int(each) for each in result.stdout.split()]
 
 
+@pytest.mark.process
 def test_a_line_of_200_mb_is_read_in_bounded_memory(tmp_path):
     size = 200 << 20
     for name, start, stop in [("a.txt", b"", b""), ("a.jsonl", b'{"text": "', b'"}')]:
@@ -293,6 +294,7 @@ def test_a_line_of_200_mb_is_read_in_bounded_memory(tmp_path):
     assert grown < 200
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "unit"),
     [("a.txt.gz", b"\0"), ("a.txt.gz", b"\n"), ("a.txt.zst", b"\n"), ("a.jsonl.gz", b"\0")],
@@ -311,6 +313,7 @@ def test_a_small_file_that_unpacks_to_much_is_read_in_bounded_memory(tmp_path, n
     assert grown < 200
 
 
+@pytest.mark.process
 def test_a_row_group_of_hundreds_of_megabytes_is_read_in_bounded_memory(tmp_path):
     rng = np.random.default_rng(0)
     words = rng.integers(97, 123, (1 << 20, 8), np.uint8)

@@ -16,6 +16,7 @@ def path(tmp_path, tokens):
     return str(tmp_path / "set")
 
 
+@pytest.mark.process
 def test_help_shows_examples_and_imports_nothing_heavy():
     program = (
         "import sys; from penstock.cli import main\n"

@@ -464,6 +464,7 @@ def test_a_pickled_dataset_opens_its_own_files(tmp_path):
     assert copy[-1]["positions"].tolist() == list(range(100))
 
 
+@pytest.mark.process
 def test_workers_that_were_forked_from_open_files_read_the_right_items(tmp_path):
     write_folder(tmp_path, {"a.ds": 6000, "b.ds": 4000})
     dataset = DatatroveFolderDataset(tmp_path, 9, return_positions=True)
@@ -507,6 +508,7 @@ print(len(children), len(bad))
 """
 
 
+@pytest.mark.process
 def test_one_of_120_processes_makes_the_paths_file(tmp_path):
     folder = write_folder(tmp_path / "data", {f"{k}.ds": 4 for k in range(10)})
     paths_file, calls = tmp_path / "paths.json", tmp_path / "calls"
@@ -531,6 +533,7 @@ def test_a_paths_file_notices_that_a_file_was_written_again(tmp_path):
     assert len(DatatroveFolderDataset(tmp_path, 3, paths_file=paths_file)) == 4
 
 
+@pytest.mark.process
 def test_without_torch_they_say_what_to_install(tmp_path):
     program = (
         "import sys, penstock.compat\n"

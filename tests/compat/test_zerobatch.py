@@ -165,6 +165,7 @@ def _send_sum(reader, loader, pipe):
     pipe.send((int(reader.read_batch_torch(1).sum()), first_tokens(loader)))
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_child_reads_on(directory):
     expected = make(directory / "a.batch", 9)
@@ -367,6 +368,7 @@ def test_arguments_that_cannot_work_are_refused(forty, options):
         BatchNativeLoader(forty, **options)
 
 
+@pytest.mark.process
 def test_reading_arrays_needs_no_torch(forty):
     script = (
         "import sys; sys.modules['torch'] = None\n"

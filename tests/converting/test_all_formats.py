@@ -108,6 +108,7 @@ def _read_on(loader, queue):
     queue.put([batch["labels"].tolist() for batch in loader])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 @pytest.mark.parametrize("to", ["datatrove", "megatron", "llmbatch"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

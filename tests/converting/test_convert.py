@@ -213,6 +213,7 @@ convert(penstock.open(sys.argv[1]), sys.argv[2], "{to}", shard_bytes=2000, worke
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("to", ["penstock", "megatron"])
 @pytest.mark.parametrize("after", [0, 1, 4, 7])
 def test_a_run_that_was_killed_goes_on_and_ends_in_the_same_bytes(tmp_path, to, after):
@@ -251,6 +252,7 @@ def test_shards_of_an_earlier_run_are_kept_only_if_it_was_the_same_conversion(tm
         convert(data, tmp_path / "out", "flat", shard_bytes=100)
 
 
+@pytest.mark.process
 def test_two_conversions_into_one_directory_are_refused(tmp_path):
     data = penstock.open(GOLDEN / "datatrove" / "noeos.ds")
     (tmp_path / "out").mkdir()
@@ -287,6 +289,7 @@ def test_the_command_says_what_it_wrote_and_what_is_not_kept(tmp_path, capsys):
     assert all(name in help_text for name in (*TARGETS, "--shard-bytes"))
 
 
+@pytest.mark.process
 def test_memory_stays_bounded(tmp_path):
     """300 MB through chunks of 8: what a thread holds is a few of them."""
     with (tmp_path / "t.bin").open("wb") as file:

@@ -20,6 +20,7 @@ HASH = "ab" * 32
 ends = st.tuples(st.integers(0, 200), st.integers(0, 12), st.integers(1, 4), st.integers(1, 4))
 
 
+@pytest.mark.process
 @settings(max_examples=40, deadline=None)
 @given(
     ranges=st.lists(ends, min_size=1, max_size=3),

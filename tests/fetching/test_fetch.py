@@ -298,6 +298,7 @@ def test_nobody_listens(tmp_path):
         fetch(url, tmp_path, attempts=2)
 
 
+@pytest.mark.process
 def test_a_killed_process_is_gone_on_with(server, tmp_path):
     url = server.add("a.bin", BODY, "stall")
     process = start(url, "--out", str(tmp_path))
@@ -322,6 +323,7 @@ def test_a_process_killed_between_the_last_byte_and_the_name_needs_one_byte(serv
     assert server.sent("a.bin")[-1] == 1
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_at_once_and_leaves_what_arrived(server, tmp_path):
     url = server.add("a.bin", BODY, "stall")
     process = start(url, "--out", str(tmp_path), "--timeout", "100")
@@ -334,6 +336,7 @@ def test_ctrl_c_ends_at_once_and_leaves_what_arrived(server, tmp_path):
     assert server.sent("a.bin") == [HALF, HALF + 1]
 
 
+@pytest.mark.process
 def test_two_processes_fetch_every_file_once(server, tmp_path):
     names = [f"{n}.bin" for n in range(6)]
     for name in names:
@@ -349,6 +352,7 @@ def test_two_processes_fetch_every_file_once(server, tmp_path):
     assert sum(fetched) == 6
 
 
+@pytest.mark.process
 def test_the_command_line_sums_up(server, tmp_path, capsys):
     server.add("a_00000.bin", BODY)
     server.add("a_00007.bin", OTHER)
@@ -375,6 +379,7 @@ def test_the_command_line_sums_up(server, tmp_path, capsys):
     assert "secret" not in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_disk_without_room_is_said_and_the_rest_comes_later(server, tmp_path):
     url = server.add("a.bin", BODY)
     program = (

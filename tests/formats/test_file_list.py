@@ -273,6 +273,7 @@ def swarm(root, path, calls, count=150):
     assert done.stdout == f"{count} 0\n", done.stderr[-2000:]
 
 
+@pytest.mark.process
 def test_one_of_150_processes_looks_for_the_files(tmp_path, root):
     make_files(root, {f"{k}.ds": k for k in range(20)})
     (tmp_path / "lists").mkdir()
@@ -304,6 +305,7 @@ list_files(Path(sys.argv[2]), Path(sys.argv[1]), find)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("moment", ["while finding", "fsync", "rename"])
 def test_a_killed_process_leaves_nothing_that_misleads(tmp_path, root, moment):
     paths = make_files(root, {"a.ds": 1, "b.ds": 2})
@@ -323,6 +325,7 @@ def test_an_error_while_finding_frees_the_lock(tmp_path, root, paths):
     assert len(list_files(tmp_path / "list.json", root, lambda: paths)) == 3
 
 
+@pytest.mark.process
 def test_listing_files_imports_nothing_large():
     program = (
         "import sys, penstock.formats.file_list\n"

@@ -9,6 +9,8 @@ import pytest
 
 import penstock
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import json
 import os

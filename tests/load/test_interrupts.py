@@ -120,6 +120,7 @@ def run_interrupted(path, prefetch, decodes, num_interrupts, seed):
     return json.loads(done.stdout)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("prefetch", "decodes"), [(0, False), (3, False), (0, True), (3, True)])
 def test_interrupts_at_random_moments_lose_and_repeat_nothing(numbered, prefetch, decodes):
@@ -133,6 +134,7 @@ def test_interrupts_at_random_moments_lose_and_repeat_nothing(numbered, prefetch
     assert found["opened"] <= 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_what_a_signal_handler_raises_after_it_closed_the_loader_is_not_lost(numbered, prefetch):
     child = """
@@ -160,6 +162,7 @@ for batch in loader:
     assert done.returncode == 7
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize("action", ["next", "close", "state", "fork"])
 def test_a_signal_handler_may_use_the_loader(numbered, prefetch, action):
@@ -226,6 +229,7 @@ def test_next_drops_no_batch_at_an_interrupt_that_came_before_it_was_ready(numbe
     assert loader.position - num_batches <= max(3, num_caught // 2)
 
 
+@pytest.mark.process
 def test_a_close_that_is_interrupted_leaves_files_to_the_thread_that_reads_them(tmp_path):
     child = """
 import random, signal, sys, threading

@@ -679,6 +679,7 @@ def test_pinned_memory_without_an_accelerator_is_refused(data):
         penstock.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
 def test_pinned_batches_are_pinned_and_never_rewritten_while_held(data, tokens):
     loader = penstock.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
@@ -692,6 +693,7 @@ def test_pinned_batches_are_pinned_and_never_rewritten_while_held(data, tokens):
         assert row.tolist() == tokens[start : start + SEQ_LEN].tolist()
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_pinned_memory_waits_for_copies_that_are_queued_behind_other_work(tmp_path):
     tokens = np.random.default_rng(0).integers(0, 50_000, 1 << 21).astype(np.uint16)

@@ -21,6 +21,7 @@ def make_loader(data):
     return penstock.Loader(data.windows(5), 4, seed=3)
 
 
+@pytest.mark.process
 def test_a_forked_child_goes_on_by_itself_and_does_not_disturb_its_parent(data):
     expected = inputs_of(make_loader(data))
     loader = make_loader(data)
@@ -44,6 +45,7 @@ def test_a_forked_child_goes_on_by_itself_and_does_not_disturb_its_parent(data):
     assert from_child == expected[5:]
 
 
+@pytest.mark.process
 def test_a_parent_can_end_its_threads_while_a_forked_child_holds_the_pipes(data):
     loader = make_loader(data)
     next(iter(loader))
@@ -63,6 +65,7 @@ def rest_of(loader, queue):
     queue.put(inputs_of(loader))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_loader_travels_to_a_process_and_goes_on_from_its_position(data, method):
     expected = inputs_of(make_loader(data))
@@ -103,6 +106,7 @@ for number, batch in enumerate(loader):
 """
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_a_process_that_is_loading(data):
     process = start_python(WAITING, data.shards[0].directory)
     assert process.stdout.readline() == "ready\n"
@@ -126,6 +130,7 @@ if sys.argv[2] == "raise":
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("how", "status"), [("return", 0), ("raise", 3)])
 def test_the_interpreter_exits_while_threads_read_ahead(data, how, status):
     process = start_python(LEAVING, data.shards[0].directory, how)
@@ -146,6 +151,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.process
 def test_ranks_of_torchrun_share_one_order_without_being_told(data, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(TRAINING)
@@ -166,6 +172,7 @@ def test_ranks_of_torchrun_share_one_order_without_being_told(data, tmp_path):
         assert alone.digest() == one_digest == two_digest
 
 
+@pytest.mark.process
 def test_a_child_that_is_forked_while_a_thread_takes_a_batch_can_close_and_go_on(data):
     loader = penstock.Loader(data.windows(5), 4, seed=3, endless=True)
     next(iter(loader))  # no fork may fall into an import: Python's own lock would stay held

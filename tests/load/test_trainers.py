@@ -57,6 +57,7 @@ def epochs_of(view, count, **options):
 # StatefulDataLoader
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("workers", "tail"), [(0, "drop"), (1, "keep"), (2, "drop"), (3, "wrap")])
 def test_a_stateful_data_loader_resumes_exactly_at_any_step(view, workers, tail):
     expected = epochs_of(view, 3, tail=tail)
@@ -92,6 +93,7 @@ def test_a_text_loader_in_a_stateful_data_loader_resumes_exactly(text):
         assert inputs_of(resumed) == expected[1]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_after_a_whole_epoch_begins_the_next(view, workers):
     expected = epochs_of(view, 3)
@@ -103,6 +105,7 @@ def test_a_state_after_a_whole_epoch_begins_the_next(view, workers):
     assert inputs_of(resumed) == expected[2]
 
 
+@pytest.mark.process
 def test_an_endless_loader_in_a_stateful_data_loader_goes_on(view):
     expected = inputs_of(islice(make(view, endless=True), 60))
 
@@ -117,6 +120,7 @@ def test_an_endless_loader_in_a_stateful_data_loader_goes_on(view):
     assert inputs_of(islice(resumed, 10)) == expected[50:]
 
 
+@pytest.mark.process
 def test_the_state_of_workers_refuses_another_size_of_steps(view):
     # One worker: torch waits 5 s for each after an error.
     wrapped = StatefulDataLoader(make(view), batch_size=None, num_workers=1)
@@ -317,6 +321,7 @@ def run_accelerate(view, processes, *kinds):
     return [json.loads((directory / f"found{rank}").read_text()) for rank in range(processes)]
 
 
+@pytest.mark.process
 def test_accelerate_would_deal_one_ranks_share_to_all_which_is_refused(view):
     found = run_accelerate(view, 2, "plain", "stateful", "itself")
     for of_rank in found:
@@ -327,6 +332,7 @@ def test_accelerate_would_deal_one_ranks_share_to_all_which_is_refused(view):
     assert rows == inputs_of(penstock.Loader(view, 2 * ROWS, seed=3))
 
 
+@pytest.mark.process
 def test_accelerate_reads_ahead_on_one_process_which_is_refused(view):
     (found,) = run_accelerate(view, 1, "plain", "workers")
     for message in found.values():

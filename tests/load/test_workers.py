@@ -41,6 +41,7 @@ print(len(batches))
 """
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize(
     ("workers", "method"), [(0, None), (1, "fork"), (3, "fork"), (2, "spawn"), (2, "forkserver")]
@@ -55,6 +56,7 @@ def test_torch_data_loader_gives_the_same_batches_in_the_same_order(data, worker
     assert len(wrapped) == len(epochs)
 
 
+@pytest.mark.process
 def test_set_epoch_reaches_the_workers_of_a_data_loader(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2)
@@ -65,6 +67,7 @@ def test_set_epoch_reaches_the_workers_of_a_data_loader(data):
     assert inputs_of(loader) == sixth != first
 
 
+@pytest.mark.process
 def test_the_position_is_not_known_while_workers_read(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=1)
@@ -80,6 +83,7 @@ def test_the_position_is_not_known_while_workers_read(data):
     assert inputs_of(wrapped) == inputs_of(make_loader(data))[2:]
 
 
+@pytest.mark.process
 def test_a_data_loader_that_was_interrupted_begins_where_it_is_told(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
@@ -88,6 +92,7 @@ def test_a_data_loader_that_was_interrupted_begins_where_it_is_told(data):
     assert inputs_of(wrapped) == inputs_of(make_loader(data))
 
 
+@pytest.mark.process
 def test_a_copy_of_a_loader_whose_workers_moved_is_refused(data):
     loader = make_loader(data)
     inputs_of(DataLoader(loader, batch_size=None, num_workers=1))
@@ -95,6 +100,7 @@ def test_a_copy_of_a_loader_whose_workers_moved_is_refused(data):
         pickle.dumps(loader)
 
 
+@pytest.mark.process
 def test_set_epoch_after_workers_goes_on_where_they_ended(data):
     def make():
         loader = penstock.Loader(data.windows(5), 6, tail="wrap")
@@ -108,6 +114,7 @@ def test_set_epoch_after_workers_goes_on_where_they_ended(data):
         assert inputs_of(wrapped) == inputs_of(own)
 
 
+@pytest.mark.process
 def test_workers_that_live_on_notice_that_the_loader_itself_has_moved(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
@@ -118,6 +125,7 @@ def test_workers_that_live_on_notice_that_the_loader_itself_has_moved(data):
         inputs_of(wrapped)
 
 
+@pytest.mark.process
 def test_workers_of_a_forked_child_do_not_move_the_parents_loader(data):
     loader = make_loader(data)
     child = os.fork()
@@ -132,6 +140,7 @@ def test_workers_of_a_forked_child_do_not_move_the_parents_loader(data):
     assert inputs_of(loader) == inputs_of(make_loader(data))
 
 
+@pytest.mark.process
 def test_a_forked_child_has_epochs_of_workers_of_its_own(data):
     loader = make_loader(data)
     assert inputs_of(DataLoader(loader, batch_size=None, num_workers=1)) == inputs_of(
@@ -153,6 +162,7 @@ def test_a_forked_child_has_epochs_of_workers_of_its_own(data):
     assert loader.position == 0
 
 
+@pytest.mark.process
 def test_epochs_of_workers_differ_even_if_torch_is_seeded_for_each(data):
     import torch
 
@@ -163,6 +173,7 @@ def test_epochs_of_workers_differ_even_if_torch_is_seeded_for_each(data):
         assert inputs_of(wrapped) == inputs_of(epochs)
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("make", [DataLoader, StatefulDataLoader])
 def test_an_epoch_that_is_left_before_its_last_batch_is_noticed(data, make):
@@ -176,6 +187,7 @@ def test_an_epoch_that_is_left_before_its_last_batch_is_noticed(data, make):
         next(iter(wrapped))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_an_epoch_that_is_left_after_its_last_batch_was_whole(data, method):
     expected, loader = make_loader(data), make_loader(data)
@@ -186,6 +198,7 @@ def test_an_epoch_that_is_left_after_its_last_batch_was_whole(data, method):
         wait_until(lambda: loader._board.read().is_over)
 
 
+@pytest.mark.process
 def test_another_data_loader_within_the_last_steps_does_no_harm(data):
     expected = make_loader(data)
     wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2)
@@ -196,6 +209,7 @@ def test_another_data_loader_within_the_last_steps_does_no_harm(data):
         assert got + inputs_of(batches) == inputs_of(expected)
 
 
+@pytest.mark.process
 def test_a_loader_that_workers_have_read_is_garbage_when_it_is_dropped(data):
     loader = make_loader(data)
     list(DataLoader(loader, batch_size=None, num_workers=1))
@@ -204,6 +218,7 @@ def test_a_loader_that_workers_have_read_is_garbage_when_it_is_dropped(data):
     assert dropped() is None
 
 
+@pytest.mark.process
 def test_workers_may_read_a_loader_inside_of_another_dataset(data):
     expected = make_loader(data)
     wrapped = DataLoader(Wrapper(make_loader(data)), batch_size=None, num_workers=2)
@@ -211,6 +226,7 @@ def test_workers_may_read_a_loader_inside_of_another_dataset(data):
         assert inputs_of(wrapped) == inputs_of(expected)
 
 
+@pytest.mark.process
 def test_a_copied_loader_goes_its_own_way(data):
     first = make_loader(data)
     second = copy.copy(first)
@@ -220,6 +236,7 @@ def test_a_copied_loader_goes_its_own_way(data):
     assert "read by workers" in repr(first)
 
 
+@pytest.mark.process
 def test_a_forked_child_knows_its_position_while_workers_move_the_parents_loader(data):
     loader = make_loader(data)
     inputs_of(islice(loader, 3))
@@ -236,6 +253,7 @@ def test_a_forked_child_knows_its_position_while_workers_move_the_parents_loader
     os.close(writer)
 
 
+@pytest.mark.process
 def test_set_epoch_after_the_last_batch_of_it_was_saved_leaves_nothing_of_it(data):
     loader = make_loader(data)
     epochs = [inputs_of(loader), inputs_of(loader)]
@@ -260,6 +278,7 @@ def test_set_epoch_needs_epochs_of_a_step(data):
         loader.set_epoch(1)
 
 
+@pytest.mark.process
 def test_batches_of_batches_are_refused(data):
     for workers in (0, 1):
         with pytest.raises(UsageError, match=r"DataLoader\(loader, batch_size=None\)"):
@@ -274,6 +293,7 @@ def test_set_epoch_goes_where_iterating_would_have_gone(data, tail):
     assert inputs_of(loader) == third
 
 
+@pytest.mark.process
 def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_silently(data):
     wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2, persistent_workers=True)
     inputs_of(islice(wrapped, 5))
@@ -281,6 +301,7 @@ def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_sile
         inputs_of(wrapped)
 
 
+@pytest.mark.process
 def test_an_endless_share_of_persistent_workers_is_not_begun_twice(data):
     loader = penstock.Loader(data.windows(5), 4, endless=True)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
@@ -289,6 +310,7 @@ def test_an_endless_share_of_persistent_workers_is_not_begun_twice(data):
         inputs_of(islice(wrapped, 5))
 
 
+@pytest.mark.process
 def test_loaders_share_few_descriptors_among_many_shards(tmp_path):
     write_dataset(tmp_path / "d", range(2000), cuts=range(5, 2000, 5))
     process = start_python(MANY_LOADERS, tmp_path / "d")
@@ -301,6 +323,7 @@ def test_numpy_batches_pass_through_torch_data_loader(data):
     assert inputs_of(DataLoader(loader, batch_size=None)) == inputs_of(make_loader(data))
 
 
+@pytest.mark.process
 def test_persistent_workers_go_on_with_the_epoch_that_they_are_told(data):
     loader = penstock.Loader(data.windows(5), 7, tail="wrap")
     own = [inputs_of(loader), inputs_of(loader), inputs_of(loader)]

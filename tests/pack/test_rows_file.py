@@ -194,6 +194,7 @@ print(json.dumps([str(view.stored_in), view[:]["input_ids"].tolist()]))
 """
 
 
+@pytest.mark.process
 def test_a_directory_of_somebody_else_is_read_and_the_rows_lie_in_the_cache(monkeypatch):
     with tempfile.TemporaryDirectory(dir=MEMORY) as root:
         path, cache, warm = (Path(root) / name for name in ("data", "cache", "warm"))
@@ -228,6 +229,7 @@ print(json.dumps(answers))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_disk_without_room_is_an_error_and_leaves_nothing(path, cache, policy):
     expected = len(penstock.open(path).packed(32, policy=policy))
@@ -278,6 +280,7 @@ find_rows(data, view.recipe, progress)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("policy", [*POLICIES, "truncate"])
 @pytest.mark.parametrize("after", [1, 4])
 def test_a_killed_process_leaves_no_rows_and_the_next_one_makes_them(path, cache, policy, after):
@@ -291,6 +294,7 @@ def test_a_killed_process_leaves_no_rows_and_the_next_one_makes_them(path, cache
     assert rows_of(view) == rows_of(expected)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("policy", POLICIES[:2])
 def test_what_a_killed_process_left_is_removed_by_the_next(path, policy):
     for _ in range(2):
@@ -315,6 +319,7 @@ for policy in sys.argv[2:]:
 """
 
 
+@pytest.mark.process
 def test_of_eight_processes_that_come_at_once_one_makes_the_rows(path):
     reader, writer = os.pipe()
     arguments = [sys.executable, "-c", AT_ONCE, str(path), *POLICIES]
@@ -337,6 +342,7 @@ def read_everything(view, queue):
     queue.put((view.stored_in, view[:]["input_ids"].tolist(), view.stored_in.stat().st_mtime_ns))
 
 
+@pytest.mark.process
 def test_a_view_travels_to_a_spawned_process_and_maps_the_same_rows(path):
     context = multiprocessing.get_context("spawn")
     view = penstock.open(path).packed(32)
@@ -372,6 +378,7 @@ def test_a_pickled_view_whose_rows_are_gone_finds_others_or_says_so(path):
     assert found == expected or view.stored_in.name in found
 
 
+@pytest.mark.process
 def test_a_loader_over_rows_travels_to_a_forked_and_a_spawned_process(path):
     view = penstock.open(path).documents(32, by_length=True, pad_to=4)
     options = {"shuffle": penstock.LengthBuckets(4), "output": "numpy", "prefetch": 2}

@@ -5,7 +5,11 @@ import sys
 import tarfile
 import zipfile
 
+import pytest
+
 from tests.helpers import paths
+
+pytestmark = pytest.mark.process
 
 ROOT = paths.ROOT
 SOURCES = ROOT / "src"

@@ -21,6 +21,8 @@ import pytest
 
 from tests.helpers import paths
 
+pytestmark = pytest.mark.process
+
 EXAMPLE = paths.ROOT / "examples" / "train_from_text.py"
 SMALL = ["--tokenizer", "bytes", "--seq-len", "32", "--checkpoint-every", "5"]
 WORDS = ["the", "water", "flows", "down", "through", "a", "pipe", "and", "drives", "turbines"]

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import penstock
 
 
@@ -10,6 +12,7 @@ def test_all_names_are_sorted_and_there():
     assert dir(penstock) == penstock.__all__
 
 
+@pytest.mark.process
 def test_importing_penstock_imports_nothing_else():
     program = (
         "import sys, penstock\n"
@@ -20,6 +23,7 @@ def test_importing_penstock_imports_nothing_else():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+@pytest.mark.process
 def test_torch_batches_without_torch_name_what_to_install(data, tmp_path):
     program = (
         "import importlib.util, sys, penstock\n"
@@ -34,6 +38,7 @@ def test_torch_batches_without_torch_name_what_to_install(data, tmp_path):
     assert "pip install 'penstock[torch]', or pass output='numpy'" in result.stderr
 
 
+@pytest.mark.process
 def test_numpy_batches_need_no_torch(data):
     program = (
         "import sys, penstock\n"

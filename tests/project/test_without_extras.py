@@ -9,6 +9,8 @@ import pytest
 import penstock
 from penstock.testing import assert_resumes_exactly
 
+pytestmark = pytest.mark.process
+
 WORDS = ["the ", "quick ", "brown ", "fox ", "jumps\n", "over ", "lazy ", "dogs: ", "12 ", "été "]
 
 

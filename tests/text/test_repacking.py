@@ -103,6 +103,7 @@ def test_shuffling_keeps_documents_and_their_metadata(tmp_path):
     assert content(tmp_path / "again") == content(tmp_path / "1")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shuffle", [None, 7])
 def test_a_killed_run_goes_on_and_writes_the_same(tmp_path, shuffle):
     texts = [f"{random.Random(i).random()} " * 40 for i in range(6000)]

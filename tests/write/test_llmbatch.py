@@ -333,6 +333,7 @@ def test_an_error_in_the_users_iterator_leaves_nothing(quick_path, error):
     assert os.listdir(quick_path) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("limit_bytes", [100, 3_000, 9_000, 60_000])
 @pytest.mark.parametrize("batches_per_file", [None, 50])
 def test_a_full_disk_leaves_nothing(quick_path, limit_bytes, batches_per_file):
@@ -353,6 +354,7 @@ def test_a_full_disk_leaves_nothing(quick_path, limit_bytes, batches_per_file):
     assert os.listdir(quick_path) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("batches_per_file", [None, 50])
 @pytest.mark.parametrize("moment", ["reading", "sorting", "renaming"])
 def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_cleans_up(
@@ -393,6 +395,7 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_the_next_one_cleans_up(
     assert sorted(os.listdir(quick_path)) == ["a", *companion]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("seq_len", "total"), [(512, 60_000), (512, 10), (1, 4_000_000)])
 def test_the_memory_stays_within_its_bound(tmp_path, seq_len, total):
     # Some 60 to 120 MB of records in 16 MiB; what the interpreter and NumPy take is measured first.

@@ -236,6 +236,7 @@ with penstock.Writer(path, vocab_size=1000, part=part, shard_bytes=40) as writer
 """
 
 
+@pytest.mark.process
 def test_processes_write_their_parts_of_one_dataset_at_once(tmp_path):
     processes = [
         subprocess.Popen([sys.executable, "-c", WRITE_PART, str(tmp_path), str(part)])
@@ -361,6 +362,7 @@ def living_writer(path, *arguments):
             process.kill()
 
 
+@pytest.mark.process
 def test_a_killed_writer_leaves_nothing_that_opens_and_nothing_that_stays(tmp_path):
     with living_writer(tmp_path) as process:
         process.send_signal(signal.SIGKILL)
@@ -374,6 +376,7 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_nothing_that_stays(tmp_pa
     assert names_in(tmp_path) == ONE_SHARD
 
 
+@pytest.mark.process
 def test_finished_parts_survive_the_death_of_another(tmp_path):
     write(tmp_path, [1], part=0)
     with living_writer(tmp_path, 1) as process:
@@ -387,6 +390,7 @@ def test_finished_parts_survive_the_death_of_another(tmp_path):
     assert not [name for name in names_in(tmp_path) if name.endswith((".tmp", ".lock"))]
 
 
+@pytest.mark.process
 def test_of_two_living_writers_with_one_name_the_second_is_refused(tmp_path):
     with living_writer(tmp_path) as process:
         with pytest.raises(DatasetExistsError, match="another writer is at work"):
@@ -497,6 +501,7 @@ print(json.dumps([stop_at, problems]))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("accident", ["kill", "interrupt"])
 @pytest.mark.parametrize("job", ["write", "finish"])
 def test_wherever_it_is_stopped_data_are_whole_or_not_there(quick_path, job, accident):
@@ -548,6 +553,7 @@ print(interrupted)
 """
 
 
+@pytest.mark.process
 def test_an_interrupt_loses_and_doubles_no_document(quick_path):
     result = run_python(INTERRUPT, quick_path)
     assert result.returncode == 0, result.stderr
@@ -660,6 +666,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.process
 def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing(tmp_path):
     write(tmp_path / "old", [1, 2, 3])
     result = run_python(FILL_QUOTA, tmp_path / "new")
@@ -682,6 +689,7 @@ print(os.path.exists(sys.argv[1]))
 """
 
 
+@pytest.mark.process
 def test_a_writer_that_cannot_open_all_its_files_leaves_none(tmp_path):
     result = run_python(RUN_OUT_OF_DESCRIPTORS, tmp_path / "new")
     assert result.stderr == ""

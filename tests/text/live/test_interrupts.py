@@ -19,6 +19,7 @@ def corpus(tmp_path):
     return write_text(tmp_path / "text", [[["abc" * k for k in range(1, 40)]] * 3])
 
 
+@pytest.mark.process
 def test_hundreds_of_interrupts_lose_no_batch_repeat_none_and_leave_no_thread(corpus):
     command = [sys.executable, "-m", "tests.helpers.interrupted_loading", str(corpus), "150"]
     done = subprocess.run(command, cwd=paths.ROOT, timeout=100, capture_output=True, text=True)
@@ -109,6 +110,7 @@ def test_an_iterator_that_has_ended_stays_ended(corpus):
         assert next(iterator, None) is None
 
 
+@pytest.mark.process
 def test_a_process_ends_with_its_loader_in_use(corpus):
     program = (
         "import sys; from penstock import TextLoader;"
@@ -121,6 +123,7 @@ def test_a_process_ends_with_its_loader_in_use(corpus):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_closes_a_loader_whose_threads_it_does_not_have(corpus):
     loader = make_loader(corpus, "flat", 8)

@@ -323,6 +323,7 @@ def test_threads_end_with_the_loader_however_it_ends(corpus):
     assert not threads_of_penstock()
 
 
+@pytest.mark.process
 def test_a_copy_and_a_forked_child_go_on_by_themselves(corpus):
     import pickle
 
@@ -387,6 +388,7 @@ def test_train_and_validation_are_other_files(corpus):
         assert loader.source.files == val.files
 
 
+@pytest.mark.process
 def test_a_data_loader_with_several_workers_is_told_what_to_do(corpus):
     torch = pytest.importorskip("torch")
     loader = TextLoader(corpus, Bytes(), 2, 8)

@@ -521,6 +521,7 @@ def test_identity_changes_with_files_and_options_and_survives_json_and_pickle(tm
     assert Source(path).identity() != identity
 
 
+@pytest.mark.process
 def test_importing_sources_imports_nothing_heavy():
     program = (
         "import sys, penstock.text.sources\n"

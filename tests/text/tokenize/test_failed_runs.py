@@ -78,6 +78,7 @@ penstock.tokenize(sys.argv[1], Slow(), sys.argv[2], workers=1, val_fraction=0.5)
 """
 
 
+@pytest.mark.process
 def test_a_plan_whose_run_was_killed_at_once_is_replaced_but_not_while_it_runs(tmp_path, out):
     lines, started = tmp_path / "a.txt", tmp_path / "started"
     lines.write_text("one\ntwo\n")
@@ -116,6 +117,7 @@ class KilledInWorkers:
         return list(text.encode())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("options", [{}, {"shuffle": 1}, {"shuffle": 1, "val_fraction": 0.5}])
 def test_killed_workers_leave_nothing_that_stands_in_the_way(tmp_path, out, options):
     corpus = [tmp_path / "a.txt", tmp_path / "b.txt"]

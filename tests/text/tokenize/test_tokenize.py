@@ -600,6 +600,7 @@ def undisturbed(tmp_path, corpus):
     return contents(tmp_path / "undisturbed")
 
 
+@pytest.mark.process
 def test_the_bytes_do_not_depend_on_the_workers(tmp_path, undisturbed):
     for workers in (2, 3):
         run(tokenize, tmp_path, f"out{workers}", workers=workers, **OPTIONS)
@@ -612,6 +613,7 @@ def test_a_process_with_threads_starts_its_workers_anew(tmp_path, undisturbed):
     assert contents(tmp_path / "out") == undisturbed
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("way", ["file", "stdin"])
 def test_workers_that_cannot_import_the_main_module_say_so(tmp_path, corpus, way):
     (tmp_path / "tok.json").write_text(gpt2_json())
@@ -665,6 +667,7 @@ def test_a_task_whose_counts_are_lost_is_counted_again(tmp_path, undisturbed):
     assert (report.documents, report.splits) == (first.documents, first.splits)
 
 
+@pytest.mark.process
 def test_runners_at_once_share_the_tasks(tmp_path, undisturbed):
     runners = [start(tokenize, tmp_path, workers=n, **OPTIONS) for n in (1, 2, 1)]
     for runner in runners:
@@ -673,6 +676,7 @@ def test_runners_at_once_share_the_tasks(tmp_path, undisturbed):
     assert contents(tmp_path / "out") == undisturbed
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("victim", ["runner", "worker"])
 def test_whatever_is_killed_is_run_again(tmp_path, undisturbed, victim):
     out = tmp_path / "out"
@@ -705,6 +709,7 @@ def failing(tmp_path, message, **options):
         message.write_text(f"{type(error).__name__}: {error}")
 
 
+@pytest.mark.process
 def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path, monkeypatch):
     write_corpus(tmp_path / "corpus", files=20)
     runner = start(failing, tmp_path, tmp_path / "message", workers=2)
@@ -717,6 +722,7 @@ def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path, monkeyp
     assert ".jsonl" in message
 
 
+@pytest.mark.process
 def test_an_interrupt_ends_all_workers_and_leaves_no_temporary_files(tmp_path):
     write_corpus(tmp_path / "corpus", files=40)
 
@@ -740,6 +746,7 @@ def test_an_interrupt_ends_all_workers_and_leaves_no_temporary_files(tmp_path):
     assert {path.name[:5] for path in tmp_path.glob("out/*.stream")} == listed
 
 
+@pytest.mark.process
 def test_an_error_in_a_task_ends_the_job_with_its_message_and_keeps_what_is_done(tmp_path):
     write_corpus(tmp_path / "corpus", files=3)
     with (tmp_path / "corpus" / "c2.jsonl").open("a") as file:
@@ -753,6 +760,7 @@ def test_an_error_in_a_task_ends_the_job_with_its_message_and_keeps_what_is_done
     assert not list(tmp_path.glob("out/**/*.tmp"))
 
 
+@pytest.mark.process
 @pytest.mark.timeout(180)
 def test_ray_runs_the_same_tasks(tmp_path, corpus):
     (tmp_path / "tok.json").write_text(gpt2_json())
@@ -772,6 +780,7 @@ def test_ray_runs_the_same_tasks(tmp_path, corpus):
 # What goes wrong
 
 
+@pytest.mark.process
 def test_a_full_disk_is_an_error_and_what_is_finished_stays(tmp_path, small_disk):
     write_corpus(tmp_path / "corpus", files=60)
     expected = tokenize(tmp_path, "elsewhere")
@@ -792,6 +801,7 @@ def test_a_full_disk_is_an_error_and_what_is_finished_stays(tmp_path, small_disk
     assert contents(small_disk / "out") == contents(tmp_path / "elsewhere")
 
 
+@pytest.mark.process
 def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing_half_written(tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text("short\n")

@@ -258,6 +258,7 @@ class InThreads:
         return [len(text)]
 
 
+@pytest.mark.process
 def test_a_forked_child_can_ask_even_if_a_thread_of_its_parent_was_asking():
     asked = InThreads()
     adapted = adapt(asked)

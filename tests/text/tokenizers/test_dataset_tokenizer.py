@@ -198,6 +198,7 @@ def test_converting_takes_it_along(tmp_path, made_of):
     assert penstock.open(tmp_path / "copy").tokenizer.vocab_size == 1301
 
 
+@pytest.mark.process
 def test_opening_does_not_read_it(tmp_path, made_of):
     out = tokenize(tmp_path, made_of["json"])
     code = (

@@ -144,6 +144,7 @@ def stored(tmp_path_factory):
     return tmp / "tok", done.stdout
 
 
+@pytest.mark.process
 def test_the_command_reports_what_it_read_and_learned(stored):
     directory, output = stored
     num_bytes = sum(len(text.encode()) for text in REAL)
@@ -156,6 +157,7 @@ def test_the_command_reports_what_it_read_and_learned(stored):
     assert f"{len(longest)} bytes" in output
 
 
+@pytest.mark.process
 def test_stored_files_give_the_real_libraries_the_same_ids(stored):
     directory, _ = stored
     config = json.loads((directory / "tokenizer_config.json").read_text())
@@ -183,6 +185,7 @@ def test_stored_files_give_the_real_libraries_the_same_ids(stored):
     assert sizes[1991:].tolist() == [0] * 9
 
 
+@pytest.mark.process
 def test_what_is_stored_is_read_back(stored):
     directory, _ = stored
     vocabulary = read_tokenizer_json(directory / "tokenizer.json")
@@ -222,6 +225,7 @@ def test_the_vocabulary_of_gpt2_survives_every_form(gpt2):
     assert [each.ids for each in ours] == [each.ids for each in theirs]
 
 
+@pytest.mark.process
 def test_ranks_become_a_tokenizer_json_with_the_same_ids(stored):
     directory, _ = stored
     trained = read_tokenizer_json(directory / "tokenizer.json")
@@ -294,6 +298,7 @@ def test_an_existing_vocabulary_is_not_replaced(tmp_path, capsys):
         train(["abab"], 257, specials=(), out=tmp_path / "a.txt")
 
 
+@pytest.mark.process
 def test_a_full_disk_leaves_nothing_behind(tmp_path):
     (tmp_path / "a.txt").write_text("abab\n")
     code = (
