@@ -21,7 +21,7 @@ MAX_BYTES = 1 << 14
 
 
 def mutated(data: bytearray, others: list[bytes], choose: random.Random) -> bytearray:
-    """Change a few bytes, numbers or pieces of an input."""
+    """RunShape a few bytes, numbers or pieces of an input."""
     for _ in range(choose.choice([1, 1, 2, 3, 8])):
         at = choose.randrange(len(data) + 1)
         if choose.random() < 0.5:  # headers are at the start

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError
 from penstock.formats.checksums import read_companion
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 
 HEAD = {
     "format": "penstock-checksums",
@@ -95,7 +95,7 @@ def test_a_companion_that_cannot_be_right_is_refused_and_named(path, attack):
         read_companion(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert len(str(caught.value)) < 500
-    (problem,) = verify(penstock.open(path))
+    (problem,) = find_problems(penstock.open(path))
     assert problem.startswith(f"{file}: ")
     assert problem.endswith("run penstock verify --add-checksums to make it again")
 
@@ -108,7 +108,7 @@ def test_the_template_of_these_attacks_is_a_right_companion(tmp_path):
 def test_a_forged_companion_is_told_from_the_files_by_their_checksums(path):
     """Its own checksum is right, and its sizes are; the manifest decides who is wrong."""
     (path / "00000.checksums").write_bytes(companion())
-    (problem,) = verify(penstock.open(path))
+    (problem,) = find_problems(penstock.open(path))
     assert "00000.checksums: does not fit 00000.stream" in problem
 
 
@@ -122,7 +122,7 @@ def test_something_else_in_the_place_of_a_companion_is_a_problem_and_no_wait(pat
         os.mkfifo(file)
     else:
         file.symlink_to("/dev/zero" if kind == "device" else path / "nowhere")
-    (problem,) = verify(penstock.open(path))
+    (problem,) = find_problems(penstock.open(path))
     assert problem.startswith(f"{file}: ")
 
 
@@ -142,7 +142,7 @@ def test_a_huge_file_in_the_place_of_a_companion_is_not_read(path):
 def test_files_that_a_companion_lists_are_not_followed_out_of_the_directory(path, tmp_path):
     (tmp_path / "secret").write_text("secret")
     (path / "other.checksums").write_bytes(with_file("../secret"))
-    (problem,) = verify(penstock.open(path))
+    (problem,) = find_problems(penstock.open(path))
     assert "not a plain file name" in problem
     assert "expected" not in problem
 

@@ -34,7 +34,7 @@ from penstock.formats.detection import FORMATS
 from penstock.formats.llmbatch import Header
 from penstock.formats.llmchnk import HEADER as CHUNK_HEADER
 from penstock.formats.llmchnk import MAGIC as CHUNK_MAGIC
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from tests.helpers import paths
 from tests.helpers.datasets import documents_of, tokens_of
 from tests.helpers.memory_limit import limit_memory
@@ -66,7 +66,7 @@ def read_all(path, **options):
     with no_hang():
         try:
             data = penstock.open(path, **options)
-            if verify(data):
+            if find_problems(data):
                 return None
         except PenstockError:
             return None
@@ -96,7 +96,7 @@ def stop_of(path, **options):
     with no_hang():
         try:
             data = penstock.open(path, **options)
-            problems = verify(data)
+            problems = find_problems(data)
             if problems:
                 return problems[0]
             checked_documents(data)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from tests.helpers.memory_limit import limit_memory
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -488,7 +488,7 @@ def assert_opens_consistently_or_is_stopped(path):
     sizes = [(path / f"{shard.name}.stream").stat().st_size for shard in data.shards]
     assert data.num_records * data.fields.itemsize == sum(sizes)
     assert len(data.records(0, data.num_records)) == data.num_records
-    assert all(isinstance(problem, str) for problem in verify(data))
+    assert all(isinstance(problem, str) for problem in find_problems(data))
 
 
 @pytest.fixture(scope="module")

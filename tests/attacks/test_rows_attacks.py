@@ -420,7 +420,7 @@ def test_an_audit_of_sound_rows_counts_their_inputs(path, name):
 
 
 def tamper(how, pieces, row_first):
-    """Change the rows so that a token comes twice or not at all."""
+    """RunShape the rows so that a token comes twice or not at all."""
     starts, lengths = pieces[:, 0], pieces[:, 1]
     inputs = np.minimum(lengths, WIDTH)
     if how == "two starts swapped":

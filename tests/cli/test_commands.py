@@ -86,7 +86,7 @@ def test_verify_adds_checksums_to_a_dataset_of_an_older_version(path, capsys):
 
 def test_verify_says_that_all_is_right_or_what_is_wrong(path, tmp_path, capsys):
     assert main(["verify", path]) == 0
-    assert "are right" in capsys.readouterr().out
+    assert "are correct" in capsys.readouterr().out
     shard = tmp_path / "set" / "00001.stream"
     damaged = bytearray(shard.read_bytes())
     damaged[5] ^= 1

@@ -19,7 +19,7 @@ from penstock.errors import (
     PenstockError,
     UsageError,
 )
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from penstock.write.targets import TARGETS
 from tests.helpers import paths
 from tests.helpers.datasets import documents_of
@@ -77,7 +77,7 @@ def test_documents_survive_any_cut_into_files(
     assert documents_of(again) == documents
     assert report.lost == ()
     assert report.num_records == again.num_records
-    assert verify(again) == []
+    assert find_problems(again) == []
     # A file ends with the document that fills it, and no earlier.
     full = max(shard_bytes // again.fields.itemsize, 1)
     assert all(shard.num_records >= full for shard in again.shards[:-1])
@@ -129,7 +129,7 @@ def test_records_of_many_chunks_and_several_files_come_whole(tmp_path):
     copy = penstock.open(tmp_path / "out")
     assert (copy.records(0, copy.num_records) == records).all()
     assert progress[-1].done == progress[-1].total == records.nbytes
-    assert verify(copy) == []
+    assert find_problems(copy) == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import xxhash
 import penstock
 from penstock.errors import FormatError, SplitsError, UsageError
 from penstock.testing import assert_resumes_exactly
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from penstock.write.llmbatch import write_batch_file
 from tests.helpers import paths
 from tests.helpers.datasets import documents_of, tokens_of
@@ -70,7 +70,7 @@ def test_documents_are_those_that_the_software_wrote(name, access):
     assert documents_of(data) == expected_documents(name)
     stored = data.fields[(data.fields.names or ("",))[0]]
     assert stored == np.dtype(EXPECTED[name]["dtype"])
-    assert verify(data) == []
+    assert find_problems(data) == []
 
 
 @pytest.mark.parametrize("name", READ)
@@ -188,10 +188,10 @@ def test_checksums_of_a_list_are_verified(tmp_path):
     (tmp_path / "files.json").write_text(json.dumps([entry]))
     data = penstock.open(tmp_path)
     assert data.shards[0].files[".stream"].xxh3 == checksum
-    assert verify(data) == []
+    assert find_problems(data) == []
     with (tmp_path / "a.bin").open("r+b") as file:
         file.write(b"!")
-    assert [checksum in problem for problem in verify(penstock.open(tmp_path))] == [True]
+    assert [checksum in problem for problem in find_problems(penstock.open(tmp_path))] == [True]
 
 
 def test_label_masks_of_olmo_are_given_beside_the_tokens():
@@ -211,12 +211,12 @@ def test_label_masks_of_olmo_are_given_beside_the_tokens():
 
 def test_a_shape_that_only_the_padding_hides_is_found_by_verify(tmp_path):
     write_batch_file(tmp_path / "x.batch", np.arange(1, 351).reshape(50, 7), 5, 7, seed=0)
-    assert verify(penstock.open(tmp_path / "x.batch")) == []
+    assert find_problems(penstock.open(tmp_path / "x.batch")) == []
     with (tmp_path / "x.batch").open("r+b") as file:
         file.seek(12)
         file.write((4).to_bytes(4, "little"))  # rows of a batch, which were 5
     (tmp_path / "x.batch.checksums").unlink()
-    (problem,) = verify(penstock.open(tmp_path / "x.batch"))
+    (problem,) = find_problems(penstock.open(tmp_path / "x.batch"))
     assert "there are tokens where batches are padded" in problem
 
 
@@ -226,7 +226,7 @@ def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
     data = penstock.open(path)
     path.unlink()
     os.mkfifo(path)
-    assert "x.bin: 0 bytes, too short: the manifest says 200" in verify(data)[0]
+    assert "x.bin: 0 bytes, too short: the manifest says 200" in find_problems(data)[0]
     with pytest.raises(FormatError, match="is not a regular file"):
         _ = data.fingerprint
     with pytest.raises(FormatError, match="is not a file of 200 bytes any more"):
@@ -268,7 +268,7 @@ def test_sequences_of_fairseq_are_documents(tmp_path, dtype, code):
         data = penstock.open(tmp_path / name)
         assert documents_of(data) == documents
         assert data.fields["token"] == np.dtype(dtype)
-        assert verify(data) == []
+        assert find_problems(data) == []
     (tmp_path / "train.en-de.en.idx").write_bytes(index[:-1])
     with pytest.raises(FormatError, match=r"train\.en-de\.en\.idx"):
         penstock.open(tmp_path)

@@ -18,7 +18,7 @@ from penstock.formats import arrow as arrow_format
 from penstock.formats.token_columns import columns_of
 from penstock.formats.wanted_columns import Wanted
 from penstock.testing import assert_resumes_exactly
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from tests.helpers import paths
 
 GOLDEN = paths.GOLDEN / "formats" / "huggingface"
@@ -73,7 +73,7 @@ def test_labels_of_hugging_face_datasets_are_what_is_trained_on(name):
     assert loaded_windows(data, 5) == model_of_windows(tokens, mask, 5)
     whole = [1] * len(mask)
     assert loaded_windows(data, 5, loss_mask=False) == model_of_windows(tokens, whole, 5)
-    assert verify(data) == []
+    assert find_problems(data) == []
     for k, row in enumerate(data.documents(24)):  # the longest there is
         kept = [k for k, document in enumerate(EXPECTED[name]["documents"]) if document][k]
         document, trained = EXPECTED[name]["documents"][kept], EXPECTED[name]["loss_mask"][kept]
@@ -538,7 +538,7 @@ def test_any_table_gives_the_tokens_and_labels_of_its_model(tmp_path_factory, ch
     tokens, mask = sum(documents, []), sum(masks, [])
     if len(tokens) > 3:
         assert loaded_windows(data, 3) == model_of_windows(tokens, mask, 3)
-        assert verify(data) == []
+        assert find_problems(data) == []
 
 
 def test_files_of_which_only_some_have_labels_open_without_them(tmp_path):

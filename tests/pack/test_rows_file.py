@@ -17,7 +17,7 @@ import pytest
 import penstock
 from penstock.errors import PenstockError, ReadError
 from penstock.pack.rows_file import find_rows
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from tests.helpers.numbered_documents import MEMORY, POLICIES, write_numbered
 
 LENGTHS = np.random.default_rng(8).integers(0, 40, 300).tolist()
@@ -102,7 +102,7 @@ def test_rows_lie_beside_the_dataset_and_nothing_else_is_left_there(path, cache)
     assert files_in(path / "plans") == names
     assert files_in(cache) == []
     data = penstock.open(path)
-    assert verify(data) == []
+    assert find_problems(data) == []
     assert data.num_documents == len(LENGTHS)
 
 

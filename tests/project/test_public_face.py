@@ -1,15 +1,134 @@
+"""What `penstock` exports: all that users need, documented, typed, and nothing else."""
+
+import ast
+import inspect
+import re
 import subprocess
 import sys
+import typing
 
 import pytest
 
 import penstock
+from tests.helpers import paths
+
+FOREIGN = {*sys.stdlib_module_names, "numpy", "torch"}
+INTERNAL = {
+    *("Documents.__init__", "Packed.__init__", "View.__init__", "Windows.__init__"),
+    *("Order.__init__", "Shard.__init__"),
+    *("Documents.recipe", "Packed.recipe", "_StoredRows.rows"),
+    *("View.layout", "Packing.layout", "RecordStream.reader", "Order.new_state"),
+    *("View.for_kernels", "Windows.for_kernels", "_StoredRows.for_kernels"),
+    *("Source.blocks", "Source.read", "Source.slices", "TokenizeReport.of"),
+}
+"""members of exported classes that serve other modules of ours, not users"""
 
 
-def test_all_names_are_sorted_and_there():
+def exported():
+    return {name: getattr(penstock, name) for name in penstock.__all__}
+
+
+def classes_in(annotation):
+    """All classes that an annotation mentions."""
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return
+    if isinstance(annotation, type) and not arguments:
+        yield annotation
+    for argument in arguments if not isinstance(annotation, list) else annotation:
+        yield from classes_in(argument)
+
+
+def functions_of(value):
+    """The functions behind an exported name."""
+    if inspect.ismodule(value):
+        functions = inspect.getmembers(value, inspect.isfunction)
+        yield from (f for inner, f in functions if not inner.startswith("_"))
+    if inspect.isfunction(value):
+        yield value
+    if not inspect.isclass(value) or issubclass(value, BaseException):
+        return
+    for member in (each for each in dir(value) if not each.startswith("_") or each == "__init__"):
+        found = inspect.getattr_static(value, member)
+        for attribute in ("fget", "func", "__func__"):  # property, cached_property, classmethod
+            found = getattr(found, attribute, found)
+        if inspect.isfunction(found) and found.__module__.startswith("penstock"):
+            yield found
+
+
+def annotated():
+    """From every public function to the classes that its annotations mention."""
+    names = exported() | {"Stateful": penstock.testing.Stateful}
+    for function in {each for value in names.values() for each in functions_of(value)}:
+        name = function.__qualname__
+        try:
+            hints = typing.get_type_hints(function, localns=names)
+        except NameError as error:  # imported for type checkers only, and not exported
+            yield name, {error.name}
+            continue
+        used = {each for hint in hints.values() for each in classes_in(hint)}
+        yield (
+            name,
+            {
+                each.__qualname__
+                for each in used
+                if each.__module__.partition(".")[0] not in FOREIGN and each not in names.values()
+            },
+        )
+
+
+def test_all_names_are_sorted_and_importable():
     assert penstock.__all__ == sorted(penstock.__all__)
-    assert all(getattr(penstock, name) is not None for name in penstock.__all__)
     assert dir(penstock) == penstock.__all__
+    names = {}
+    exec("from penstock import *", names)
+    assert set(names) - {"__builtins__"} == set(penstock.__all__)
+    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'opne'"):
+        penstock.opne  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse((paths.ROOT / "src" / "penstock" / "_exports.py").read_text())
+    imported = [alias for node in tree.body[1:] for alias in node.names]
+    assert all(alias.name == alias.asname for alias in imported)
+    assert sorted(alias.name for alias in imported) == penstock.__all__
+
+
+def test_every_exported_function_and_class_is_documented():
+    functions = {each for value in exported().values() for each in functions_of(value)}
+    classes = {value for value in exported().values() if inspect.isclass(value)}
+    members = {each for each in functions | classes if each.__name__ != "__init__"}
+    undocumented = sorted(each.__qualname__ for each in members if not inspect.getdoc(each))
+    assert undocumented == []
+
+
+def test_all_errors_are_exported():
+    errors = {name for name, value in vars(penstock.errors).items() if inspect.isclass(value)}
+    assert errors <= set(penstock.__all__)
+
+
+def test_public_signatures_mention_only_public_types():
+    private = {name: types for name, types in annotated() if types and name not in INTERNAL}
+    assert private == {}
+
+
+def test_internal_members_are_listed_only_if_they_mention_private_types():
+    assert sorted(INTERNAL - {name for name, types in annotated() if types}) == []
+
+
+def test_docs_import_what_is_exported_from_penstock():
+    pages = [paths.ROOT / "README.md", *(paths.ROOT / "docs").glob("*.md")]
+    pages += (paths.ROOT / "examples").glob("*.py")
+    assert len(pages) > 5
+    deep = re.compile(r"from penstock\.([\w.]+) import (\([^)]*\)|[^\n]*)")
+    wrong = [
+        (page.name, module, name)
+        for page in pages
+        for module, names in deep.findall(page.read_text())
+        for name in re.findall(r"\w+", names)
+        if name in penstock.__all__ and not module.startswith(("compat", "testing", "errors"))
+    ]
+    assert wrong == []
 
 
 @pytest.mark.process

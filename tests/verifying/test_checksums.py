@@ -18,7 +18,7 @@ from penstock.text.sources import Source
 from penstock.text.tokenize.job import tokenize
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.training import train_tokenizer
-from penstock.verifying import verify, verify_files
+from penstock.verifying import find_problems, verify_files
 
 RANDOM = np.random.default_rng(5)
 LENGTHS = RANDOM.integers(1, 60, 900).tolist()
@@ -66,7 +66,7 @@ def flip(content, random):
 def problems_of(path):
     """What opening and verifying have to say."""
     try:
-        return verify(penstock.open(path, check_sizes=False))
+        return find_problems(penstock.open(path, check_sizes=False))
     except PenstockError as error:
         return [str(error)]
 
@@ -204,9 +204,9 @@ def test_a_dataset_without_companions_is_valid_and_gets_the_same_ones_on_request
     remove_companions(path)
     data = penstock.open(path)
     assert data.fingerprint == fingerprint
-    assert verify(data) == []
+    assert find_problems(data) == []
     assert not any(path.glob("*.checksums"))
-    assert verify(data, add_checksums=True) == []
+    assert find_problems(data, add_checksums=True) == []
     assert {file.name: file.read_bytes() for file in files_in(path)} == before
 
 
@@ -218,7 +218,7 @@ def test_checksums_are_not_made_of_a_damaged_shard(path, damage):
     file.write_bytes(b"!" + content[1:] if damage == "changed" else content[1:])
     if damage == "missing":
         file.unlink()
-    assert len(verify(penstock.open(path, check_sizes=False), add_checksums=True)) == 1
+    assert len(find_problems(penstock.open(path, check_sizes=False), add_checksums=True)) == 1
     assert (path / "00000.checksums").exists()
     assert not (path / "00001.checksums").exists()
 
@@ -226,7 +226,7 @@ def test_checksums_are_not_made_of_a_damaged_shard(path, damage):
 def test_a_companion_that_cannot_be_written_is_named(path):
     remove_companions(path)
     (path / "00000.checksums").mkdir()
-    problems = verify(penstock.open(path), add_checksums=True)
+    problems = find_problems(penstock.open(path), add_checksums=True)
     assert any(f"{path / '00000.checksums'}: cannot be written: " in each for each in problems)
     assert (path / "00001.checksums").is_file()
 
@@ -249,7 +249,7 @@ def test_a_companion_that_does_not_fit_is_a_problem_with_a_remedy(path, how):
         assert all(str(companion) in problem for problem in problems)
         assert all("penstock verify --add-checksums" in problem for problem in problems)
         assert len(problems) == 1
-    assert verify(penstock.open(path), add_checksums=True) == []
+    assert find_problems(penstock.open(path), add_checksums=True) == []
     assert companion.read_bytes() == content
 
 
@@ -354,7 +354,7 @@ def test_a_batch_file_has_a_companion_and_can_do_without(tmp_path):
     assert list(read_companion(companion)) == ["train.batch"]
     companion.unlink()
     assert problems_of(file) == []
-    assert verify(penstock.open(file), add_checksums=True) == []
+    assert find_problems(penstock.open(file), add_checksums=True) == []
     assert companion.read_bytes() == content
     damaged = bytearray(file.read_bytes())
     damaged[4096 + 3] ^= 1
@@ -392,13 +392,13 @@ def test_text_shards_without_checksums_are_named_and_get_them_on_request(tmp_pat
     (out / "shard_00001.checksums").unlink()
     assert main(["verify", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "checksums of 2 are right; not checked, since there are none: shard_00001." in said
+    assert "2 have correct checksums; not checked, because they have none: shard_00001." in said
     for companion in out.glob("*.checksums"):
         companion.unlink()
     assert main(["verify", str(out)]) == 0
-    assert "checksums of 0 are right; not checked" in capsys.readouterr().out
+    assert "0 have correct checksums; not checked" in capsys.readouterr().out
     assert main(["verify", "--add-checksums", str(out)]) == 0
-    assert "3 text shards: the checksums of all are right" in capsys.readouterr().out
+    assert "3 text shards: all checksums are correct" in capsys.readouterr().out
     assert {file.name: file.read_bytes() for file in files_in(out)} == before
     for shard in out.glob("shard_*[!s]"):
         shard.unlink()
@@ -476,7 +476,7 @@ def test_checksums_of_any_file_are_made_again_as_is_said(with_others, name, how)
     assert problem.endswith("remove it, and run penstock verify --add-checksums to make it again")
     if how == "removed":
         companion.unlink()
-    assert verify(penstock.open(data), add_checksums=True) == []
+    assert find_problems(penstock.open(data), add_checksums=True) == []
     assert companion.read_bytes() == content
 
 
@@ -490,13 +490,13 @@ def test_a_missing_file_is_not_to_be_made_again_of_its_checksums(with_others, na
     assert problem.endswith(f"copy it again, or, if you have removed it, remove {checksums}")
     companion = file.with_suffix(".checksums")
     companion.write_bytes(companion.read_bytes()[:-1])
-    (problem,) = verify(penstock.open(with_others / "out" / "train"), add_checksums=True)
+    (problem,) = find_problems(penstock.open(with_others / "out" / "train"), add_checksums=True)
     assert problem.endswith("its files are not here either: copy them again, or remove it")
 
 
 def test_a_report_of_somebody_else_gets_no_checksums(path):
     (path / "report.json").write_text("{}")
-    assert verify(penstock.open(path), add_checksums=True) == []
+    assert find_problems(penstock.open(path), add_checksums=True) == []
     assert not (path / "report.checksums").exists()
 
 
@@ -504,9 +504,9 @@ def test_verify_says_that_it_compared_the_checksums_that_it_added(tmp_path, caps
     np.arange(3000, dtype="<u2").tofile(tmp_path / "train.bin")
     arguments = ["verify", str(tmp_path / "train.bin"), "--format", "flat:uint16"]
     assert main(arguments) == 0
-    assert "bytes: sizes and documents are right" in capsys.readouterr().out
+    assert "bytes: sizes and documents are correct" in capsys.readouterr().out
     assert main([*arguments, "--add-checksums"]) == 0
-    assert "bytes: sizes, checksums and documents are right" in capsys.readouterr().out
+    assert "bytes: sizes, checksums and documents are correct" in capsys.readouterr().out
     (tmp_path / "train.bin").write_bytes(bytes(6000))
     assert main(arguments) == 1
     assert "1 problem;" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 import penstock
 from penstock.cli import main
 from penstock.converting import convert
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from tests.helpers.datasets import write_documents
 
 
@@ -19,7 +19,7 @@ def test_verify_reads_a_file_once_however_many_shards_lie_in_it(tmp_path):
         for batch in table.to_batches(10):
             writer.write_batch(batch)
     data, read = penstock.open(tmp_path / "t.arrow"), []
-    assert verify(data, progress=read.append) == []
+    assert find_problems(data, progress=read.append) == []
     assert read[-1].done == data.size_bytes
 
 
@@ -41,7 +41,7 @@ def test_verify_finds_a_damaged_companion(tmp_path, to, name):
         ends.tofile(path)
     else:
         path.write_bytes(bytes(100))
-    assert verify(penstock.open(tmp_path / "out")) != []
+    assert find_problems(penstock.open(tmp_path / "out")) != []
 
 
 def test_verify_does_not_claim_checksums_that_are_not_there(tmp_path, capsys):
@@ -75,15 +75,16 @@ def test_verify_finds_a_changed_companion_and_a_changed_table(tmp_path, monkeypa
     convert(data, tmp_path / "ds", "datatrove")
     text = tmp_path / "ds" / "00000.ds.metadata"
     text.write_bytes(text.read_bytes().replace(b"T", b"U"))
-    problems = verify(penstock.open(tmp_path / "ds"))
+    problems = find_problems(penstock.open(tmp_path / "ds"))
     assert any("00000.ds.metadata: xxh3 is" in each for each in problems)
     convert(data, tmp_path / "mg", "megatron")
     opened = penstock.open(tmp_path / "mg")
-    assert verify(opened) == []
+    assert find_problems(opened) == []
     (table,) = (tmp_path / "cache" / "penstock" / "tables").iterdir()
     content = bytearray(table.read_bytes())
     content[8] += 1  # the end of the first document
     table.write_bytes(content)
     assert any(
-        "remove it, and it is made again" in each for each in verify(penstock.open(tmp_path / "mg"))
+        "remove it, and it is made again" in each
+        for each in find_problems(penstock.open(tmp_path / "mg"))
     )

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 import penstock
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 
 ALL_FILES = [".stream", ".documents", ".index", ".metadata"]
 NO_METADATA = 0xFFFF_FFFF
@@ -26,7 +26,7 @@ def path(tmp_path):
 
 
 def replace(path, suffix, content, name="00001"):
-    """Change a file and its checksum in the manifest: damage that only a look inside can find."""
+    """RunShape a file and its checksum in the manifest: damage that only a look inside can find."""
     content = content.tobytes() if isinstance(content, np.ndarray) else content
     (path / f"{name}{suffix}").write_bytes(content)
     manifest = json.loads((path / "penstock.json").read_text())
@@ -46,19 +46,19 @@ def remove_checksums(path):
 
 
 def problems_of(path):
-    return verify(penstock.open(path))
+    return find_problems(penstock.open(path))
 
 
 def test_sound_data_have_no_problems(path):
     data = penstock.open(path)
     assert [shard.num_records for shard in data.shards] == [4, 4]
-    assert verify(data) == []
+    assert find_problems(data) == []
 
 
 def test_progress_counts_every_byte(path):
     data = penstock.open(path)
     seen = []
-    verify(data, progress=seen.append)
+    find_problems(data, progress=seen.append)
     assert seen[-1].done == seen[-1].total == data.size_bytes
 
 
@@ -71,11 +71,11 @@ def test_one_changed_bit_anywhere_is_found(path, suffix):
         damaged = bytearray(sound)
         damaged[place] ^= 1
         file.write_bytes(damaged)
-        problems = verify(data)
+        problems = find_problems(data)
         assert any(f"00001{suffix}: xxh3 is " in problem for problem in problems), place
         assert all("00001" in problem for problem in problems)
     file.write_bytes(sound)
-    assert verify(data) == []
+    assert find_problems(data) == []
 
 
 @pytest.mark.parametrize("suffix", ALL_FILES)
@@ -85,7 +85,7 @@ def test_a_file_of_another_size_is_reported_with_both_sizes(path, suffix, change
     file = path / f"00001{suffix}"
     size = file.stat().st_size
     os.truncate(file, size + change)
-    (problem,) = verify(data)
+    (problem,) = find_problems(data)
     assert f"{file}: {size + change:,} bytes, too {word}: the manifest says {size:,}" in problem
 
 
@@ -94,7 +94,7 @@ def test_a_missing_file_is_reported_and_the_others_are_still_checked(path, suffi
     data = penstock.open(path)
     (path / f"00000{suffix}").unlink()
     (path / "00001.stream").write_bytes(bytes(24))
-    problems = verify(data)
+    problems = find_problems(data)
     assert len(problems) >= 2
     assert f"00000{suffix}: missing" in problems[0]
     assert "00001.stream" in problems[-1]
@@ -152,11 +152,13 @@ def test_a_metadata_id_without_metadata_is_found_behind_a_right_checksum(path):
 def test_every_directory_is_held_to_its_own_vocabulary(path, tmp_path):
     with penstock.Writer(tmp_path / "other", vocab_size=500, metadata=bytes) as writer:
         writer.append([400])
-    assert verify(penstock.open([path, tmp_path / "other"])) == []
+    assert find_problems(penstock.open([path, tmp_path / "other"])) == []
     records = np.fromfile(path / "00001.stream", penstock.open(path).fields)
     records["token"][2] = 300
     replace(path, ".stream", records)
-    assert any("300" in problem for problem in verify(penstock.open([path, tmp_path / "other"])))
+    assert any(
+        "300" in problem for problem in find_problems(penstock.open([path, tmp_path / "other"]))
+    )
 
 
 def test_files_larger_than_a_chunk_are_checked_to_the_end(tmp_path):
@@ -168,3 +170,41 @@ def test_files_larger_than_a_chunk_are_checked_to_the_end(tmp_path):
     replace(tmp_path, ".stream", tokens, name="00000")
     (problem,) = problems_of(tmp_path)
     assert "token id 100" in problem
+
+
+def test_a_path_is_verified_with_all_its_splits(tmp_path):
+    corpus = tmp_path / "corpus"
+    for split in ("train", "val"):
+        with penstock.Writer(corpus / split, vocab_size=10) as writer:
+            writer.append([1, 2, 3])
+    report = penstock.verify(corpus)
+    assert report.is_sound
+    assert (report.num_files, report.unlisted) == (4, ())
+    assert report.size_bytes == sum(penstock.open(corpus / s).size_bytes for s in ("train", "val"))
+    (corpus / "val" / "00000.stream").write_bytes(b"\0\0")
+    (problem,) = penstock.verify(corpus).problems
+    assert f"{corpus / 'val' / '00000.stream'}: 2 bytes" in problem
+
+
+def test_files_without_checksums_are_listed(path, tmp_path):
+    np.arange(100, dtype=np.uint16).tofile(tmp_path / "x.bin")
+    data = penstock.open(tmp_path / "x.bin", format="flat:uint16", check_sizes=False)
+    assert penstock.verify(data).unlisted == (tmp_path / "x.bin",)
+    assert penstock.verify(data, add_checksums=True).unlisted == ()
+    assert penstock.verify(path).unlisted == ()
+
+
+def test_text_shards_are_verified_like_datasets(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    penstock.repack(tmp_path / "a.txt", tmp_path / "out", to="text")
+    report = penstock.verify(tmp_path / "out")
+    assert report.is_sound
+    assert report.num_files == 1
+    (shard,) = (tmp_path / "out").glob("shard_*.txt*")
+    shard.unlink()
+    assert str(shard) in penstock.verify(tmp_path / "out").problems[0]
+
+
+def test_a_source_that_cannot_be_opened_is_an_error(tmp_path):
+    with pytest.raises(penstock.MissingDataError):
+        penstock.verify(tmp_path / "nothing")

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.auditing import Change, audit, audit_tokens
+from penstock.auditing import RunShape, audit, audit_tokens
 from penstock.errors import StateError, UsageError
 from penstock.load.token_digest import token_digest
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same
@@ -421,7 +421,7 @@ def test_length_buckets_refuse_a_view_that_is_not_by_length(corpus, make_view):
 
 def test_an_audit_of_length_buckets_finds_every_sample_once():
     order = penstock.make_order(penstock.LengthBuckets(12, 60), 1003, 4)
-    changes = [Change(step=0, ranks=3, batch_size=4), Change(step=9, ranks=2, batch_size=5)]
+    changes = [RunShape(step=0, ranks=3, batch_size=4), RunShape(step=9, ranks=2, batch_size=5)]
     report = audit(order, changes, epochs=3, tail="wrap")
     assert [epoch.served for epoch in report.epochs] == [1003] * 3
 

@@ -23,7 +23,7 @@ from penstock.errors import (
     PenstockError,
     UsageError,
 )
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from tests.helpers.programs import run_python
 
 TOKEN_AND_CONCEPT = [("token", "<u4"), ("concept", "<u2")]
@@ -181,7 +181,7 @@ def test_a_dataset_without_documents_is_a_dataset(tmp_path):
     data = penstock.open(write(tmp_path))
     assert (data.num_records, data.num_documents, data.shards) == (0, 0, ())
     assert data.records(0, 10).tolist() == []
-    assert verify(data) == []
+    assert find_problems(data) == []
 
 
 def test_empty_documents_count_as_documents(tmp_path):
@@ -209,7 +209,7 @@ def test_metadata_of_every_record_can_be_found_again(tmp_path):
             found.append(text)
     assert len(data.shards) > 1
     assert found == expected
-    assert verify(data) == []
+    assert find_problems(data) == []
 
 
 def test_nothing_but_the_dataset_is_left_in_the_directory(tmp_path):
@@ -248,7 +248,7 @@ def test_processes_write_their_parts_of_one_dataset_at_once(tmp_path):
     penstock.finish(tmp_path, parts=4)
     expected = [part * 100 + k for part in range(4) for k in range(30) for _ in range(7)]
     assert tokens_of(tmp_path) == expected
-    assert verify(penstock.open(tmp_path)) == []
+    assert find_problems(penstock.open(tmp_path)) == []
     assert not [name for name in names_in(tmp_path) if name.endswith((".tmp", ".lock"))]
 
 
@@ -372,7 +372,7 @@ def test_a_killed_writer_leaves_nothing_that_opens_and_nothing_that_stays(tmp_pa
         penstock.open(tmp_path)
     write(tmp_path, [1, 2], [3])
     assert tokens_of(tmp_path) == [1, 2, 3]
-    assert verify(penstock.open(tmp_path)) == []
+    assert find_problems(penstock.open(tmp_path)) == []
     assert names_in(tmp_path) == ONE_SHARD
 
 
@@ -421,7 +421,7 @@ import json, os, shutil, signal, sys
 from pathlib import Path
 import penstock
 from penstock.errors import MissingDataError
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 
 root, job, accident = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -478,7 +478,8 @@ def problem(path):
             return f"left {leftovers}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return "; ".join(verify(data)) or (data.num_records != 4 and f"{data.num_records} records")
+    problems = "; ".join(find_problems(data))
+    return problems or (data.num_records != 4 and f"{data.num_records} records")
 
 if job == "finish":
     write_parts(root / "parts")
@@ -517,7 +518,7 @@ import random, signal, sys
 import numpy as np
 import penstock
 from penstock.errors import UsageError
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 
 def interrupt(number, frame):
     global armed
@@ -547,7 +548,7 @@ for number in range(8):
                 writer = penstock.Writer(path, vocab_size=50_000, shard_bytes=900_000)
     writer.finish()
     data = penstock.open(path)
-    assert not verify(data)
+    assert not find_problems(data)
     assert np.array_equal(data.records(0, data.num_records), np.concatenate(documents))
 print(interrupted)
 """
@@ -578,7 +579,7 @@ def test_threads_that_share_a_writer_lose_no_document(quick_path):
     finally:
         sys.setswitchinterval(before)
     data = penstock.open(quick_path)
-    assert verify(data) == []
+    assert find_problems(data) == []
     documents = [data.document(k).tolist() for k in range(data.num_documents)]
     of_threads = [[each for each in documents if each[0] // 400 == k] for k in range(4)]
     assert of_threads == [
@@ -609,7 +610,7 @@ def test_an_encoder_that_fails_leaves_the_writer_usable(tmp_path):
             writer.append([[1]], "x")
         writer.append([2], "x")
     assert tokens_of(tmp_path)[0][0] == 2
-    assert verify(penstock.open(tmp_path)) == []
+    assert find_problems(penstock.open(tmp_path)) == []
 
 
 def test_foreign_files_in_the_directory_stay(tmp_path):
@@ -632,7 +633,7 @@ def test_a_full_disk_is_an_error_and_harms_nothing_that_was_finished(small_disk)
     assert caught.value.errno == errno.ENOSPC
     assert not (small_disk / "new").exists()
     assert tokens_of(small_disk / "old") == list(range(100))
-    assert verify(penstock.open(small_disk / "old")) == []
+    assert find_problems(penstock.open(small_disk / "old")) == []
     assert tokens_of(write(small_disk / "new", [1, 2])) == [1, 2]
 
 
@@ -672,7 +673,7 @@ def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing(tmp_path
     result = run_python(FILL_QUOTA, tmp_path / "new")
     assert (result.stdout, result.stderr) == ("EFBIG\n", "")
     assert not (tmp_path / "new").exists()
-    assert verify(penstock.open(tmp_path / "old")) == []
+    assert find_problems(penstock.open(tmp_path / "old")) == []
 
 
 RUN_OUT_OF_DESCRIPTORS = """

@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class RunShape:
     """From the global step `step` on, this many ranks with this many rows each."""
 
     step: int
@@ -57,7 +57,7 @@ class AuditReport:
 
 def audit(
     order: Order,
-    changes: Sequence[Change],
+    changes: Sequence[RunShape],
     *,
     epochs: int = 1,
     tail: Tail = "drop",
@@ -68,7 +68,7 @@ def audit(
     `changes[0]` says how the run starts; its step must be 0.
 
     >>> order = penstock.make_order(True, num_samples=1000, seed=0)
-    >>> resumed = [Change(step=0, ranks=4, batch_size=8), Change(step=9, ranks=3, batch_size=5)]
+    >>> resumed = [RunShape(step=0, ranks=4, batch_size=8), RunShape(step=9, ranks=3, batch_size=5)]
     >>> audit(order, resumed, tail="wrap").epochs
     [EpochReport(epoch=0, served=1000, dropped=0)]
     """
@@ -194,7 +194,7 @@ def _fills_row(view: Packed | Documents) -> NDArray[np.bool_]:
     return fills
 
 
-def _plans(num_samples: int, change: Change, tail: Tail) -> list[StepPlan]:
+def _plans(num_samples: int, change: RunShape, tail: Tail) -> list[StepPlan]:
     """The plans of all ranks."""
     integer("ranks", change.ranks, 1)
     return [

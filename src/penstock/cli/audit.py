@@ -19,7 +19,7 @@ from penstock.cli.progress_line import ProgressLine
 from penstock.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from penstock.auditing import Change
+    from penstock.auditing import RunShape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,11 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _changes(arguments: argparse.Namespace) -> "list[Change]":
-    from penstock.auditing import Change
+def _changes(arguments: argparse.Namespace) -> "list[RunShape]":
+    from penstock.auditing import RunShape
 
     ranks, batch_size = arguments.ranks, arguments.batch_size
-    changes = [Change(step=0, ranks=ranks, batch_size=batch_size)]
+    changes = [RunShape(step=0, ranks=ranks, batch_size=batch_size)]
     for text in arguments.change:
         if not re.fullmatch(r"[1-9]\d*:(ranks=\d+|batch=\d+|ranks=\d+,batch=\d+)", text):
             raise UsageError(
@@ -95,5 +95,5 @@ def _changes(arguments: argparse.Namespace) -> "list[Change]":
                 ranks = int(value)
             else:
                 batch_size = int(value)
-        changes.append(Change(step=int(step), ranks=ranks, batch_size=batch_size))
+        changes.append(RunShape(step=int(step), ranks=ranks, batch_size=batch_size))
     return changes

@@ -55,14 +55,14 @@ class Checked(NamedTuple):
     """files without checksums, of which at most the size is known"""
 
 
-def verify(
+def find_problems(
     data: Dataset, *, add_checksums: bool = False, progress: OnProgress | None = None
 ) -> list[str]:
     """Read every byte of every shard; returns what is wrong, one sentence each.
 
     With `add_checksums`, shards that are sound and have no checksums of their blocks get them.
 
-    >>> verify(data)
+    >>> find_problems(data)
     []
     """
     meter = ProgressMeter(progress, "verifying", total=data.size_bytes, unit="bytes")

@@ -37,7 +37,7 @@ from penstock.text.tokenize import job, shuffle_stage, split, text_pieces
 from penstock.text.tokenize.annotations import to_tokens
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
-from penstock.verifying import verify
+from penstock.verifying import find_problems
 from tests.helpers.vocabularies import gpt2_json, some_text
 from tests.helpers.waiting import num_files, wait_until
 
@@ -151,7 +151,7 @@ def test_documents_come_out_as_they_went_in(tmp_path, corpus, add, before, after
     assert manifest.eos_id == (256 if after else None)
     assert manifest.bos_id == (256 if before else None)
     assert manifest.split == {}
-    assert verify(data) == []
+    assert find_problems(data) == []
     assert sorted(p.name for p in (tmp_path / "out").iterdir() if p.suffix == ".json") == [
         "penstock.json",
         "report.json",
@@ -572,7 +572,7 @@ def test_a_shuffle_is_a_permutation_with_metadata_that_follows_the_seed(
     for seed in (1, 2):
         tokenize(tmp_path, f"out{seed}", source=source, shuffle=seed)
         data = penstock.open(tmp_path / f"out{seed}")
-        assert verify(data) == []
+        assert find_problems(data) == []
         assert len(data.shards) > 1
         found[seed] = [
             {"text": text_of(data.document(k)), **data.metadata(k, json.loads)[0][2]}

@@ -1,0 +1,107 @@
+"""`verify`: everything below a path, or a dataset, against its checksums and manifests."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from penstock.dataset import Dataset
+from penstock.errors import SplitsError
+from penstock.formats.checksums import CHECKSUMS, companions_of
+from penstock.formats.job_marks import FINISHED
+from penstock.opening import open
+from penstock.progress import OnProgress
+from penstock.text.text_shards import SHARDS
+from penstock.verifying import find_problems, verify_files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyReport:
+    """What `verify` found."""
+
+    problems: tuple[str, ...]
+    """what is wrong, one sentence each; empty if nothing is"""
+    num_files: int
+    size_bytes: int
+    unlisted: tuple[Path, ...]
+    """files without a checksum, whose content could be checked only for consistency"""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
+
+
+def verify(
+    source: Dataset | str | PathLike[str] | Iterable[str | PathLike[str]],
+    *,
+    add_checksums: bool = False,
+    progress: OnProgress | None = None,
+) -> VerifyReport:
+    """Read every byte and check sizes, checksums, offsets and ids; damage is reported, not raised.
+
+    Arguments:
+        source: what `penstock.open` takes, with all its splits; a directory of text shards that
+            `penstock.repack` wrote; or a `Dataset`, opened with `check_sizes=False` if files may
+            be cut off.
+        add_checksums: write checksums of blocks beside sound files that have none.
+        progress: called with a `Progress` as bytes are read.
+
+    Raises an error only if the source cannot be opened.
+
+    >>> penstock.verify(tmp / "data").problems
+    ()
+    """
+    if isinstance(source, str | PathLike):
+        shards = find_text_shards(Path(source))
+        if shards is not None:
+            return _verify_text_shards(Path(source), shards, add_checksums=add_checksums)
+    datasets = [source] if isinstance(source, Dataset) else _open_all(source)
+    problems = [
+        problem
+        for data in datasets
+        for problem in find_problems(data, add_checksums=add_checksums, progress=progress)
+    ]
+    files = {
+        shard.path(suffix): file.xxh3 is not None or any(companions_of(shard.path(suffix)))
+        for data in datasets
+        for shard in data.shards
+        for suffix, file in shard.files.items()
+    }
+    return VerifyReport(
+        problems=tuple(problems),
+        num_files=len(files),
+        size_bytes=sum(data.size_bytes for data in datasets),
+        unlisted=tuple(path for path, is_listed in files.items() if not is_listed),
+    )
+
+
+def find_text_shards(directory: Path) -> list[Path] | None:
+    """Return the text shards of a directory that `repack` wrote; None for any other."""
+    shards = [each for ending, _ in SHARDS.values() for each in directory.glob(f"shard_*{ending}")]
+    has_companions = any("." not in each.stem for each in directory.glob(f"shard_*{CHECKSUMS}"))
+    is_ours = has_companions or (shards and (directory / FINISHED).exists())
+    return sorted(shards) if is_ours else None
+
+
+def _verify_text_shards(
+    directory: Path, shards: list[Path], *, add_checksums: bool
+) -> VerifyReport:
+    checked = verify_files(directory, shards, add_checksums=add_checksums)
+    return VerifyReport(
+        problems=tuple(checked.problems),
+        num_files=len(shards),
+        size_bytes=sum(path.stat().st_size for path in shards),
+        unlisted=tuple(checked.unlisted),
+    )
+
+
+def _open_all(source: str | PathLike[str] | Iterable[str | PathLike[str]]) -> list[Dataset]:
+    """Open a source, or each of its splits."""
+    source = source if isinstance(source, str | PathLike) else list(source)
+    try:
+        return [open(source, check_sizes=False)]
+    except SplitsError as several:
+        if not several.names:
+            raise
+        return [open(source, split=name, check_sizes=False) for name in several.names]
