@@ -63,8 +63,8 @@ from penstock.text.training import TrainingReport as TrainingReport
 from penstock.text.training import train_tokenizer as train_tokenizer
 from penstock.verifying.verify import VerifyReport as VerifyReport
 from penstock.verifying.verify import verify as verify
-from penstock.views.packed import Documents as Documents
-from penstock.views.packed import Overflow as Overflow
+from penstock.views.documents import Documents as Documents
+from penstock.views.documents import Overflow as Overflow
 from penstock.views.packed import Packed as Packed
 from penstock.views.view import Batch as Batch
 from penstock.views.view import View as View

@@ -1,35 +1,73 @@
-"""Datasets: any number of shards as one stream of records."""
+"""`Dataset`: any number of shards as one stream of records, with its views."""
 
-from collections.abc import Iterable
-from functools import cached_property, partial
+from collections.abc import Callable
+from functools import cached_property, partial, wraps
+from inspect import Parameter, Signature, signature
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batches.outputs import Extra
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import Decoder, as_array, check_decoder
-from penstock.pack.policy import Policy
 from penstock.read.record_stream import RecordStream
-from penstock.views.packed import Documents, Excerpts, Overflow, Packed
+from penstock.suggestions import did_you_mean
+from penstock.views.documents import Documents
+from penstock.views.excerpts import Excerpts
+from penstock.views.packed import Packed
+from penstock.views.view import View
 from penstock.views.windows import Windows
 
 if TYPE_CHECKING:
     from penstock.text.tokenizers.tokenizer import Tokenizer
 
 
+P = ParamSpec("P")
+AnyView = TypeVar("AnyView", bound=View)
+
+
+def _takes_options_of(
+    view: Callable[Concatenate[RecordStream, P], AnyView],
+) -> Callable[[Callable[..., AnyView]], Callable[Concatenate[RecordStream, P], AnyView]]:
+    """Give a method the signature of a view, with the dataset as `self`."""
+    _, *parameters = signature(view).parameters.values()
+    own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+    expected = Signature([own, *parameters], return_annotation=view)
+    names = [parameter.name for parameter in parameters]
+
+    def decorate(
+        method: Callable[..., AnyView],
+    ) -> Callable[Concatenate[RecordStream, P], AnyView]:
+        @wraps(method)
+        def checked(self: RecordStream, /, *args: P.args, **options: P.kwargs) -> AnyView:
+            takes = f"; it takes {', '.join(names)}"
+            for name in options:
+                if name not in names:
+                    hint = did_you_mean(name, names) or takes
+                    raise TypeError(f"{method.__name__}() has no option {name!r}{hint}")
+            try:
+                expected.bind(self, *args, **options)
+            except TypeError as error:
+                raise TypeError(f"{method.__name__}(): {error}{takes}") from None
+            return method(self, *args, **options)
+
+        checked.__signature__ = expected  # type: ignore[attr-defined]
+        return checked
+
+    return decorate
+
+
 class Dataset(RecordStream):
-    """Records of all shards, end to end, and the views of them; made by `penstock.open`."""
+    """The records of all shards, end to end, and views of them; made by `penstock.open`."""
 
     @cached_property
     def tokenizer(self) -> "Tokenizer | None":
-        """The tokenizer that made the tokens, as `penstock tokenize` keeps it beside them.
+        """The tokenizer that made the tokens, which `penstock tokenize` stores beside them.
 
-        None if it is not there, or if directories were made with different ones; one that is not
-        what the manifest names is an error.
+        None if there is none, or if directories were made with different ones. Raises if it is not
+        the one that the manifest names.
         """
         from penstock.text.tokenizers.dataset_tokenizer import fingerprint_in, load_stored
 
@@ -41,104 +79,33 @@ class Dataset(RecordStream):
         found = (load_stored(directory, fingerprint) for directory in directories)
         return next((tokenizer for tokenizer in found if tokenizer is not None), None)
 
-    def windows(
-        self,
-        seq_len: int,
-        *,
-        overlap: bool = True,
-        extras: Extra | Iterable[Extra] = (),
-        static_shapes: bool = False,
-        mask_ends: bool = False,
-        eos_id: int | None = None,
-        loss_mask: str | Literal[False] | None = None,
-        metadata: Decoder | None = None,
-    ) -> Windows:
-        """View the stream as rows of `seq_len` inputs and labels; see `Windows` and `View`."""
-        return Windows(
-            dataset=self,
-            seq_len=seq_len,
-            overlap=overlap,
-            extras=extras,  # type: ignore[arg-type]
-            static_shapes=static_shapes,
-            mask_ends=mask_ends,
-            eos_id=eos_id,
-            loss_mask=loss_mask,
-            metadata=metadata,
-        )
+    @_takes_options_of(Windows)
+    def windows(self, *args: Any, **options: Any) -> Windows:
+        """View the stream as rows of `seq_len` inputs and labels; see `Windows`."""
+        return Windows(self, *args, **options)
+
+    @_takes_options_of(Documents)
+    def documents(self, *args: Any, **options: Any) -> Documents:
+        """View the dataset as one document a row; see `Documents`."""
+        return Documents(self, *args, **options)
+
+    @_takes_options_of(Packed)
+    def packed(self, *args: Any, **options: Any) -> Packed:
+        """View the dataset as several documents a row; see `Packed`."""
+        return Packed(self, *args, **options)
 
     def rows(self, **options: Any) -> Windows:
-        """View rows of equal length as they are stored, as in LLMBATCH; options as for `windows`.
+        """View rows of one length as they are stored, as in LLMBATCH; options as for `windows`.
 
-        The last token of a row is a label only.
+        The last token of a row is only a label.
         """
         lengths = {shard.row_records for shard in self.shards if shard.num_records}
         if len(lengths) != 1 or min(lengths) < 2:
             raise UsageError("the dataset has no rows of one length; use windows or documents")
         return self.windows(lengths.pop() - 1, overlap=False, **options)
 
-    def documents(
-        self,
-        max_len: int,
-        *,
-        overflow: Overflow = "truncate",
-        by_length: bool = False,
-        pad_to: int | None = None,
-        pad_id: int = 0,
-        extras: Extra | Iterable[Extra] = (),
-        attention_mask: bool = True,
-        static_shapes: bool = False,
-        loss_mask: str | Literal[False] | None = None,
-        metadata: Decoder | None = None,
-    ) -> Documents:
-        """View the dataset as one document a row; see `Documents` and `View`."""
-        return Documents(
-            dataset=self,
-            seq_len=max_len,
-            overflow=overflow,
-            by_length=by_length,
-            pad_to=pad_to,
-            pad_id=pad_id,
-            extras=extras,  # type: ignore[arg-type]
-            attention_mask=attention_mask,
-            static_shapes=static_shapes,
-            loss_mask=loss_mask,
-            metadata=metadata,
-        )
-
-    def packed(
-        self,
-        seq_len: int,
-        *,
-        policy: Policy = "best_fit",
-        buffer_size: int = 1000,
-        pad_id: int = 0,
-        extras: Extra | Iterable[Extra] = ("position_ids", "cu_seqlens"),
-        static_shapes: bool = False,
-        mask_ends: bool | None = None,
-        loss_mask: str | Literal[False] | None = None,
-        metadata: Decoder | None = None,
-    ) -> Packed:
-        """View the dataset as rows of several documents; see `Packed` and `View`.
-
-        Labels at the ends of documents are ignored, except with the 'bos_…' policies, where
-        documents see each other as they do in nanochat; `mask_ends` decides otherwise.
-        """
-        masks = policy == "best_fit" and TOKEN in (self.fields.names or ())
-        return Packed(
-            dataset=self,
-            seq_len=seq_len,
-            policy=policy,
-            buffer_size=buffer_size,
-            pad_id=pad_id,
-            extras=extras,  # type: ignore[arg-type]
-            static_shapes=static_shapes,
-            mask_ends=masks if mask_ends is None else mask_ends,
-            loss_mask=loss_mask,
-            metadata=metadata,
-        )
-
     def document(self, number: int) -> NDArray[Any]:
-        """Read one document: its token ids, or records where they have other fields.
+        """Read one document: token ids, or records if they have other fields.
 
         >>> data.document(4).tolist()
         [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
@@ -150,7 +117,7 @@ class Dataset(RecordStream):
         return tokens
 
     def metadata(self, number: int, decode: Decoder = bytes) -> list[tuple[int, int, Any]]:
-        """The metadata of one document: `(start, stop, decoded)` for each of its spans."""
+        """Read the metadata of one document: `(start, stop, decoded)` for each of its spans."""
         decoder = check_decoder(decode)
         if isinstance(decoder, np.dtype):
             decoder = partial(as_array, dtype=decoder)
@@ -160,9 +127,7 @@ class Dataset(RecordStream):
         if not found:
             return []
         rows = np.array([[found.start, len(found), number]])
-        view = Excerpts(
-            dataset=self, seq_len=len(found), runs=rows, loss_mask=False, metadata=decoder
-        )
+        view = Excerpts(self, len(found), runs=rows, loss_mask=False, metadata=decoder)
         batch = view.read([0], dtype=None)
         ids, objects = batch["metadata_ids"][0], batch["metadata"][0]
         edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]

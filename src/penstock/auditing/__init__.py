@@ -19,7 +19,8 @@ from penstock.load.plan import StepPlan, Tail
 from penstock.order import Indices, Order
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.documents import document_chunks
-from penstock.views.packed import Documents, Packed
+from penstock.views.documents import Documents
+from penstock.views.packed import Packed
 from penstock.views.view import View
 from penstock.views.windows import Windows
 

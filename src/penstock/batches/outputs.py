@@ -4,7 +4,7 @@
 arrive under their own names. Extras, such as `position_ids`, are derived from a row's segments.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -79,7 +79,7 @@ def field_outputs(fields: np.dtype[Any], *, with_metadata: bool = False) -> tupl
     return tuple(outputs)
 
 
-def derived_outputs(extras: tuple[Extra, ...], max_boundaries: int) -> tuple[DerivedOutput, ...]:
+def derived_outputs(extras: Collection[str], max_boundaries: int) -> tuple[DerivedOutput, ...]:
     """The outputs of some extras; a row adds at most `max_boundaries` entries to cu_seqlens."""
     # int32 where the consumer takes it: with int64 positions a packed batch takes a tenth longer.
     int32, int64 = np.dtype(np.int32), np.dtype(np.int64)

@@ -93,7 +93,8 @@ def _with_note(given: "Tokenizer | None", data: "Dataset") -> "tuple[Tokenizer |
 
 
 def _describe(view: "View") -> str:
-    from penstock.views.packed import Documents, Packed
+    from penstock.views.documents import Documents
+    from penstock.views.packed import Packed
     from penstock.views.windows import Windows
 
     if isinstance(view, Windows):

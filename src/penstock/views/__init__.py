@@ -1,10 +1,12 @@
-"""Views: how a dataset becomes a finite sequence of samples.
+"""Views: how a stream of records becomes a finite sequence of samples.
 
-    sample    one row of a batch
-    segment   where its records lie in the stream, and where in the row they go
-    output    what arrives in the batch under one name: a field, or something derived
+    sample    one row of a batch, chosen by its number
+    segment   a run of records, and the row and column where it starts
+    piece     a segment of a planned row: a part of one document, or all of it
 
-A view knows nothing of files. `windows` are rows of equal length cut from the stream without regard
-to documents; `packed` has those that were planned from the lengths of documents, one document a row
-or several. What they have in common is in `view`; `penstock.batches` reads their samples.
+A view describes which segments make up each sample, by parameters that kernels take; it opens no
+files. `Windows` cuts the stream into rows of equal length without regard to documents. `Documents`
+and `Packed` have rows that are planned from the lengths of documents (`planned`), one document a
+row or several. `Excerpts` are runs of records, one a row. `view` has what they share;
+`penstock.batches` reads the samples.
 """

@@ -1,10 +1,10 @@
-"""What all views have in common: samples by number, and what of them arrives in a batch."""
+"""`View`: what all views share: samples by number, and the outputs of a batch."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -26,7 +26,7 @@ from penstock.batches.sample_reader import SampleReader
 from penstock.errors import UsageError
 from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import METADATA_ID, TOKEN
-from penstock.metadata.spans import check_decoder
+from penstock.metadata.spans import Decoder, check_decoder
 from penstock.read.record_stream import RecordStream
 from penstock.reprs import counted, one_line
 from penstock.suggestions import did_you_mean
@@ -41,44 +41,36 @@ _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows
 class View(Sequence[Batch]):
     """A finite sequence of samples of `seq_len` inputs each.
 
-    The last column of a row is a label only, so labels are already shifted. A label is the token
-    that follows its input in the same document, even where the row ends before it; -100, which
-    torch's cross entropy ignores, stands where there is none.
+    Labels are already shifted: a label is the token that follows its input in the same document,
+    even where the row ends before it. Where there is none it is -100, which torch's cross entropy
+    ignores.
     """
 
-    dataset: RecordStream
-    seq_len: int
+    dataset: RecordStream = field(kw_only=False)
+    seq_len: int = field(kw_only=False)
     """inputs in a row"""
-    extras: tuple[Extra, ...] = ()
-    """what arrives beside inputs, labels and fields, all of it derived from the segments:
-    `position_ids` (from 0 in every document), `cu_seqlens` (where documents start in the flattened
-    batch, and `max_seqlen`), `document_ids` (-1 for padding), `attention_mask`"""
+    extras: Extra | Collection[Extra] = ()
+    """more outputs, all derived from the segments: `position_ids` (from 0 in every document),
+    `cu_seqlens` (where documents start in the flattened batch, with `max_seqlen`), `document_ids`
+    (-1 for padding), `attention_mask`"""
     static_shapes: bool = False
     """pad `cu_seqlens` to one length, with empty documents at the end, for compiled models"""
-    mask_ends: bool = False
-    """ignore the last label of a document; else it is the first token of the document after it"""
     loss_mask: str | Literal[False] | None = None
-    """the field of the records that is zero where a token is not to be trained on, as a label; by
-    default `loss_mask`, where the records have such a field of integers. False masks nothing"""
-    metadata: Any = None
+    """the field that is zero for tokens that are not to be trained on, as labels; by default
+    `loss_mask`, if the records have such a field of integers. False masks nothing"""
+    metadata: Decoder | None = None
     """decodes metadata: a function of bytes, or a NumPy type"""
-    pad_id: int = 0
-    """the token in columns that hold no record"""
-
-    _length_name: ClassVar[str] = "seq_len"
-    _pads: ClassVar[bool] = True
-    """whether rows may have columns without a record"""
 
     @one_line
     def __repr__(self) -> str:
         return f"{self._in_words()}; {self.dataset!r}"
 
     def _in_words(self) -> str:
-        """What kind of rows these are, and how many if that is known."""
+        """The kind of rows, and their number if it is known."""
         return f"of {self.seq_len:,} tokens: {counted(len(self), 'sample')}"
 
     def __post_init__(self) -> None:
-        seq_len = integer(self._length_name, self.seq_len, 1, (1 << 40) - 1)
+        seq_len = integer("seq_len", self.seq_len, 1, (1 << 40) - 1)
         object.__setattr__(self, "seq_len", seq_len)
         extras = check_extras(self.extras)
         object.__setattr__(self, "extras", extras)
@@ -89,17 +81,14 @@ class View(Sequence[Batch]):
         names |= {"max_seqlen"} if "cu_seqlens" in extras else set()
         for name in fields.names or ():
             if name in names:
-                raise UsageError(f"{name!r} is the name of a field of the records too")
+                raise UsageError(f"{name!r} is both an output and a field of the records")
         object.__setattr__(self, "loss_mask", self._find_loss_mask())
-        if TOKEN not in (fields.names or ()) and (self.mask_ends or self.loss_mask):
+        if not self._has_tokens and (self._masks_ends or self.loss_mask):
             raise UsageError(f"labels need a field {TOKEN!r} in the records")
         if self.metadata is not None:
             if METADATA_ID not in (fields.names or ()):
                 raise UsageError("the dataset has no metadata; leave out metadata=…")
             check_decoder(self.metadata)
-        if TOKEN in (fields.names or ()):
-            highest = int(np.iinfo(fields[TOKEN]).max)
-            object.__setattr__(self, "pad_id", integer("pad_id", self.pad_id, 0, highest))
 
     def _find_loss_mask(self) -> str | Literal[False]:
         """The field that masks labels, or False."""
@@ -118,18 +107,32 @@ class View(Sequence[Batch]):
         return name
 
     @property
+    def _has_tokens(self) -> bool:
+        return TOKEN in (self.dataset.fields.names or ())
+
+    @property
+    def _masks_ends(self) -> bool:
+        """Whether the last label of a document is ignored."""
+        return False
+
+    @property
+    def _padding(self) -> int | None:
+        """The token that rows are padded with; None if rows are always full."""
+        return None
+
+    @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """What a saved position depends on: how samples are cut, and the data under them."""
+        """What a saved position depends on: how samples are cut, and the data."""
 
     @property
     @abstractmethod
     def max_segments(self) -> int:
-        """How many segments a row has at most."""
+        """The most segments that a row has."""
 
     @abstractmethod
     def for_kernels(self) -> ViewState:
-        """Describe this to kernels."""
+        """The view as kernels take it."""
 
     @property
     def cuts_by_document(self) -> bool:
@@ -138,12 +141,12 @@ class View(Sequence[Batch]):
 
     @property
     def stored_in(self) -> Path | None:
-        """The file that says what the rows are, if there is one."""
+        """The file that the rows are stored in, if there is one."""
         return None
 
     @property
     def narrow_to(self) -> int:
-        """0, or batches are only as wide as their longest row, rounded up to a multiple of this."""
+        """Batches are as wide as their longest row, to a multiple of this; 0: all equally wide."""
         return 0
 
     def _state(
@@ -157,7 +160,7 @@ class View(Sequence[Batch]):
         row_first: NDArray[np.int64] | None = None,
         blocks: CheckedBlocks | None = None,
     ) -> ViewState:
-        """What all views tell kernels, and what is the view's own."""
+        """What all views tell kernels, with what is particular to one."""
         return ViewState(
             kind,
             num_samples=len(self),
@@ -165,7 +168,7 @@ class View(Sequence[Batch]):
             width=self.seq_len,
             stride=stride,
             eos_id=eos_id,
-            mask_ends=self.mask_ends,
+            mask_ends=self._masks_ends,
             narrow_to=self.narrow_to,
             pad_boundaries=self.static_shapes,
             is_plain=is_plain,
@@ -175,7 +178,7 @@ class View(Sequence[Batch]):
         )
 
     def layout(self, rows: int, dtype: DTypeLike | None) -> BatchLayout:
-        """The memory of a batch of `rows` rows, with tokens of type `dtype`."""
+        """The memory of a batch of `rows` rows with tokens of type `dtype`."""
         if "cu_seqlens" in self.extras and rows * self.seq_len >= 1 << 31:
             raise UsageError(
                 f"cu_seqlens is int32 and cannot count {rows:,} x {self.seq_len:,} tokens; use "
@@ -194,24 +197,24 @@ class View(Sequence[Batch]):
     def _outputs(self, dtype: DTypeLike | None) -> tuple[Output, ...]:
         fields = self.dataset.fields
         others = field_outputs(fields, with_metadata=self.metadata is not None)
-        if TOKEN not in (fields.names or ()):
+        if not self._has_tokens:
             return others
         tokens = token_dtype(fields[TOKEN], self.dataset.vocab_size, dtype)
-        if self._pads:
-            integer("pad_id", self.pad_id, 0, int(np.iinfo(tokens).max))
+        if self._padding is not None:
+            integer("pad_id", self._padding, 0, int(np.iinfo(tokens).max))
         inputs_and_labels = token_outputs(
             tokens,
-            pad_id=self.pad_id if self._pads else None,
+            pad_id=self._padding,
             mask=self.loss_mask or None,
-            mask_ends=self.mask_ends,
+            mask_ends=self._masks_ends,
         )
         return inputs_and_labels + others
 
     def _derived(self) -> tuple[DerivedOutput, ...]:
-        return derived_outputs(self.extras, self.max_segments + self._pads)
+        return derived_outputs(self.extras, self.max_segments + (self._padding is not None))
 
     def __getitem__(self, index: Any) -> Any:
-        """One sample, or the samples of a slice as one batch."""
+        """Read one sample, or the samples of a slice as one batch."""
         if isinstance(index, slice):
             return self.read(np.arange(*index.indices(len(self))))
         try:
@@ -249,7 +252,7 @@ class View(Sequence[Batch]):
     def _check(self, indices: ArrayLike) -> NDArray[np.int64]:
         wanted = np.asarray(indices)
         if wanted.size and wanted.dtype.kind not in "iu":
-            raise TypeError(f"samples are chosen by integers, not {wanted.dtype}")
+            raise TypeError(f"sample numbers must be integers, not {wanted.dtype}")
         samples = np.ascontiguousarray(wanted, np.int64).reshape(-1)
         if samples.size and not 0 <= samples.min() <= samples.max() < len(self):
             bad = samples.min() if samples.min() < 0 else samples.max()

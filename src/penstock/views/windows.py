@@ -1,7 +1,6 @@
-"""Windows: rows of equal length cut from the stream, blind to documents and shards."""
+"""`Windows`: rows of equal length, cut from the stream without regard to documents."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -14,14 +13,14 @@ from penstock.views.view import View
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Windows(View):
-    """Sample i is `seq_len + 1` records: `input_ids`, and `labels` one further on.
+    """Rows of `seq_len + 1` consecutive records: `input_ids`, and `labels` one record further on.
 
     With `overlap`, windows start `seq_len` records apart and share one: the last label of a
     window is the first input of the next, and every token but the stream's first is a label once.
-    Without, they start `seq_len + 1` apart, as datatrove cuts them, and one token in `seq_len + 1`
-    is never a label. What remains at the end of the stream, less than a window, is left out.
+    Without it, they start `seq_len + 1` apart, as datatrove cuts them, and one token in
+    `seq_len + 1` is never a label. Records at the end that do not fill a window are left out.
 
-    Fields of the record other than the token arrive under their names, aligned with `input_ids`.
+    Fields other than the token arrive under their own names, aligned with `input_ids`.
 
     >>> view = data.windows(4)
     >>> len(view), view[1]["input_ids"].tolist(), view[1]["labels"].tolist()
@@ -29,42 +28,48 @@ class Windows(View):
     >>> view.read([23, 0])["input_ids"].tolist()
     [[92, 93, 94, 95], [0, 1, 2, 3]]
 
-    Position ids restart where a document does (here every ten tokens), and with every window:
+    Position ids restart at every document (here every ten tokens) and at every window:
 
     >>> data.windows(8, extras="position_ids")[1]["position_ids"].tolist()
     [0, 1, 0, 1, 2, 3, 4, 5]
     """
 
     overlap: bool = True
+    mask_ends: bool = False
+    """ignore the last label of a document; else it is the first token of the next document"""
     eos_id: int | None = None
-    """find the ends of documents by this token, for datasets that do not know their documents"""
-
-    _pads: ClassVar[bool] = False
+    """the token that ends documents, for datasets that do not know their documents"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.eos_id is not None:
             fields = self.dataset.fields
-            if TOKEN not in (fields.names or ()):
+            if not self._has_tokens:
                 raise UsageError(f"eos_id needs a field {TOKEN!r} in the records")
             highest = int(np.iinfo(fields[TOKEN]).max)
             object.__setattr__(self, "eos_id", integer("eos_id", self.eos_id, 0, highest))
             if "document_ids" in self.extras:
-                raise UsageError("an eos_id ends documents but does not name them; leave it out")
+                raise UsageError(
+                    "with an eos_id documents have no numbers; leave out eos_id or document_ids"
+                )
 
     @property
     def stride(self) -> int:
-        """How many records further the next window starts."""
+        """The number of records from the start of one window to the next."""
         return self.seq_len if self.overlap else self.seq_len + 1
 
     @property
     def fingerprint(self) -> str:
-        """What a saved position depends on: the cut, and the data under it."""
+        """What a saved position depends on: how windows are cut, and the data."""
         return f"windows-v1 of {self.seq_len + 1} every {self.stride} in {self.dataset.fingerprint}"
 
     def __len__(self) -> int:
         spare = self.dataset.num_records - self.seq_len - 1
         return spare // self.stride + 1 if spare >= 0 else 0
+
+    @property
+    def _masks_ends(self) -> bool:
+        return self.mask_ends
 
     @property
     def _sees_documents(self) -> bool:
@@ -77,12 +82,12 @@ class Windows(View):
 
     @property
     def max_segments(self) -> int:
-        """How many segments a row has at most: one for each record."""
+        """The most segments that a row has: one for each record."""
         most = min(self.seq_len, self.dataset.num_records) + 1
         return most if self._sees_documents else 1
 
     def for_kernels(self) -> ViewState:
-        """Describe this to kernels."""
+        """The view as kernels take it."""
         kind = ViewKind.WINDOWS
         if self._sees_documents:
             by_table = self.eos_id is None

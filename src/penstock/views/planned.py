@@ -1,0 +1,82 @@
+"""`PlannedView`: rows that are planned once from the lengths of documents, and stored."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from penstock.arguments import integer
+from penstock.batches.batch_filling import ViewKind, ViewState
+from penstock.formats.shard import TOKEN
+from penstock.pack.policy import PackReport, Recipe
+from penstock.pack.rows_file import PlannedRows, find_rows
+from penstock.reprs import counted
+from penstock.views.view import View
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlannedView(View):
+    """A view whose rows are planned by a recipe; the plan is made once and stored."""
+
+    pad_id: int = 0
+    """the token in columns that hold no record"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self._has_tokens:
+            highest = int(np.iinfo(self.dataset.fields[TOKEN]).max)
+            object.__setattr__(self, "pad_id", integer("pad_id", self.pad_id, 0, highest))
+
+    @property
+    @abstractmethod
+    def recipe(self) -> Recipe:
+        """What decides the rows."""
+
+    def _in_words(self) -> str:
+        is_known = "rows" in self.__dict__  # else the lengths of all documents would be read
+        samples = counted(len(self), "sample") if is_known else "samples not counted yet"
+        return f"of {self.seq_len:,} tokens ({self.recipe.policy}): {samples}"
+
+    @cached_property
+    def rows(self) -> PlannedRows:
+        """The rows; the first use of a recipe on a dataset plans and stores them."""
+        return find_rows(self.dataset, self.recipe)
+
+    @property
+    def report(self) -> PackReport:
+        """Padding, split documents, cropped and lost tokens."""
+        return self.rows.report
+
+    @property
+    def stored_in(self) -> Path | None:
+        """The file that the rows are stored in, if there are any."""
+        return self.rows.path
+
+    def __len__(self) -> int:
+        return self.rows.report.num_rows
+
+    @property
+    def fingerprint(self) -> str:
+        """What a saved position depends on: the recipe, the documents, and their data."""
+        data = self.dataset
+        # The version of what policies make of documents, not that of the file.
+        rows = f"{self.recipe.name}-v1 of {data.documents_fingerprint}"
+        return f"{rows} in {data.fingerprint}"
+
+    @property
+    def max_segments(self) -> int:
+        """The most segments that a row has."""
+        return max(1, self.rows.report.max_pieces)
+
+    def for_kernels(self) -> ViewState:
+        """The view as kernels take it."""
+        rows = self.rows
+        return self._state(
+            ViewKind.ROWS, pieces=rows.pieces, row_first=rows.row_first, blocks=rows.blocks
+        )
+
+    @property
+    def _padding(self) -> int:
+        return self.pad_id
