@@ -13,30 +13,39 @@ Public are the names in `penstock.__all__`, `penstock.errors`, `penstock.testing
 `penstock.compat`. Every other module is private and may change in any release, and so may methods
 whose signatures mention types that are not exported.
 
-`import penstock` imports nothing else; the first use of a name imports them all.
+`__init__.pyi` lists the public names. Each is imported when it is first used: `import penstock` is
+free.
 """
 
+import re
 import sys
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from penstock._version import __version__ as __version__
+_EXPORT = re.compile(r"^from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
 
-if TYPE_CHECKING:
-    from penstock._exports import *  # noqa: F403
-else:
 
-    def __getattr__(name: str) -> Any:
-        if name == "__all__":
-            return __dir__()
-        exports = None if name.startswith("__") else import_module("penstock._exports")
-        if not hasattr(exports, name):
-            # With name and obj, Python itself suggests the name that may be meant.
-            message = f"module 'penstock' has no attribute {name!r}"
-            raise AttributeError(message, name=name, obj=sys.modules[__name__])
-        value = globals()[name] = getattr(exports, name)
-        return value
+@cache
+def _homes() -> dict[str, str]:
+    """The module of each public name."""
+    with open(f"{__file__}i", encoding="utf-8") as stub:  # noqa: PTH123 (pathlib takes 3 ms)
+        return {name: module for module, name in _EXPORT.findall(stub.read())}
 
-    def __dir__() -> list[str]:
-        names = vars(import_module("penstock._exports"))
-        return sorted(name for name in names if not name.startswith("_"))
+
+def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return __dir__()
+    home = None if name.startswith("__") and name != "__version__" else _homes().get(name)
+    if home is None:
+        # With name and obj, Python itself suggests the name that may be meant.
+        message = f"module 'penstock' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
+    if home == __name__:
+        return import_module(f"{home}.{name}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(_homes())

@@ -16,9 +16,9 @@ FOREIGN = {*sys.stdlib_module_names, "numpy", "torch"}
 INTERNAL = {
     *("Documents.__init__", "Packed.__init__", "View.__init__", "Windows.__init__"),
     *("Order.__init__", "Shard.__init__"),
-    *("Documents.recipe", "Packed.recipe", "_StoredRows.rows"),
+    *("Documents.recipe", "Packed.recipe", "PlannedView.rows"),
     *("View.layout", "Packing.layout", "RecordStream.reader", "Order.new_state"),
-    *("View.for_kernels", "Windows.for_kernels", "_StoredRows.for_kernels"),
+    *("View.for_kernels", "Windows.for_kernels", "PlannedView.for_kernels"),
     *("Source.blocks", "Source.read", "Source.slices", "TokenizeReport.of"),
 }
 """members of exported classes that serve other modules of ours, not users"""
@@ -88,7 +88,7 @@ def test_all_names_are_sorted_and_importable():
 
 
 def test_type_checkers_see_the_same_names():
-    tree = ast.parse((paths.ROOT / "src" / "penstock" / "_exports.py").read_text())
+    tree = ast.parse((paths.ROOT / "src" / "penstock" / "__init__.pyi").read_text())
     imported = [alias for node in tree.body[1:] for alias in node.names]
     assert all(alias.name == alias.asname for alias in imported)
     assert sorted(alias.name for alias in imported) == penstock.__all__

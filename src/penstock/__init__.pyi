@@ -1,10 +1,8 @@
-"""The public names: this list is what `penstock.X` and `from penstock import *` offer.
-
-`as` marks a name as exported, for type checkers too.
-"""
+"""The public names: the one list behind `penstock.X` and `from penstock import *`."""
 
 from penstock import errors as errors
 from penstock import testing as testing
+from penstock._version import __version__ as __version__
 from penstock.auditing import AuditReport as AuditReport
 from penstock.auditing import EpochReport as EpochReport
 from penstock.auditing import RunShape as RunShape
