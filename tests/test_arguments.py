@@ -1,4 +1,4 @@
-"""Mistakes of the first hour: each is answered with what to do, and none with a surprise."""
+"""Wrong arguments are refused with a remedy."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is kept in the user's cache: made once, by one process, and again if it is damaged."""
+"""The user's cache: entries are made once, by one process, and again if damaged."""
 
 import os
 import signal

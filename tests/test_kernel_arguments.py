@@ -1,4 +1,4 @@
-"""What the borders of compiled code refuse, each found by breaking it."""
+"""Argument checks of compiled code, each found by breaking it."""
 
 import numpy as np
 import pytest

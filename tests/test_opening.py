@@ -1,4 +1,4 @@
-"""Opening: many directories as one stream, and errors that say what is wrong with which file."""
+"""`open`: several directories as one stream, and errors that name the file."""
 
 import contextlib
 import errno

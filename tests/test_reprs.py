@@ -1,4 +1,4 @@
-"""What objects show of themselves."""
+"""`repr` of public objects."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""The harness must see what is wrong: every test here hands it a pipeline with one mistake."""
+"""`penstock.testing` reports every defect: each test gives it a pipeline with one mistake."""
 
 import pytest
 

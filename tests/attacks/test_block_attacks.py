@@ -1,4 +1,4 @@
-"""Attacks by zstd files whose headers are followed without unpacking anything.
+"""Hostile zstd files: their headers are followed without unpacking anything.
 
 Whatever they say, a file is read as it would be as a whole, or refused by name, soon and in little
 memory.

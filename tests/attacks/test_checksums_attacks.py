@@ -1,4 +1,4 @@
-"""Attacks by companions: what they say is checked before it is believed, and leads nowhere else."""
+"""Hostile checksum files: every claim is checked before use, and no path leads elsewhere."""
 
 import json
 import os

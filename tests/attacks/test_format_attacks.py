@@ -1,4 +1,4 @@
-"""Attacks by foreign files: each is stopped by a named check, or what comes back is right.
+"""Hostile files of other formats: a named check stops each, or the result is right.
 
 Headers, tables and JSON indexes of other software are untrusted input, and so is everything that a
 directory may hold in the place of a file. Opening and then reading everything gives data of which

@@ -1,4 +1,4 @@
-"""Attacks by offsets and ids: each is stopped by a named check, or what comes back is right.
+"""Hostile offsets and ids: a named check stops each, or the result is right.
 
 The manifest and the sizes of the files agree with each other; it is the content of `.documents`,
 `.index` and the records that lies. Reading then gives what the offsets say, where they make sense,

@@ -1,4 +1,4 @@
-"""States and tokenizers that lie: kernels check no bounds, so nothing of this may reach them."""
+"""Hostile states and tokenizers: kernels check no bounds, so none of this may reach them."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Headers made to crash, to hang, to allocate or to read what is not a batch."""
+"""Hostile LLMBATCH headers: none crashes, hangs, allocates or reads past a batch."""
 
 import os
 import struct

@@ -1,4 +1,4 @@
-"""Attacks by manifest: each is stopped by a named check, and none by luck.
+"""Hostile manifests: a named check stops each.
 
 A manifest is untrusted input. Whatever it says, opening it either gives a consistent dataset or
 raises a `PenstockError` that names the file: never another exception, a crash, a hang, a file

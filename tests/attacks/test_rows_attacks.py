@@ -1,4 +1,4 @@
-"""Attacks by stored rows: damage is either undone or named, and never read out of range.
+"""Hostile stored rows: damage is repaired or named, and never read out of range.
 
 Rows are made by Penstock and can be made again, so a file whose header is not exactly what it
 should be is silently replaced. Pieces are too many to check when a file is opened: kernels check

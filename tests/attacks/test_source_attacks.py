@@ -1,4 +1,4 @@
-"""Attacks by text files: damage is an error that names the file, and memory stays bounded.
+"""Hostile text files: damage raises an error that names the file, and memory stays bounded.
 
 No document may come out shortened or altered, whatever is wrong with the file around it.
 """

@@ -1,4 +1,4 @@
-"""Attacks by vocabularies: whatever a file holds, it is read as it is meant, or named and refused.
+"""Hostile vocabularies: each is read as intended, or refused by name.
 
 A tokenizer.json or a file of ranks comes from anybody. Ids index tables, so they are checked and
 bounded; a token without its bytes, or a byte without a token, would lose text in silence.

@@ -1,3 +1,5 @@
+"""Audits of orders and runs."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Which samples and pieces came once (`auditing/proofs.pyx`)."""
+"""Kernels that prove what occurs exactly once (`auditing/proofs.pyx`)."""
 
 import numpy as np
 import pytest

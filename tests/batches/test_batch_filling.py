@@ -1,4 +1,4 @@
-"""`views.batches`, `views.rows` and `views.document_search`: samples to batches."""
+"""`batches.batch_filling`: samples to filled batches."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Boundaries: positions, cu_seqlens, documents and masks against a model that walks the tokens."""
+"""Positions, cu_seqlens, document ids and masks, against a model that walks the tokens."""
 
 import contextlib
 import json

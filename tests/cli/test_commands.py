@@ -1,3 +1,5 @@
+"""The command line: output, exit codes and one-line errors."""
+
 import re
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What `penstock inspect` shows of texts."""
+"""`penstock inspect`: datasets, rows and their text."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Commands that are called again: when all is done, for something else, after a failure."""
+"""Commands run again: when finished, with other options, after a failure."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Rates that are printed leave out the start-up, or name it."""
+"""Reported rates exclude the start-up, or say that they do not."""
 
 import json
 import re

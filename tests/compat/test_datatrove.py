@@ -1,4 +1,4 @@
-"""datatrove's datasets: its own items bit for bit, and its defects gone."""
+"""datatrove's datasets: its own items bit for bit, defects fixed."""
 
 import json
 import os

@@ -1,3 +1,5 @@
+"""`compat.widening`: stored uint32 batches to int64, through a ring of buffers."""
+
 import numpy as np
 import pytest
 

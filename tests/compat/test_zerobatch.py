@@ -1,4 +1,4 @@
-"""ZeroBatch's reader and loader: exact, alive as long as needed, and the file is never touched."""
+"""ZeroBatch's reader and loader: exact values, safe lifetimes, files never written."""
 
 import contextlib
 import gc

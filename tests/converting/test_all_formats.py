@@ -1,4 +1,4 @@
-"""Foreign formats against our own: every view of the same documents is the same batch."""
+"""Conversions to every format: each view of the result gives the same batches."""
 
 import json
 import multiprocessing

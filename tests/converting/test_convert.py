@@ -1,3 +1,5 @@
+"""`convert`: bytes as the real software writes them, resumption, and what is lost."""
+
 import filecmp
 import json
 import signal

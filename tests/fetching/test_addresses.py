@@ -1,3 +1,5 @@
+"""Addresses: patterns, repositories and lists to URLs and file names."""
+
 import subprocess
 from http.client import HTTPConnection
 from urllib.parse import urlsplit

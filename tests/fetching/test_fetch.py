@@ -1,3 +1,5 @@
+"""`fetch` against a real server: retries, resumption, checksums, several processes."""
+
 import hashlib
 import os
 import random

@@ -1,4 +1,4 @@
-"""Servers that lie, contradict themselves, or send more than anybody wants."""
+"""Servers that lie, contradict themselves, or send too much."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""The list of a dataset's files: strictly read, checked against the files, made by one of many."""
+"""File lists: strict parsing, checks against the files, and one writer among many processes."""
 
 import json
 import os

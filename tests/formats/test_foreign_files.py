@@ -1,4 +1,4 @@
-"""Files of other software: options, companions, lists and tables that go with them."""
+"""Options, companion files, file lists and cached tables of other formats."""
 
 import gzip
 import shutil

@@ -1,4 +1,4 @@
-"""Files that real software wrote (golden/formats/README.md says which), opened in place."""
+"""Files written by the real software (see golden/formats/README.md), opened in place."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Files that hold no tokens are said to be what they are, also where the user says flat."""
+"""Files without tokens are recognised by content, even with format="flat"."""
 
 import bz2
 import gzip

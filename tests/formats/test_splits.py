@@ -1,4 +1,4 @@
-"""Training files are never joined with those that were held out."""
+"""Training files are never combined with held-out files."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Columns of Arrow and Parquet: what each means, and what becomes of it in batches."""
+"""Columns of Arrow and Parquet: their meaning, and their effect on batches."""
 
 import json
 import re

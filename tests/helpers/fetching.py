@@ -1,4 +1,4 @@
-"""Calls of `fetch` that do not wait long, and what they leave."""
+"""`fetch` with short waits, and the partial files that it leaves."""
 
 import random
 

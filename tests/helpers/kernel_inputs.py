@@ -1,4 +1,4 @@
-"""Files and layouts for the tests of what reads them."""
+"""Inputs of kernels: files, layouts and view states."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Live packing as a person would write it down: lists, searched through. Judges the kernels."""
+"""A model of live packing: plain lists and linear searches."""
 
 import itertools
 from collections.abc import Iterator

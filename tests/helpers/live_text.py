@@ -1,4 +1,4 @@
-"""Live text: its corpora, its loader, and the rows that a plain model makes of them."""
+"""Corpora, loaders and expected rows of live text."""
 
 from pathlib import Path
 

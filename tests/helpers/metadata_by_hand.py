@@ -1,4 +1,4 @@
-"""Datasets whose metadata no writer would write."""
+"""Datasets with metadata that no writer would produce."""
 
 import json
 import os

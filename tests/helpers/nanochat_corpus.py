@@ -1,4 +1,4 @@
-"""The documents on which nanochat's real loaders were run, made anew from their numbers.
+"""The documents that nanochat's real loaders were run on, regenerated from their numbers.
 
 Nothing but `random.random`, whose values Python promises to keep, decides about them.
 """

@@ -1,4 +1,4 @@
-"""What nanochat's real loaders gave (golden/nanochat_live/README.md says which and how)."""
+"""Recorded output of nanochat's real loaders (see golden/nanochat_live/README.md)."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Documents whose tokens are the numbers of their records, from 1 on, and checks of their rows."""
+"""Documents whose tokens are record numbers, counted from 1, and checks of their rows."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Making files cold, and seeing how much of them is in memory."""
+"""Dropping files from the page cache, and measuring how much of them is cached."""
 
 import ctypes
 import mmap

@@ -1,4 +1,4 @@
-"""Where this repository keeps what tests read."""
+"""Directories of this repository."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The threads that read for loaders; they are the kernels', not Python's."""
+"""The loaders' reading threads, which are native threads and unknown to Python."""
 
 import contextlib
 import os

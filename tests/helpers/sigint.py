@@ -1,4 +1,4 @@
-"""Real interrupts at random moments."""
+"""Real SIGINTs, at random moments or on an event."""
 
 import os
 import random

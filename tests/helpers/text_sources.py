@@ -1,4 +1,4 @@
-"""Files of text in all their codecs, and what a source reads of them."""
+"""Text files in every codec, and the documents that a source reads from them."""
 
 import gzip
 import itertools

@@ -1,4 +1,4 @@
-"""Waiting for a condition; how long it takes is never part of a test."""
+"""Waiting for conditions, with deadlines that only a hang exceeds."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Ranks of torchrun that disagree: one of them says so before the first batch."""
+"""Ranks under torchrun that disagree: one of them reports it before the first batch."""
 
 import json
 import subprocess

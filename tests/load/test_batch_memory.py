@@ -1,4 +1,4 @@
-"""Who looks at a batch keeps its memory, however it looks; and only then."""
+"""A batch keeps its memory as long as anything refers to it, and no longer."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Reading files that are not in memory: whole, or only the rows of batches."""
+"""Reading uncached files: whole files, or only the rows of batches."""
 
 import itertools
 import os

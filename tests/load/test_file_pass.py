@@ -1,4 +1,4 @@
-"""`load.file_pass` and `load.announcing`: what their borders refuse; which bytes a pass reads."""
+"""`load.file_pass` and `load.announcing`: argument checks, and the bytes that a pass reads."""
 
 from pathlib import Path
 from types import SimpleNamespace

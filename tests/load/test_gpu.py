@@ -1,4 +1,4 @@
-"""What only an accelerator can show; skipped where there is none."""
+"""What only a GPU can show."""
 
 from itertools import islice, pairwise
 

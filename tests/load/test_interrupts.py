@@ -1,4 +1,4 @@
-"""Real SIGINTs at random moments, caught as a notebook does, and the run goes on."""
+"""Real SIGINTs at random moments, caught as in a notebook, after which loading continues."""
 
 import itertools
 import json

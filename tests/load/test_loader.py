@@ -1,3 +1,5 @@
+"""`Loader`: order, resumption, threads, memory, statistics and argument checks."""
+
 import gc
 import itertools
 import json

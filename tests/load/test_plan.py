@@ -1,3 +1,5 @@
+"""`load.plan`: which samples each rank reads at each step."""
+
 import pickle
 from itertools import islice
 

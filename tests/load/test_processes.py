@@ -1,4 +1,4 @@
-"""Real processes: forked, spawned, interrupted, killed, run by torchrun and by DataLoader."""
+"""Loaders in forked, spawned, interrupted and torchrun processes."""
 
 import json
 import multiprocessing

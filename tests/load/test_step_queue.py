@@ -1,4 +1,4 @@
-"""`load.step_queue` and `load.walk`: steps read ahead, and handed out one after the other."""
+"""`load.step_queue` and `load.walk`: steps are read ahead and handed out in order."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""`load.token_digest` and `audit.proofs`: what digests and audits add up."""
+"""`load.token_digest`: digests of the tokens of a step."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Real trainers: what wraps a loader resumes exactly, or is refused with what to write instead."""
+"""Real trainers: a wrapped loader resumes exactly, or is refused with the code to write instead."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Loaders in the workers of torch's DataLoader: one epoch, whoever reads it."""
+"""Loaders in the workers of torch's DataLoader."""
 
 import copy
 import os

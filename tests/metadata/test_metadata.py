@@ -1,4 +1,4 @@
-"""Metadata: every token of every batch against what was written, one record at a time."""
+"""Metadata: every token of every batch against what was written, record by record."""
 
 import contextlib
 import gc

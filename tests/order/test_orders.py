@@ -1,3 +1,5 @@
+"""Orders: bijections, golden values and digests."""
+
 import copy
 import math
 import pickle

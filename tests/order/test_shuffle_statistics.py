@@ -1,4 +1,4 @@
-"""Whether a shuffle is a fair one, by statistics whose distribution under a fair shuffle is known.
+"""Shuffles are fair, by statistics with a known distribution under a fair shuffle.
 
 Every statistic takes permutations and returns how likely a fair shuffle is to be as far off, in
 either direction: too regular is not random either. The same limit holds for Penstock's shuffle

@@ -1,4 +1,4 @@
-"""Counting, best-fit-decreasing and its instructions, and rows of one document each."""
+"""`pack.best_fit` and `pack.document_rows`: counting, best-fit decreasing, one document per row."""
 
 import itertools
 

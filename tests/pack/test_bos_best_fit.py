@@ -1,4 +1,4 @@
-"""Packing through a buffer, into tables that are cleared when they are full."""
+"""`pack.bos_best_fit`: packing through a buffer, into tables that are emptied when full."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Packing against naive models, against what nanochat really made, and against its own past.
+"""Packing policies against plain models, nanochat's recorded rows and golden values.
 
 Tokens are the numbers of their records, from 1 on: a row tells exactly what it is made of, and 0 is
 padding. A model is plain lists and loops, and knows lengths only.

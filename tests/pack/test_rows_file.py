@@ -1,4 +1,4 @@
-"""Where rows are stored, when they are made, and what is left when that goes wrong."""
+"""Stored rows: where they are, when they are made, and what a failure leaves."""
 
 import json
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Documents that wait, found by length and by arrival, against a plain list."""
+"""`pack.waiting_buffer`: documents found by length and by arrival, against a plain list."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What the wheel and the source distribution hold, built from this tree as `make` left it."""
+"""Contents of the wheel and of the source distribution, built from this tree."""
 
 import subprocess
 import sys

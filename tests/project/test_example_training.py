@@ -1,4 +1,4 @@
-"""The example that trains from text: killed at any moment, it ends with the same weights.
+"""The training example: killed at any moment, it ends with the same weights.
 
 Most runs are processes of a fork server: as real as others, and killed like them, but torch is
 imported once and not for each of them.

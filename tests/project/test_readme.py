@@ -1,4 +1,4 @@
-"""The README is run as a stranger would run it: its Python, then its commands."""
+"""The README runs as written: its Python, then its commands."""
 
 import re
 import shlex

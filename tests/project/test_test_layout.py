@@ -1,4 +1,4 @@
-"""Tests lie where a maintainer looks for them, and share nothing but `tests/helpers`."""
+"""Test folders mirror the source, and tests share code only through `tests/helpers`."""
 
 import ast
 

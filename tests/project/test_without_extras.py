@@ -1,4 +1,4 @@
-"""From text to batches with required packages only; wheels are tried with these tests too."""
+"""From text to batches with the required packages only; wheels are tested with this too."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`read.files` and `read.segments`: segments of files to filled arrays."""
+"""`read.files` and `read.segments`: file segments to filled arrays."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Calls and threads in the background, which interrupts do not break."""
+"""`system.background_thread`: background calls and threads under interrupts."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Checksums of blocks, against known values and a model that goes bit by bit."""
+"""`system.checksums`: block checksums against known values and a bitwise model."""
 
 import threading
 

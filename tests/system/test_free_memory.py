@@ -1,4 +1,4 @@
-"""How much memory is free, on trees of /proc and /sys that tests write."""
+"""`system.free_memory`, on trees of /proc and /sys that the tests write."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`repack` loses no document, and writes the same files however often it is killed."""
+"""`repack` keeps every document, and writes the same files however often it is killed."""
 
 import gc
 import gzip

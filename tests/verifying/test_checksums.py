@@ -1,4 +1,4 @@
-"""Checksums by blocks of every file that we write: any flipped bit is found, and named."""
+"""Block checksums of every file that we write: each flipped bit is found and located."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""verify: files of other software, and what lies beside them."""
+"""`verify` on files of other formats and their companions."""
 
 import shutil
 

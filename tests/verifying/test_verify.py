@@ -1,4 +1,4 @@
-"""verify: every kind of damage is found and named, and sound data are left in peace."""
+"""`verify` finds and names every kind of damage, and passes sound data."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Rows of documents, masks, length buckets, and loaders over rows that were planned.
+"""Rows of documents, masks, length buckets, and loaders over stored rows.
 
 Tokens are the numbers of their records, as in `test_packing`.
 """

@@ -1,4 +1,4 @@
-"""The field `loss_mask`: applied to labels by default, in every view."""
+"""The field `loss_mask` is applied to labels by default, in every view."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A real model on packed rows: each document gets the logits and the loss that it gets alone."""
+"""In a real model, a packed document has the logits and the loss that it has alone."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Windows: against a plain NumPy reference, for every type, cut, access and division in shards."""
+"""Windows against a plain NumPy reference, for every type, stride, access and sharding."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Many documents at once, with their metadata, and documents in pieces: the bytes of one by one."""
+"""`extend` and documents in pieces write the same bytes as one `append` per document."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Documents collected one by one: taken whole and exactly, or left with nothing changed."""
+"""`write.collected`: a document is collected whole and exactly, or nothing changes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""LLMBATCH files: their bytes, and that no accident, limit or wrong number changes them."""
+"""LLMBATCH files: exact bytes, whatever fails or is limited."""
 
 import errno
 import json

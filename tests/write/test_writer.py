@@ -1,4 +1,4 @@
-"""The writer: what it puts on disk, and that no accident leaves half a dataset behind."""
+"""`Writer`: the files that it writes, and that no failure leaves half a dataset."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""nanochat's loaders as its documentation has them: whole shards, dicts, and a state kept true."""
+"""nanochat's loaders as its documentation describes them: whole shards, dicts, correct states."""
 
 import gzip
 import json

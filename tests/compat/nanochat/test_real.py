@@ -1,4 +1,4 @@
-"""nanochat's loaders: its own batches bit for bit on every rank, resumed exactly, defects gone."""
+"""nanochat's loaders: its own batches bit for bit on every rank, resumed exactly, defects fixed."""
 
 import hashlib
 import json

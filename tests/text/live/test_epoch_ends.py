@@ -1,4 +1,4 @@
-"""Epochs of live text: their ends are resumed as exactly as their middles."""
+"""The ends of epochs of live text resume as exactly as their middles."""
 
 import json
 import threading

@@ -1,5 +1,4 @@
-"""How long an epoch of live text is: counted once for a text and its tokenizer, and never believed
-of others."""
+"""Lengths of epochs of live text: counted once for each text, tokenizer and number of lanes."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Threads of live text, disturbed where it hurts most."""
+"""The garbage collector may end a live loader at any line of its threads."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment, caught and gone on from, as in a notebook."""
+"""Ctrl-C at any moment: it is caught, and loading continues as in a notebook."""
 
 import os
 import re

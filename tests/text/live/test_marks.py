@@ -1,4 +1,4 @@
-"""Marks of documents in live text: before, after, both or none, wherever rows are cut."""
+"""Marks of live documents: before, after, both or none, wherever rows are cut."""
 
 import itertools
 

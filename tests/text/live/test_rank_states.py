@@ -1,4 +1,4 @@
-"""States of live text: one for each rank or one for all, and what cannot be one."""
+"""States of live text: one per rank or one for all, and invalid ones."""
 
 import json
 

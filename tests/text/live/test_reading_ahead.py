@@ -1,4 +1,4 @@
-"""What a TextLoader does ahead of the training loop: how far it goes, and who waits for whom."""
+"""How far a TextLoader works ahead, and which thread waits for which."""
 
 import itertools
 import sys

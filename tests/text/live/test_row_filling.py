@@ -1,4 +1,4 @@
-"""Lanes of tokens to rows, without threads: what is fed, what a row needs, what comes out."""
+"""`text.live.row_filling`: lanes of tokens to rows, without threads."""
 
 import numpy as np
 import pytest

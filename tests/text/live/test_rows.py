@@ -1,4 +1,4 @@
-"""Live text: rows that a plain model makes too, and the same ones after any interruption."""
+"""Rows of live text are those of a plain model, also after any interruption."""
 
 import contextlib
 import itertools

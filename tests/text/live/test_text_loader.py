@@ -1,4 +1,4 @@
-"""What a TextLoader promises beside its rows: refusals, threads, processes, statistics."""
+"""`TextLoader`: argument checks, states, threads, processes and statistics."""
 
 import gc
 import itertools

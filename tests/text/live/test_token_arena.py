@@ -1,4 +1,4 @@
-"""Live text of which more waits than the first arena holds: tokens are moved, and stay the same."""
+"""`text.live.token_arena`: tokens are unchanged when the arena moves them."""
 
 import itertools
 import random

@@ -1,3 +1,5 @@
+"""Blocks: the parts of a source that are read independently."""
+
 import itertools
 import json
 import os

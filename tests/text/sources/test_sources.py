@@ -1,3 +1,5 @@
+"""Sources of text: every format and codec gives the same documents, and bad rows are named."""
+
 import gzip
 import itertools
 import json

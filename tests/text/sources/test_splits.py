@@ -1,4 +1,4 @@
-"""Splits of text: a directory or a pattern is never read as train and validation together."""
+"""Splits of text: training and validation files are never read as one source."""
 
 import json
 

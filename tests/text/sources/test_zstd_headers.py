@@ -1,4 +1,4 @@
-"""The walk over zstd headers: frames are written here by hand, as RFC 8878 describes them."""
+"""Walking zstd headers, on frames written by hand after RFC 8878."""
 
 import os
 

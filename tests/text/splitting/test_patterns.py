@@ -1,4 +1,4 @@
-"""Split patterns: the pieces and character classes of the real engines."""
+"""Split patterns give the pieces and character classes of the real engines."""
 
 import itertools
 

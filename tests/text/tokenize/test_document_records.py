@@ -1,3 +1,5 @@
+"""`text.tokenize.document_records`: tokens and marks to records."""
+
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Calls that are wrong, or fail early, leave nothing that stands in the way of the right one."""
+"""Failed calls leave nothing that blocks the corrected call."""
 
 import json
 import os

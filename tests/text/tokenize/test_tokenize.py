@@ -1,4 +1,4 @@
-"""From text to datasets: whoever runs the tasks, and however often they die, the same bytes."""
+"""`tokenize`: the same bytes whoever runs the tasks, and however often they die."""
 
 import collections
 import contextlib

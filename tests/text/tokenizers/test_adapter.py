@@ -1,4 +1,4 @@
-"""Tokenizers of others: the fast engine where that gives the same ids, else they are asked."""
+"""Users' tokenizers: the fast engine where it gives the same ids, else their own `encode`."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""The tokenizer that `tokenize` keeps beside a dataset, and text from ids."""
+"""The tokenizer stored with a dataset, and decoding."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tokenizers give the ids that the real tiktoken and the real tokenizers give."""
+"""Tokenizers give the ids of the real tiktoken and the real tokenizers."""
 
 import base64
 import itertools

@@ -1,3 +1,5 @@
+"""`train_tokenizer` learns the merges of the real rustbpe."""
+
 # ruff: noqa: RUF001
 import json
 import subprocess
