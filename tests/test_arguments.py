@@ -51,7 +51,7 @@ def test_a_share_of_tasks_is_two_numbers(tmp_path: Path, task: Any) -> None:
 @pytest.mark.parametrize("columns", ["text", {"text": "body"}])
 def test_columns_are_columns(tmp_path: Path, columns: Any) -> None:
     (tmp_path / "a.jsonl").touch()
-    with pytest.raises(UsageError, match=r"columns is .*; it must be a Columns"):
+    with pytest.raises(UsageError, match=r"columns must be a Columns, .*; found"):
         penstock.Source(tmp_path / "a.jsonl", columns=columns)
 
 
@@ -59,7 +59,7 @@ def test_one_name_of_metadata_is_not_its_letters() -> None:
     one: Any = "url"
     assert penstock.Columns(metadata=one).metadata == ("url",)
     wrong: Any = [3]
-    with pytest.raises(UsageError, match="3 is not the name of a column"):
+    with pytest.raises(UsageError, match="column names must be strings; found 3"):
         penstock.Columns(metadata=wrong)
 
 
@@ -78,7 +78,10 @@ def test_what_decode_takes_are_ids() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("tokenize a.csv --tokenizer bytes --out out", "not read; convert it to Parquet or JSONL"),
+        (
+            "tokenize a.csv --tokenizer bytes --out out",
+            "not supported; convert the file to Parquet or JSONL",
+        ),
         ("tokenize a.txt --tokenizer bytes --out out --text body", "leave out columns=… (--text,"),
         ("tokenize a.txt --tokenizer gpt2 --out out", "penstock fetch gets a tokenizer.json"),
         ("tokenize a.txt --tokenizer bytes --out out --split-by url", "none is (--metadata)"),
@@ -88,9 +91,9 @@ def test_what_decode_takes_are_ids() -> None:
         ),
         (
             "tokenize a.json --tokenizer bytes --out out",
-            "object on every line; write them so (jq",
+            "expected one object per line; convert it with jq",
         ),
-        ("repack a.json --out out --bad-rows skip", "(jq -c '.[]' of this file)"),
+        ("repack a.json --out out --bad-rows skip", "jq -c '.[]'"),
         ("convert data out --to llmbatch", "(--seq-len, --batch-size)"),
         ("finish dat", "no such directory; did you mean 'data'?"),
     ],

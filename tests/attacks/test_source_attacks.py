@@ -116,7 +116,7 @@ def test_damaged_pages_of_parquet_are_refused(parquet):
 def test_parquet_whose_columns_share_a_name_is_refused(tmp_path):
     table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(FormatError, match="has 2 columns 'text'"):
+    with pytest.raises(FormatError, match="2 columns are named 'text'"):
         Source(tmp_path).slices(1)
 
 
@@ -200,7 +200,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
     next(batches)
     with path.open("r+b") as file:
         file.truncate(500)
-    with pytest.raises(FormatError, match=r"it had .* bytes and has 500 now"):
+    with pytest.raises(FormatError, match=r"bytes then, 500 now"):
         list(batches)
 
 

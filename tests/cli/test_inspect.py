@@ -63,7 +63,7 @@ def test_a_tokenizer_with_too_few_ids_is_an_error(tmp_path, capsys):
     data = write_tokens(tmp_path / "written", [72, 105, 299, 1])
     assert main(["inspect", str(data), "--seq-len", "3", "--tokenizer", "bytes"]) == 1
     error = capsys.readouterr().err
-    assert "bytes has no token with the id 299: its ids are below 257" in error
+    assert "bytes: no token has the id 299; its ids are 0 to 256" in error
 
 
 def test_another_tokenizer_than_that_of_the_dataset_is_named(tmp_path, shown):

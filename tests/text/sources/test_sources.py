@@ -435,7 +435,7 @@ def test_what_repack_wrote_is_read_where_it_is_named(with_ours):
     shards = (str(with_ours / "deep" / "packed" / "shard_00000.jsonl.zst"),)
     for paths in ("deep/packed", "deep/*/*.zst", "deep/packed/**"):
         assert Source(with_ours / paths).files == shards
-    refused = r"only where it is named itself: .*/deep/packed"
+    refused = r"only if named itself: .*/deep/packed"
     for paths in ("deep", "deep/**"):
         with pytest.raises(MissingDataError, match=refused):
             Source(with_ours / paths)
@@ -469,7 +469,7 @@ def test_what_is_not_there_or_not_known_is_named(tmp_path, monkeypatch):
         ([], MissingDataError, "the list of paths is empty"),
         ("no.txt", MissingDataError, f"{tmp_path}/no.txt: no such file or directory"),
         (["b.jsonl", "*.csv"], MissingDataError, "*.csv: no file matches the pattern"),
-        ("empty", MissingDataError, f"{tmp_path}/empty: no file in it ends in .parquet, .jsonl"),
+        ("empty", MissingDataError, f"{tmp_path}/empty: no file ends in .parquet, .jsonl"),
         ("dangling.txt", MissingDataError, "a link to what is missing"),
         ("pipe.txt", UsageError, "not a regular file"),
         ("c.rst", UsageError, "c.rst: the kind does not follow from the name; give kind="),
@@ -499,7 +499,7 @@ def test_missing_and_unfit_columns_are_named_with_those_there_are(tmp_path):
             Columns(),
             "no column 'text'; the columns are body (string), n (int64), raw (binary) (choose",
         ),
-        (Columns(text="n"), "column 'n' is int64, no text"),
+        (Columns(text="n"), "column 'n' is int64; expected text"),
         (Columns(text="body", metadata=("raw",)), "column 'raw' is binary, which JSON cannot hold"),
         (Columns(text="body", spans="url"), "no column 'url'"),
     ]:
@@ -553,7 +553,7 @@ def test_text_and_jsonl_do_without_pyarrow(tmp_path, monkeypatch):
 def test_a_split_by_file_says_how_many_files_it_can_take(tmp_path):
     (tmp_path / "a.txt").write_text("one\n")
     (tmp_path / "b.txt").write_text("two\n")
-    with pytest.raises(UsageError, match="take 1 or less"):
+    with pytest.raises(UsageError, match="give 1 or less"):
         Source(tmp_path / "*.txt").split_by_file(5)
     with pytest.raises(UsageError, match="or cut this one into several"):
         Source(tmp_path / "a.txt").split_by_file()

@@ -115,7 +115,9 @@ def test_a_source_is_read_though_a_repack_of_it_goes_on_below_it(unfinished):
 def test_tables_as_text_are_to_be_converted(tmp_path, name):
     (tmp_path / name).write_text("id,text\n1,one\n")
     for source in (tmp_path, tmp_path / name):
-        with pytest.raises(UsageError, match=r"not read; convert it to Parquet or JSONL$"):
+        with pytest.raises(
+            UsageError, match=r"not supported; convert the file to Parquet or JSONL$"
+        ):
             Source(source)
 
 

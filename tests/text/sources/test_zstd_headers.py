@@ -144,7 +144,7 @@ def test_a_read_that_fails_is_a_fault_with_its_errno():
 
 def test_sizes_are_checked():
     for sizes in [(-1, 0, 3), (0, -1, 3), (0, 0, 0), (0, 0, 1 << 20)]:
-        with pytest.raises(ValueError, match="sizes are not negative"):
+        with pytest.raises(ValueError, match="sizes must not be negative"):
             FrameWalker(0, *sizes)
 
 

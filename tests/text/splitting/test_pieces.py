@@ -90,9 +90,9 @@ def test_words_longer_than_a_machine_word_end_where_their_letters_end():
 
 def test_wrong_arguments_are_refused():
     data, ends = array("two words"), np.empty(9, np.int64)
-    with pytest.raises(ValueError, match="not the code of a split pattern"):
+    with pytest.raises(ValueError, match="invalid pattern code"):
         split(data, 3, character_classes(), ends)
-    with pytest.raises(ValueError, match="room for 8 ends"):
+    with pytest.raises(ValueError, match="room for 8 pieces"):
         split(data, 0, character_classes(), ends[:8])
     with pytest.raises(ValueError, match="Unicode has"):
         last_certain_end(data, 0, character_classes()[:-1])

@@ -458,7 +458,7 @@ def test_documents_that_a_tokenizer_refuses_are_bad_rows(tmp_path):
     (tmp_path / "corpus" / "c.jsonl").write_text(lines)
     (tmp_path / "tok.json").write_text(gpt2_json())
     options = {"tokenizer": tmp_path / "tok.json", "check": False, "task_bytes": 1 << 30}
-    reason = "line 2: 5,000,000 bytes that the split pattern does not cut"
+    reason = "line 2: the split pattern makes a piece of 5,000,000 bytes"
     with pytest.raises(FormatError, match=reason):
         tokenize(tmp_path, **options)
     columns = Columns(metadata=("id",))

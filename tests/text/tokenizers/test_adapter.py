@@ -183,11 +183,11 @@ def test_penstocks_own_tokenizer_stays_as_it_is():
 
 
 def test_what_cannot_encode_is_refused():
-    with pytest.raises(UsageError, match="object, which has no encode"):
+    with pytest.raises(UsageError, match=r"expected a tokenizer with encode.*found object"):
         adapt(object())
-    with pytest.raises(UsageError, match="gives no token ids"):
+    with pytest.raises(UsageError, match="returns token ids neither"):
         adapt(SimpleNamespace(encode=lambda text: text))
-    with pytest.raises(UsageError, match="another beginning"):
+    with pytest.raises(UsageError, match="do not start with it"):
         adapt(
             SimpleNamespace(bos_id=1, encode=lambda texts, prepend, num_threads: [[2]] * len(texts))
         )
@@ -231,7 +231,7 @@ def test_wrong_answers_are_errors_that_say_so():
         with pytest.raises(FormatError, match="other than token ids"):
             ids_of(tokenizer, [text])
     short = adapt(SimpleNamespace(encode=lambda texts: [[1]] * min(len(texts), 5)))
-    with pytest.raises(FormatError, match="gave 5 lists of ids for 6 texts"):
+    with pytest.raises(FormatError, match="returned 5 lists of ids for 6 texts"):
         ids_of(short, list("abcdef"))
 
 

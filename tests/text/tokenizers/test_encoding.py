@@ -79,7 +79,7 @@ def test_there_may_be_no_text():
 
 def test_a_piece_that_is_hardly_text_is_refused_and_the_next_is_encoded():
     encoder = Encoder(TABLES, GPT2, character_classes())
-    with pytest.raises(FormatError, match="4,194,305 bytes that the split pattern does not cut"):
+    with pytest.raises(FormatError, match="a piece of 4,194,305 bytes; the limit is"):
         encode(encoder, [b"x" * ((1 << 22) + 1)])
     assert encode(encoder, [b" the"]) == [[258]]
 
@@ -87,7 +87,7 @@ def test_a_piece_that_is_hardly_text_is_refused_and_the_next_is_encoded():
 def test_documents_outside_of_the_text_are_refused():
     data, ids = np.frombuffer(b"four", np.uint8), np.empty(max_ids(4), np.uint32)
     for offsets in ([0, 5], [-1, 4], [0, 3, 2, 4], []):
-        with pytest.raises(ValueError, match="document"):
+        with pytest.raises(ValueError, match=r"offsets|document"):
             SHARED.encode(data, np.array(offsets, np.int64), ids, np.empty(len(offsets), np.int64))
     with pytest.raises(ValueError, match="room for 6 ids"):
         SHARED.encode(data, np.array([0, 4]), ids[:6], np.empty(2, np.int64))

@@ -245,7 +245,7 @@ def test_what_is_not_byte_level_is_left_to_tokenizers(tmp_path):
     assert ids_of(tokenizer, ["hello world hello", "x"]) == [[1, 2, 1], [0]]
     assert tokenizer.encode_with_ends(*batch(["hello  wörld"]))[2].tolist() == [5, 13]
     assert tokenizer.cut(np.zeros(100, np.uint8)) == 0
-    with pytest.raises(UsageError, match="fast engine does not do"):
+    with pytest.raises(UsageError, match="the engine 'fast' does not support"):
         load_tokenizer(tmp_path, "fast")
 
 
@@ -254,7 +254,7 @@ def test_an_unknown_split_pattern_is_left_to_its_own_engine(tmp_path):
     (tmp_path / "tokenizer.json").write_text(to_tokenizer_json(known))
     assert load_tokenizer(tmp_path).engine == "huggingface"
     assert load_tokenizer(tmp_path, "tiktoken").cut(np.zeros(100, np.uint8)) == 0
-    with pytest.raises(UsageError, match="knows the split patterns gpt2"):
+    with pytest.raises(UsageError, match=r"does not support the split pattern .*only gpt2"):
         load_tokenizer(tmp_path, "fast")
 
 
@@ -273,7 +273,7 @@ def test_published_ranks_are_known_by_name(tmp_path):
 def test_text_that_a_pattern_leaves_out_is_an_error():
     tokenizer = TiktokenTokenizer(vocabulary(r"\w+"), "x")
     assert len(ids_of(tokenizer, ["word"])) == 1
-    with pytest.raises(FormatError, match="2 bytes of text are lost"):
+    with pytest.raises(FormatError, match="2 bytes would be lost"):
         ids_of(tokenizer, ["two words!"])
 
 
@@ -287,14 +287,14 @@ def test_mistakes_are_answered(tmp_path, gpt2):
     with pytest.raises(UsageError, match="no other"):
         load_tokenizer(gpt2, "bytes")
     (tmp_path / "tokenizer.pkl").write_bytes(pickle.dumps(print))
-    with pytest.raises(UsageError, match="a pickle can run any code"):
+    with pytest.raises(UsageError, match="pickles are not loaded, since they can run any code"):
         load_tokenizer(tmp_path / "tokenizer.pkl")
     (tmp_path / "mine.tiktoken").write_bytes(b"PK\x03\x04")
     with pytest.raises(FormatError, match="is this a file of tiktoken ranks"):
         load_tokenizer(tmp_path / "mine.tiktoken")
     ranks = (b"%s %d\n" % (base64.b64encode(bytes([k])), k) for k in range(256))
     (tmp_path / "mine.tiktoken").write_bytes(b"".join(ranks))
-    with pytest.raises(UsageError, match="do not say how texts are split"):
+    with pytest.raises(UsageError, match="hold no split pattern"):
         load_tokenizer(tmp_path / "mine.tiktoken")
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<|none|>"}')
     (tmp_path / "tokenizer.json").write_text(gpt2.read_text())

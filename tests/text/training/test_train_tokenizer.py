@@ -256,7 +256,7 @@ def test_the_first_documents_are_read_until_there_is_enough_text():
 
 
 def test_text_with_too_few_pairs_is_an_error_that_says_how_many(tmp_path):
-    with pytest.raises(UsageError, match=r"4 bytes of text have pairs for 258 tokens.*not for 300"):
+    with pytest.raises(UsageError, match=r"4 bytes of text have pairs for only 258 of 300 tokens"):
         train(["abab"], 300, specials=(), out=tmp_path / "tok")
     assert list(tmp_path.iterdir()) == []
     smaller = train(["abab"], 300, specials=["<|s|>"], allow_smaller=True, out=tmp_path / "tok")
@@ -268,11 +268,11 @@ def test_text_with_too_few_pairs_is_an_error_that_says_how_many(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vocab_size": 264}, "make it 265 or more"),
-        ({"specials": ["<|a|>", "<|a|>"]}, "not all different"),
-        ({"pattern": "gpt5("}, "neither the name of a split pattern nor a regular expression"),
-        ({"pattern": "[a-z]+"}, r"leaves out text, such as ' 1'"),
-        ({"specials": ["ab"], "vocab_size": 258}, "is written like another token"),
+        ({"vocab_size": 264}, "it must be at least 265"),
+        ({"specials": ["<|a|>", "<|a|>"]}, "must be distinct"),
+        ({"pattern": "gpt5("}, "neither a known split pattern nor a regular expression"),
+        ({"pattern": "[a-z]+"}, r"does not match all text, such as ' 1'"),
+        ({"specials": ["ab"], "vocab_size": 258}, "is spelt like another token"),
     ],
 )
 def test_what_cannot_work_is_said(tmp_path, options, message):
@@ -290,7 +290,7 @@ def test_an_existing_vocabulary_is_not_replaced(tmp_path, capsys):
     assert main(arguments) == 0
     before = (tmp_path / "tok" / "tokenizer.json").read_bytes()
     assert main(arguments) == 1
-    assert "it exists and is not replaced" in capsys.readouterr().err
+    assert "already exists; remove it" in capsys.readouterr().err
     assert (tmp_path / "tok" / "tokenizer.json").read_bytes() == before
     assert (
         json.loads((tmp_path / "tok" / "tokenizer_config.json").read_text())["eos_token"]

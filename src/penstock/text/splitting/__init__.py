@@ -1,7 +1,11 @@
-"""Splitting texts into the pieces that a tokenizer's merges never cross.
+"""Splitting (pre-tokenization): texts into pieces, which merges never cross.
 
-A pattern is a regular expression that published tokenizers split by. Those in use are known by
-name and by their spelling (`patterns.py`); compiled code (`pieces.pyx`) does the same without a
-regular expression, by the classes of characters (`unicode.py`). Tokenizers and the training of them
-stand on this.
+    pattern          the regular expression by which a published tokenizer splits
+    piece            a match of the pattern: the unit that is merged into tokens
+    character class  what a pattern tests of a character: letter, number, space, upper, lower
+    pattern code     a known pattern as one number, for kernels
+
+`patterns.py` knows the patterns in use, by name and by regular expression. `pieces.pyx` splits by
+them without a regular expression, with the classes of `character_classes.py`. Tokenizers and
+training build on this package.
 """

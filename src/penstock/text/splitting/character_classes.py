@@ -1,7 +1,7 @@
-"""Classes of characters, as split patterns tell them apart.
+"""The character classes that split patterns test.
 
-The table is of Unicode 16, as the regular expressions of tiktoken 0.14 and tokenizers 0.23 have it:
-a test asks both about every code point. Python's own table is another one in every version.
+The table is that of Unicode 16, which tiktoken 0.14 and tokenizers 0.23 use: a test compares it
+with both for every code point. Python's own table differs from version to version.
 """
 
 import zlib
@@ -26,13 +26,13 @@ _TABLE = Path(__file__).with_name("unicode-16.classes")
 
 @cache
 def character_classes() -> NDArray[np.uint8]:
-    """The classes of every code point."""
+    """Return the classes of every code point, as bits of `CharacterClass`."""
     runs = np.frombuffer(zlib.decompress(_TABLE.read_bytes()), np.dtype("<u4"))
     return np.repeat((runs & 0xFF).astype(np.uint8), runs >> 8)
 
 
 def to_bytes(table: NDArray[np.uint8]) -> bytes:
-    """What the file holds: runs of equal classes, `length << 8 | class` each."""
+    """Return the content of the table's file: runs of equal classes, `length << 8 | class`."""
     starts = np.flatnonzero(np.diff(table, prepend=table[0] ^ 0xFF))
     lengths = np.diff(starts, append=_NUM_CODE_POINTS)
     return zlib.compress((lengths << 8 | table[starts]).astype("<u4").tobytes(), 9)

@@ -1,7 +1,6 @@
-"""Split patterns: how a text is cut into the pieces that merges never cross.
+"""The known split patterns, in every spelling in use.
 
-The patterns of the common vocabularies are known here, in every spelling that is in use, and are
-split by kernels; with any other one a tokenizer works by the engine that it came from.
+Kernels split by these. A tokenizer with any other pattern runs on the engine it was made for.
 """
 
 from typing import NamedTuple
@@ -14,13 +13,13 @@ _BEFORE = r"[^\r\n\p{L}\p{N}]?"
 
 
 class Pattern(NamedTuple):
-    """One way to split, by its usual name."""
+    """A known split pattern."""
 
     name: str
     regex: str
-    """as the tokenizers of this name are published"""
+    """as published with the tokenizers of this name"""
     code: int
-    """how kernels split by it: see `pattern_code`"""
+    """for kernels; see `pattern_code`"""
 
 
 def _code(family: PatternFamily, max_digits: int, *, joins_trailing: bool = False) -> int:
@@ -62,7 +61,7 @@ _KNOWN = (
     ),
 )
 PATTERNS = {pattern.name: pattern for pattern in _KNOWN}
-# In other spellings.
+# Other spellings of the same patterns.
 _SPELLINGS = {
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
@@ -72,7 +71,7 @@ _SPELLINGS = {
 
 
 def find_pattern(regex: str) -> Pattern | None:
-    """The known pattern of this regular expression, or of this name.
+    """Return the known pattern with this regular expression or name; None if there is none.
 
     >>> find_pattern("nanochat").code == find_pattern(PATTERNS["nanochat"].regex).code
     True

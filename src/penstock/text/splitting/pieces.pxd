@@ -1,9 +1,9 @@
-"""Pieces of texts, inline: the loops that split, encode and count call `piece_end` for every piece.
+"""The split patterns as inline code: splitting, encoding and counting call `piece_end` per piece.
 
-The split patterns, written out by hand: each decides by the classes of characters and looks at most
-one character past the piece, or past a run of white space.
+The patterns are written out by hand. Each decides by character classes, and looks at most one
+character past the piece, or past a run of white space.
 
-Texts are UTF-8. Bytes that are not are split at unspecified places, never outside of the text.
+Texts are UTF-8. Invalid bytes are split at unspecified places, but never outside the text.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -11,13 +11,13 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from penstock.system.memory_access cimport load_u64, trailing_zeros
 
 cpdef enum PatternFamily:
-    """Patterns that differ only in how they split digits and trailing space."""
+    """A family of patterns that differ only in digits and trailing space."""
     GPT2
     GPT4
     O200K
 
 cpdef enum CharacterClass:
-    """Bits; a character may be of several classes."""
+    """Bits: a character may have several classes."""
     LETTER = 1
     NUMBER = 2
     SPACE = 4
@@ -27,16 +27,16 @@ cpdef enum CharacterClass:
 cdef enum:
     NUM_CODE_POINTS = 0x110000
 
-# What a pattern's code says.
+# A pattern code, decoded.
 cdef struct PatternRules:
     PatternFamily family
-    int max_digits  # of a number that make one piece; 0: all
-    bint joins_trailing  # white space at the end of a text is one piece
+    int max_digits  # per piece; 0: no limit
+    bint joins_trailing  # trailing white space is one piece
 
 cdef struct Text:
     const uint8_t *bytes
-    Py_ssize_t stop  # where the text ends
-    Py_ssize_t readable  # where memory ends, at `stop` or after it
+    Py_ssize_t stop  # end of the text
+    Py_ssize_t readable  # end of readable memory, at or after `stop`
     const uint8_t *classes  # by code point, bits of CharacterClass
 
 cdef struct Character:
@@ -50,7 +50,7 @@ cdef int check_documents(const uint8_t[::1] data, const int64_t[::1] offsets) ex
 
 
 cdef inline Character wide_character(const Text *text, Py_ssize_t i) noexcept nogil:
-    """The character at `i`, which is not ASCII; of no class if it is not UTF-8."""
+    """Return the non-ASCII character at `i`; without classes if it is not UTF-8."""
     cdef const uint8_t *at = text.bytes + i
     cdef uint32_t first = at[0], code
     cdef Character character
@@ -72,7 +72,7 @@ cdef inline Character wide_character(const Text *text, Py_ssize_t i) noexcept no
 
 
 cdef inline Character character_at(const Text *text, Py_ssize_t i) noexcept nogil:
-    """The character at `i`, which is before the end."""
+    """Return the character at `i`, which must be before the end."""
     cdef Character character
     if text.bytes[i] >= 0x80:
         return wide_character(text, i)
@@ -85,7 +85,7 @@ cdef inline bint ends_line(uint8_t byte) noexcept nogil:
 
 
 cdef inline Py_ssize_t run_end(const Text *text, Py_ssize_t i, int wanted) noexcept nogil:
-    """The end of the characters from `i` on that are of one of the wanted classes."""
+    """Return the end of the run of wanted classes from `i` on."""
     cdef Character character
     while i < text.stop:
         character = character_at(text, i)
@@ -96,15 +96,15 @@ cdef inline Py_ssize_t run_end(const Text *text, Py_ssize_t i, int wanted) noexc
 
 
 cdef inline uint64_t not_small(uint64_t word) noexcept nogil:
-    """The high bit of each of eight bytes that is not one of `a` to `z`."""
-    # Added to seven bits, they set the high one from `a` on, and after `z`.
+    """Return the high bit of each of eight bytes that is not one of `a` to `z`."""
+    # Added to seven bits, the constants carry into the high bit from `a` on, and after `z`.
     cdef uint64_t low = word & 0x7F7F7F7F7F7F7F7FULL
     cdef uint64_t small = (low + 0x1F1F1F1F1F1F1F1FULL) & ~(low + 0x0505050505050505ULL)
     return (~small | word) & 0x8080808080808080ULL
 
 
 cdef inline Py_ssize_t letters_end(const Text *text, Py_ssize_t i) noexcept nogil:
-    """The end of the letters from `i` on: eight bytes at once, as long as they are ASCII."""
+    """Return the end of the letters from `i` on; eight bytes at a time while they are ASCII."""
     cdef uint64_t others
     while i + 8 <= text.readable:
         others = not_small(load_u64(text.bytes + i) | 0x2020202020202020ULL)
@@ -120,7 +120,7 @@ cdef inline Py_ssize_t letters_end(const Text *text, Py_ssize_t i) noexcept nogi
 cdef inline Py_ssize_t contraction_end(
     const Text *text, Py_ssize_t i, bint any_case
 ) noexcept nogil:
-    """The end of a contraction such as `'s` or `'ll` at `i`; 0 if there is none."""
+    """Return the end of a contraction such as `'s` or `'ll` at `i`; 0 if there is none."""
     cdef uint8_t first, second = 0
     if i + 1 >= text.stop or text.bytes[i] != c"'":
         return 0
@@ -128,7 +128,7 @@ cdef inline Py_ssize_t contraction_end(
     if i + 2 < text.stop:
         second = text.bytes[i + 2]
     if any_case:
-        if first == 0xC5 and second == 0xBF:  # the long s, an s in another case
+        if first == 0xC5 and second == 0xBF:  # long s: case-insensitively an s
             return i + 3
         first |= 0x20
         second |= 0x20
@@ -146,7 +146,7 @@ cdef inline Py_ssize_t contraction_end(
 cdef inline Py_ssize_t space_end(
     const Text *text, const PatternRules *rules, Py_ssize_t start
 ) noexcept nogil:
-    """The end of the piece that begins with the white space at `start`."""
+    """Return the end of the piece that begins with white space at `start`."""
     cdef Py_ssize_t i = start, last = start, after_line = 0
     cdef Character character
     while i < text.stop:
@@ -161,14 +161,14 @@ cdef inline Py_ssize_t space_end(
         return text.stop
     if after_line and rules.family != GPT2:
         return after_line
-    # What follows takes the last one along, if it is not the only one.
+    # The last space belongs to the next piece, unless it is the only one.
     return i if i == text.stop or last == start else last
 
 
 cdef inline Py_ssize_t digits_end(
     const Text *text, const PatternRules *rules, Py_ssize_t i
 ) noexcept nogil:
-    """The end of the digits from `i` on, or of as many as make one piece."""
+    """Return the end of the digits from `i` on, at most `max_digits`."""
     cdef Character character
     cdef int count = 0
     while i < text.stop and (rules.max_digits == 0 or count < rules.max_digits):
@@ -183,7 +183,7 @@ cdef inline Py_ssize_t digits_end(
 cdef inline Py_ssize_t others_end(
     const Text *text, const PatternRules *rules, Py_ssize_t i
 ) noexcept nogil:
-    """The end of punctuation and symbols from `i` on, and of the line ends that go along."""
+    """Return the end of punctuation and symbols from `i` on, with the newlines after them."""
     cdef Character character
     while i < text.stop:
         character = character_at(text, i)
@@ -201,7 +201,7 @@ cdef inline Py_ssize_t others_end(
 cdef inline Py_ssize_t unlettered_end(
     const Text *text, const PatternRules *rules, Py_ssize_t start, int classes
 ) noexcept nogil:
-    """The end of a piece without letters, whose first character is of these classes."""
+    """Return the end of a piece without letters; `classes` are those of its first character."""
     cdef Py_ssize_t after
     if classes & NUMBER:
         return digits_end(text, rules, start)
@@ -212,16 +212,16 @@ cdef inline Py_ssize_t unlettered_end(
             return others_end(text, rules, after)
         if rules.family == GPT2 and classes & NUMBER:
             return digits_end(text, rules, after)
-    # At least a byte, whatever the table of classes says: a piece must not be empty.
+    # At least one byte, whatever the class table says: a piece must not be empty.
     return max(space_end(text, rules, start), start + 1)
 
 
 cdef inline Py_ssize_t cased_word_end(
     const Text *text, Py_ssize_t start, bint small_at_end
 ) noexcept nogil:
-    """The end of capitals and then small letters; letters without case count as both. Or 0.
+    """Return the end of uppercase, then lowercase letters; 0 if there are none.
 
-    With `small_at_end` one that is small, or without case, must be the last.
+    Caseless letters count as both. With `small_at_end` the last must be lowercase or caseless.
     """
     cdef Py_ssize_t i = start, last_both = 0, end, suffix
     cdef Character character
@@ -242,7 +242,7 @@ cdef inline Py_ssize_t cased_word_end(
 
 
 cdef inline Py_ssize_t ascii_word_end(const Text *text, Py_ssize_t i) noexcept nogil:
-    """The end of capitals and then small letters if all is ASCII, and what follows; else 0."""
+    """Return the end of uppercase, then lowercase letters; 0 unless all, and what follows, is ASCII."""
     cdef uint64_t others
     while i < text.stop and c"A" <= text.bytes[i] <= c"Z":
         i += 1
@@ -260,7 +260,7 @@ cdef inline Py_ssize_t ascii_word_end(const Text *text, Py_ssize_t i) noexcept n
 cdef inline Py_ssize_t cased_piece_end(
     const Text *text, const PatternRules *rules, Py_ssize_t start
 ) noexcept nogil:
-    """The end of a piece by patterns that tell capitals from small letters (O200K)."""
+    """Return the end of a piece for patterns that distinguish case (O200K)."""
     cdef Character character = character_at(text, start)
     cdef bint leads = not character.classes & (LETTER | NUMBER) and not ends_line(text.bytes[start])
     cdef Py_ssize_t end, suffix
@@ -270,7 +270,7 @@ cdef inline Py_ssize_t cased_piece_end(
         if end > start + leads:
             suffix = contraction_end(text, end, True)
             return suffix if suffix else end
-        if end:  # ASCII, and no letter
+        if end:  # ASCII, but not a letter
             return unlettered_end(text, rules, start, character.classes)
     for small_at_end in range(1, -1, -1):
         if leads:
@@ -286,7 +286,7 @@ cdef inline Py_ssize_t cased_piece_end(
 cdef inline Py_ssize_t piece_end(
     const Text *text, const PatternRules *rules, Py_ssize_t start
 ) noexcept nogil:
-    """The end of the piece that begins at `start`, which is before the end of the text."""
+    """Return the end of the piece that begins at `start`, which must be before the end."""
     cdef Character character, following
     cdef Py_ssize_t end
     cdef uint8_t byte

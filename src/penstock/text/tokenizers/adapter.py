@@ -1,10 +1,9 @@
-"""Tokenizers that another program made: any object with `encode` as a `Tokenizer`.
+"""Adapts any object with `encode` to a `Tokenizer`.
 
-A tiktoken `Encoding`, or an object that keeps one under `enc` as nanochat's tokenizer does, says
-what its vocabulary is; so does a `Tokenizer` of Hugging Face, or one of transformers, which has one
-as its backend. They are computed as if they came from a file, by the fast engine where it knows the
-split pattern. It is believed only if it gives some texts the same ids as the object itself.
-Everything else is asked, as nanochat's loaders ask: lists of texts, one call at a time.
+Some objects expose their vocabulary: a tiktoken `Encoding`, an object that holds one as `enc`, like
+nanochat's tokenizer, a `Tokenizer` of Hugging Face, or one of transformers, whose backend is one.
+Our engines then compute the ids, if they give sample texts the same ids as the object. Any other
+object is called itself, as nanochat's loaders do: with lists of texts, one call at a time.
 """
 
 import contextlib
@@ -27,8 +26,8 @@ from penstock.text.tokenizers.loading import from_json
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 from penstock.text.tokenizers.vocabulary import Vocabulary, tokens_by_id
 
-# Scripts, numbers, contractions, white space of all kinds, code, and a special token's name.
-_PROBES = (
+# Sample texts: scripts, numbers, contractions, all kinds of white space, code, special tokens.
+_SAMPLES = (
     "",
     "a",
     "It's 1,234.5678 o'clock; WE'LL see\tthe  naïve Straße.\r\n\n  x += f(a[0]) != b  # end\n\n",
@@ -41,9 +40,9 @@ Encode = Callable[[list[str]], list[Sequence[int]]]
 
 
 def adapt(tokenizer: Any, num_threads: int = 4) -> Tokenizer:
-    """Any tokenizer with `encode`; one of Penstock's is given back as it is.
+    """Return a `Tokenizer` for any object with `encode`; one of Penstock's as it is.
 
-    `num_threads` is told to those that ask for it, as nanochat's does.
+    `num_threads` is passed to tokenizers that take it, such as nanochat's.
 
     >>> class Lengths:
     ...     bos_token_id = 0
@@ -58,30 +57,29 @@ def adapt(tokenizer: Any, num_threads: int = 4) -> Tokenizer:
         return known
     if not callable(getattr(tokenizer, "encode", None)):
         raise UsageError(
-            f"the tokenizer is of type {type(tokenizer).__name__}, which has no encode(); give one "
-            "that has, or a file's name"
+            f"expected a tokenizer with encode(), or a path; found {type(tokenizer).__name__}"
         )
-    asked = AdaptedTokenizer(tokenizer, num_threads)
+    adapted = AdaptedTokenizer(tokenizer, num_threads)
     encoding = getattr(tokenizer, "enc", tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    with contextlib.suppress(FormatError):  # as of a pattern that leaves characters out
+    with contextlib.suppress(FormatError):  # such as a pattern that does not match all text
         if hasattr(encoding, "_mergeable_ranks") and hasattr(encoding, "encode_ordinary"):
-            computed = _from_tiktoken(encoding, asked)
-            if _probed(computed) == asked.probed:
+            computed = _from_tiktoken(encoding, adapted)
+            if _sample_ids(computed) == adapted.sample_ids:
                 return computed
         elif callable(getattr(backend, "to_str", None)):
-            computed = _from_hugging_face(tokenizer, backend, asked)
-            # It would find special tokens in texts, where ours are given by options alone.
-            if _probed(computed)[:-1] == asked.probed[:-1]:
+            computed = _from_hugging_face(tokenizer, backend, adapted)
+            # The last sample has special tokens, which it would find in texts and we do not.
+            if _sample_ids(computed)[:-1] == adapted.sample_ids[:-1]:
                 return computed
-    return asked
+    return adapted
 
 
 class AdaptedTokenizer:
-    """Computed by the object itself."""
+    """Computed by the object itself, one call at a time."""
 
     engine = "its own"
-    vocab_size = 1 << 31  # whatever it says of that often leaves out tokens that were added
+    vocab_size = 1 << 31  # unknown: what objects report often leaves out added tokens
 
     def __init__(self, tokenizer: Any, num_threads: int) -> None:
         self._tokenizer, self._num_threads = tokenizer, num_threads
@@ -89,8 +87,8 @@ class AdaptedTokenizer:
         self.name = type(tokenizer).__name__
         self._num_threads = num_threads
         self.bos_id, self.eos_id = _bos_of(tokenizer), _eos_of(tokenizer)
-        self._encode = _way_to_encode(tokenizer, self.bos_id, num_threads)
-        self.probed = _probed(self)
+        self._encode = _working_encode(tokenizer, self.bos_id, num_threads)
+        self.sample_ids = _sample_ids(self)
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self._tokenizer, self._num_threads)
@@ -101,23 +99,23 @@ class AdaptedTokenizer:
 
     @property
     def specials(self) -> Mapping[str, int]:
-        """None that are known by name."""
+        """Empty: the object does not name them."""
         return {}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of what it makes of some texts."""
-        return xxhash.xxh3_128_hexdigest(repr((self.bos_id, self.probed)).encode())
+        """A hash of the ids of sample texts."""
+        return xxhash.xxh3_128_hexdigest(repr((self.bos_id, self.sample_ids)).encode())
 
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
         """See `Tokenizer`; one call at a time."""
-        # Nobody promised that several threads may call it. A forked child has none of them, but
-        # perhaps a lock that one of them held.
+        # The object may not be thread-safe. A lock per process: a forked child may inherit one
+        # that another thread held.
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             documents = self._encode(texts(data, offsets))
         if len(documents) != len(offsets) - 1:
             raise FormatError(
-                f"{self.name}.encode gave {len(documents):,} lists of ids for "
+                f"{self.name}.encode returned {len(documents):,} lists of ids for "
                 f"{len(offsets) - 1:,} texts"
             )
         ends = np.cumsum([0, *map(len, documents)], dtype=np.int64)
@@ -130,22 +128,22 @@ class AdaptedTokenizer:
         return ids, ends
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
-        """Not possible: it does not say where tokens end."""
-        raise UsageError(f"{self.name} does not say where in a text its tokens end")
+        """Raise: the object does not give the ends of tokens."""
+        raise UsageError(f"{self.name} does not give the positions of its tokens in a text")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """As the object does it, if it can."""
+        """Return the object's own decoding, if it has one."""
         if not callable(getattr(self._tokenizer, "decode", None)):
             raise UsageError(f"{self.name} has no decode()")
         return str(self._tokenizer.decode([operator.index(number) for number in ids]))
 
     def cut(self, data: Bytes) -> int:
-        """Nowhere: what it does with a text is not known."""
+        """See `Tokenizer`; 0, since how the object splits is unknown."""
         return 0
 
 
 def _bos_of(tokenizer: Any) -> int | None:
-    """The token that starts documents, if the object tells."""
+    """Return the object's bos id; None if it has none."""
     if callable(getattr(tokenizer, "get_bos_token_id", None)):
         return int(tokenizer.get_bos_token_id())
     for name in ("bos_token_id", "bos_id"):
@@ -156,15 +154,15 @@ def _bos_of(tokenizer: Any) -> int | None:
 
 
 def _eos_of(tokenizer: Any) -> int | None:
-    """The token that ends documents, if the object tells."""
+    """Return the object's eos id; None if it has none."""
     for name in ("eos_token_id", "eos_id"):
         if isinstance(found := getattr(tokenizer, name, None), int):
             return found
     return None
 
 
-def _way_to_encode(tokenizer: Any, bos_id: int | None, num_threads: int) -> Encode:
-    """How to call it: as tiktoken, as nanochat does, with one text at a time, or with a list."""
+def _working_encode(tokenizer: Any, bos_id: int | None, num_threads: int) -> Encode:
+    """Return a function that encodes texts, by the first calling convention that works."""
     name, encode = type(tokenizer).__name__, tokenizer.encode
 
     def ordinary(documents: list[str]) -> Any:
@@ -173,7 +171,9 @@ def _way_to_encode(tokenizer: Any, bos_id: int | None, num_threads: int) -> Enco
     def like_nanochat(documents: list[str]) -> Any:
         found = encode(documents, prepend=bos_id, num_threads=num_threads)
         if any(ids[0] != bos_id for ids in found):
-            raise UsageError(f"{name}.encode(…, prepend={bos_id}) gave ids with another beginning")
+            raise UsageError(
+                f"{name}.encode(…, prepend={bos_id}) returned ids that do not start with it"
+            )
         return [ids[1:] for ids in found]
 
     def without_specials(documents: list[str]) -> Any:
@@ -190,54 +190,54 @@ def _way_to_encode(tokenizer: Any, bos_id: int | None, num_threads: int) -> Enco
         if _works(way):
             return lambda documents: [_ids_of(each) for each in way(documents)]
     raise UsageError(
-        f"{name}.encode gives no token ids, neither for a list of texts nor for one text"
+        f"{name}.encode returns token ids neither for a list of texts nor for one text"
     )
 
 
 def _works(way: Callable[[list[str]], Any]) -> bool:
     try:
-        found = [_ids_of(each) for each in way(list(_PROBES))]
-        return len(found) == len(_PROBES) and all(type(i) is int for i in chain(*found))
+        found = [_ids_of(each) for each in way(list(_SAMPLES))]
+        return len(found) == len(_SAMPLES) and all(type(i) is int for i in chain(*found))
     except PenstockError:
         raise
-    except Exception:  # it was called in a way that it does not know
+    except Exception:  # it does not support this calling convention
         return False
 
 
 def _ids_of(found: Any) -> Sequence[int]:
-    """A list of ids, from a list, an array, or what Hugging Face's tokenizers give."""
+    """Return ids as a list, from a list, an array or a Hugging Face `Encoding`."""
     ids = getattr(found, "ids", found)
     return list(ids.tolist() if hasattr(ids, "tolist") else ids)
 
 
-def _probed(tokenizer: Any) -> list[list[int]]:
-    """What it makes of some texts."""
-    encoded = [text.encode() for text in _PROBES]
+def _sample_ids(tokenizer: Any) -> list[list[int]]:
+    """Return the ids of the sample texts."""
+    encoded = [text.encode() for text in _SAMPLES]
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     ids, ends = tokenizer.encode(np.frombuffer(b"".join(encoded), np.uint8), offsets)
     return [part.tolist() for part in np.split(ids, ends[1:-1])]
 
 
-def _from_hugging_face(tokenizer: Any, backend: Any, asked: AdaptedTokenizer) -> Tokenizer:
-    """The same, from the tokenizer.json that its backend would write."""
-    # tokenizers does not say what starts and ends documents: then it is what is usual, by its name.
-    is_told = hasattr(tokenizer, "bos_token")
-    config = {key: getattr(tokenizer, key, None) for key in ("bos_token", "eos_token") if is_told}
-    return from_json(backend.to_str().encode(), asked.name, config)
+def _from_hugging_face(tokenizer: Any, backend: Any, adapted: AdaptedTokenizer) -> Tokenizer:
+    """Return the same tokenizer, from its backend's tokenizer.json."""
+    # A bare `tokenizers` object has no bos and eos: then those with the usual names are taken.
+    has_marks = hasattr(tokenizer, "bos_token")
+    config = {key: getattr(tokenizer, key, None) for key in ("bos_token", "eos_token") if has_marks}
+    return from_json(backend.to_str().encode(), adapted.name, config)
 
 
-def _from_tiktoken(encoding: Any, asked: AdaptedTokenizer) -> Tokenizer:
-    """The same vocabulary, computed by the fast engine or by one of tiktoken's own."""
+def _from_tiktoken(encoding: Any, adapted: AdaptedTokenizer) -> Tokenizer:
+    """Return the same vocabulary, on the fast engine if possible, otherwise on tiktoken."""
     by_id = {rank: token for token, rank in encoding._mergeable_ranks.items()}
     vocabulary = Vocabulary(
-        tokens=tokens_by_id(by_id, asked.name),
+        tokens=tokens_by_id(by_id, adapted.name),
         merges=None,
         pattern=encoding._pat_str,
         specials=dict(encoding._special_tokens),
         whole_pieces=True,
     )
     if not find_pattern(vocabulary.pattern):
-        return TiktokenTokenizer(vocabulary, asked.name, asked.bos_id, asked.eos_id)
+        return TiktokenTokenizer(vocabulary, adapted.name, adapted.bos_id, adapted.eos_id)
     from penstock.text.tokenizers.fast_engine import FastTokenizer
 
-    return FastTokenizer(vocabulary, asked.name, asked.bos_id, asked.eos_id)
+    return FastTokenizer(vocabulary, adapted.name, adapted.bos_id, adapted.eos_id)

@@ -1,4 +1,4 @@
-"""What the engines of byte-level BPE share: names, and what follows from the tokens."""
+"""`BytePairTokenizer`: what the engines of byte-level BPE share."""
 
 import json
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class BytePairTokenizer(ABC):
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below it."""
+        """One more than the largest id."""
         return self.vocabulary.vocab_size
 
     @property
@@ -47,17 +47,17 @@ class BytePairTokenizer(ABC):
 
     @cached_property
     def pattern(self) -> Pattern | None:
-        """How texts are split, if that is known."""
+        """The split pattern, if it is a known one."""
         return find_pattern(self.vocabulary.pattern)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of what decides about ids."""
+        """A hash of all that determines the ids."""
         return fingerprint_of(self.vocabulary)
 
     @cached_property
     def token_bytes(self) -> NDArray[np.int32]:
-        """How many bytes each token stands for; 0 for special tokens."""
+        """Number of bytes of each token; 0 for special tokens."""
         lengths = np.zeros(self.vocab_size, np.int32)
         lengths[: len(self.vocabulary.tokens)] = [len(token) for token in self.vocabulary.tokens]
         return lengths
@@ -67,7 +67,7 @@ class BytePairTokenizer(ABC):
         """See `Tokenizer`."""
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
-        """Also where each token ends: a text is its tokens' bytes, end to end."""
+        """See `Tokenizer`. A text is its tokens' bytes, end to end, so lengths give the ends."""
         ids, id_offsets = self.encode(data, offsets)
         ends = np.cumsum(self.token_bytes[ids], dtype=np.int64)
         before = offsets[:-1] - offsets[0]
@@ -78,14 +78,14 @@ class BytePairTokenizer(ABC):
         return decode_ids(ids, self.vocabulary.tokens, self.specials, self.name)
 
     def cut(self, data: Bytes) -> int:
-        """Where a text that goes on can be cut."""
+        """See `Tokenizer`."""
         if self.pattern is None:
             return 0
         return last_certain_end(data, self.pattern.code, character_classes())
 
 
 def fingerprint_of(vocabulary: Vocabulary) -> str:
-    """A hash of what decides about ids, and not of how files spell it."""
+    """Return a hash of all that determines the ids, however a file spells it."""
     from penstock.text.tokenizers.vocabulary_merges import makes_every_token, merges_of
 
     known = find_pattern(vocabulary.pattern)

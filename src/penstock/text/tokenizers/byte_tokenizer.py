@@ -1,4 +1,4 @@
-"""The tokenizer without a vocabulary: every byte of UTF-8 is a token."""
+"""`ByteTokenizer`: no vocabulary, every byte of UTF-8 is a token."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,7 +12,7 @@ _TOKENS = tuple(bytes([byte]) for byte in range(256))
 
 
 class ByteTokenizer:
-    """Ids 0 to 255 are the bytes, 256 is `<|endoftext|>`, which starts or ends documents.
+    """Ids 0 to 255 are the bytes; 256 is `<|endoftext|>`, which may start or end documents.
 
     >>> text = np.frombuffer(b"hi you", np.uint8)
     >>> ids, offsets = ByteTokenizer().encode(text, np.array([0, 2, 6]))
@@ -30,12 +30,12 @@ class ByteTokenizer:
         return f"<{type(self).__name__}: {self.vocab_size} ids>"
 
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
-        """The bytes."""
+        """See `Tokenizer`."""
         ids = data[offsets[0] : offsets[-1]].astype(np.uint32)
         return ids, offsets - offsets[0]
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
-        """The bytes; each ends after itself."""
+        """See `Tokenizer`."""
         ids, starts = self.encode(data, offsets)
         ends = np.arange(1, len(ids) + 1) - np.repeat(starts[:-1], np.diff(starts))
         return ids, starts, ends
@@ -45,5 +45,5 @@ class ByteTokenizer:
         return decode_ids(ids, _TOKENS, self.specials, self.name)
 
     def cut(self, data: Bytes) -> int:
-        """Anywhere."""
+        """See `Tokenizer`; any place will do."""
         return len(data)

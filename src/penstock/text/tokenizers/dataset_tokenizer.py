@@ -1,8 +1,8 @@
-"""The tokenizer of a dataset, kept in the dataset's own directory.
+"""The tokenizer of a dataset, stored in the dataset's directory.
 
-It is stored as files that `load_tokenizer` reads: `tokenizer.json` or `tokenizer.tiktoken`, and
-`tokenizer_config.json`. The files are untrusted input: they count only if the tokenizer that they
-hold has the fingerprint that the manifest names.
+It is stored as files for `load_tokenizer`: `tokenizer.json` or `tokenizer.tiktoken`, and
+`tokenizer_config.json`. They are untrusted input: they are used only if their fingerprint is the
+one in the manifest.
 """
 
 import json
@@ -21,9 +21,9 @@ from penstock.text.tokenizers.vocabulary import to_tiktoken
 
 
 def files_of(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the files, by name, that load as this tokenizer; none for one that only Python has.
+    """Return the files that load as this tokenizer, by name; none if only Python can hold it.
 
-    They follow from the tokenizer alone, so all runners of a job would write the same bytes.
+    They depend on the tokenizer alone, so all runners of a job write the same bytes.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return {JSON: tokenizer.content, CONFIG: _config(tokenizer)}
@@ -33,7 +33,7 @@ def files_of(tokenizer: Tokenizer) -> dict[str, str]:
     if vocabulary.merges is not None:
         try:
             return {JSON: to_tokenizer_json(vocabulary), CONFIG: _config(tokenizer)}
-        except UsageError:  # a special token that is spelt like another token
+        except UsageError:  # a special token is spelt like another token
             return {}
     config = _config(tokenizer, pattern=vocabulary.pattern, specials=dict(vocabulary.specials))
     return {RANKS: to_tiktoken(vocabulary).decode(), CONFIG: config}
@@ -51,15 +51,15 @@ def _config(tokenizer: Tokenizer, **more: Any) -> str:
 
 
 def fingerprint_in(noted: Mapping[str, str]) -> str:
-    """The fingerprint of the tokenizer that a manifest names; "" if it does not say."""
+    """Return the tokenizer's fingerprint in a manifest; "" if there is none."""
     is_bytes = noted.get("name") == ByteTokenizer.name
     return noted.get("fingerprint", ByteTokenizer.fingerprint if is_bytes else "")
 
 
 def load_stored(directory: Path, fingerprint: str) -> Tokenizer | None:
-    """Load the tokenizer that lies in a dataset's directory; None if there is none.
+    """Load the tokenizer in a dataset's directory; return None if there is none.
 
-    `fingerprint` is the manifest's; a tokenizer with another one is refused.
+    Raises if its fingerprint is not `fingerprint`, the manifest's.
     """
     if fingerprint == ByteTokenizer.fingerprint:
         return ByteTokenizer()
@@ -68,8 +68,8 @@ def load_stored(directory: Path, fingerprint: str) -> Tokenizer | None:
     tokenizer = load_tokenizer(directory)
     if tokenizer.fingerprint != fingerprint:
         raise FormatError(
-            f"{directory / tokenizer.name}: is not the tokenizer of this dataset: its fingerprint "
-            f"is {tokenizer.fingerprint}, the manifest names {fingerprint:.40}; copy the right "
-            "file there, or remove this one"
+            f"{directory / tokenizer.name}: not the tokenizer of this dataset: its fingerprint is "
+            f"{tokenizer.fingerprint}, the manifest has {fingerprint:.40}; copy the right file "
+            "there, or remove this one"
         )
     return tokenizer

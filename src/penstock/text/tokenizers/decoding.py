@@ -1,4 +1,4 @@
-"""From ids back to text, for tokenizers whose tokens are bytes."""
+"""Decodes ids to text, for tokenizers whose tokens are bytes."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from penstock.errors import UsageError
 def decode_ids(
     ids: Iterable[int], tokens: Sequence[bytes], specials: Mapping[str, int], name: str
 ) -> str:
-    """Return the text of ids, special tokens by their names.
+    """Return the text of ids, special tokens by name.
 
     >>> decode_ids([1, 0, 2], (b"b", b"a"), {"<|end|>": 2}, "tiny")
     'ab<|end|>'
@@ -27,8 +27,8 @@ def decode_ids(
 
 
 def unknown_id(number: int, vocab_size: int, name: str) -> UsageError:
-    """The error for an id that a tokenizer does not have."""
+    """Return the error for an id outside the vocabulary."""
     return UsageError(
-        f"{name} has no token with the id {number:,}: its ids are below {vocab_size:,}; it is not "
-        "the tokenizer that made these tokens"
+        f"{name}: no token has the id {number:,}; its ids are 0 to {vocab_size - 1:,}; these ids "
+        "were made by another tokenizer"
     )

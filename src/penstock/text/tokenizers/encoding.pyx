@@ -1,8 +1,8 @@
-"""From pieces to tokens, outside the GIL.
+"""Encodes documents: pieces to tokens, outside the GIL.
 
-A piece that was seen before is found in a cache by its bytes; another one is merged pair by pair.
-The caches have a fixed size, and a new piece takes the place of another: memory does not grow with
-the text, and what is in a cache never changes what comes out.
+Pieces seen before are looked up in a cache by their bytes; others are merged pair by pair. The
+caches have a fixed size and replace old pieces: memory does not grow with the text, and the content
+of a cache never affects the result.
 """
 
 cimport cython
@@ -32,8 +32,8 @@ from penstock.text.splitting.pieces cimport (
 )
 
 cdef enum:
-    # Of 60 MB of manuals in many languages 0.9 % of the pieces have more than 15 bytes. 2^17 places
-    # for the others gave 130 MB/s, 2^19 gave 158, which is 16 MiB for every thread.
+    # In 60 MB of manuals in many languages, 0.9 % of the pieces exceed 15 bytes. A cache of 2^17
+    # short pieces gave 130 MB/s; one of 2^19, which takes 16 MiB per thread, gave 158.
     SHORT_BYTES = 15
     SHORT_TOKENS = 4
     NUM_SHORT_SETS = 1 << 18
@@ -46,40 +46,40 @@ cdef enum:
     USUAL_PIECE_BYTES = 1 << 14
     BLOCK_PIECES = 64
 
-# A piece of up to 15 bytes. No piece is all zeros: those at the start of a cache match nothing.
+# A piece of up to 15 bytes. No key is all zeros, so the entries of a new cache match nothing.
 cdef struct ShortKey:
-    uint64_t first  # eight bytes
-    uint64_t second  # the rest, and how many there are in all in the last byte
+    uint64_t first  # the first eight bytes
+    uint64_t second  # the rest; the last byte is the size
 
 cdef struct ShortEntry:
     ShortKey key
-    uint32_t tokens[SHORT_TOKENS]  # the last has their number in its last byte
+    uint32_t tokens[SHORT_TOKENS]  # the high byte of the last is their number
 
-# A new piece takes the second place; a piece that is found there goes to the first.
+# A new piece replaces the second entry; a hit there swaps the two.
 cdef struct ShortSet:
     ShortEntry first
     ShortEntry second
 
 cdef struct LongEntry:
     uint8_t text[LONG_BYTES]
-    uint8_t size  # of the text; 0: the entry is free
+    uint8_t size  # of the text; 0: an empty entry
     uint32_t tokens[LONG_TOKENS]
     uint64_t num_tokens
 
-# Part of a document, or the end of one.
+# A piece of a document, or the end of one.
 cdef struct SplitPiece:
     Py_ssize_t start
     Py_ssize_t size  # 0: the document ends here
-    ShortSet *place  # where a short piece is in the cache; NULL for others
+    ShortSet *place  # cache set of a short piece; NULL for others
     ShortKey key
 
-# How far documents have been encoded.
+# Position up to which documents are encoded.
 cdef struct EncodeCursor:
     Py_ssize_t document
-    Py_ssize_t position  # where its next piece begins
+    Py_ssize_t position  # start of its next piece
     Py_ssize_t num_ids
 
-# Documents, and where their tokens go.
+# Documents, and the arrays for their tokens.
 cdef struct EncodeBatch:
     Py_ssize_t num_documents
     const int64_t *offsets  # of documents in the text
@@ -89,7 +89,7 @@ cdef struct EncodeBatch:
 
 @cython.final
 cdef class Encoder:
-    """Encodes texts by a vocabulary; it remembers pieces, for one thread at a time."""
+    """Encodes texts by a vocabulary, with a cache of pieces; for one thread at a time."""
 
     cdef MergeTables _tables
     cdef PatternRules _rules
@@ -118,10 +118,10 @@ cdef class Encoder:
         uint32_t[::1] ids,
         int64_t[::1] id_offsets,
     ):
-        """Fill in the ids of documents and where those of each begin; returns how many there are.
+        """Write the ids of documents and their offsets; return the number of ids.
 
-        There must be room for `max_ids(size)` ids of so many bytes. Raises `FormatError` for a
-        piece that is too long to be text.
+        `ids` needs room for `max_ids(size)` ids for `size` bytes. Raises `FormatError` for a piece
+        that is too long.
         """
         cdef Py_ssize_t num_documents = offsets.shape[0] - 1, needed
         cdef EncodeCursor progress
@@ -129,9 +129,9 @@ cdef class Encoder:
         cdef Text text
         check_documents(data, offsets)
         if ids.shape[0] < max_ids(offsets[num_documents] - offsets[0]):
-            raise ValueError(f"room for {ids.shape[0]} ids; each byte may need one")
+            raise ValueError(f"ids has room for {ids.shape[0]} ids; each byte of text may need one")
         if id_offsets.shape[0] != num_documents + 1:
-            raise ValueError("every document has an offset, and so has the end")
+            raise ValueError(f"found {id_offsets.shape[0]} id offsets, expected {num_documents + 1}")
         id_offsets[0] = 0
         if num_documents == 0:
             return 0
@@ -149,11 +149,11 @@ cdef class Encoder:
         return progress.num_ids
 
     cdef int make_room(self, Py_ssize_t piece_bytes) except -1:
-        """Have room to merge a piece of so many bytes; raises if that is too long to be text."""
+        """Allocate memory to merge a piece of `piece_bytes`; raise if that is too long."""
         if piece_bytes > MAX_PIECE_BYTES:
             raise FormatError(
-                f"{piece_bytes:,} bytes that the split pattern does not cut; more than "
-                f"{MAX_PIECE_BYTES:,} in one piece are not merged, as they are hardly text"
+                f"the split pattern makes a piece of {piece_bytes:,} bytes; the limit is "
+                f"{MAX_PIECE_BYTES:,}; is this text?"
             )
         if piece_bytes != self._scratch.max_bytes:
             free_scratch(&self._scratch)
@@ -163,17 +163,16 @@ cdef class Encoder:
     cdef Py_ssize_t encode_documents(
         self, Text text, const EncodeBatch *batch, EncodeCursor *progress
     ) noexcept nogil:
-        """Encode documents; returns 0, or early how many bytes a piece needs room for.
+        """Encode documents; return 0, or early the size of a piece that needs more memory.
 
-        Pieces are split some at a time, so that their places in the cache can be fetched before
-        they are looked at.
+        Splits pieces in blocks, to prefetch their cache sets before looking them up.
         """
         cdef SplitPiece[BLOCK_PIECES] pieces
         cdef SplitPiece *piece
         cdef Py_ssize_t split_document = progress.document, position = progress.position
         cdef Py_ssize_t document = split_document, num_ids = progress.num_ids
         cdef Py_ssize_t num_pieces, end, i
-        # Up to here the longest key can be read without looking where memory ends.
+        # Up to here a key can be loaded without reading past the end of memory.
         cdef Py_ssize_t last_safe = text.readable - <Py_ssize_t>sizeof(ShortKey)
         cdef uint32_t *ids
         text.stop = batch.offsets[split_document + 1]
@@ -219,7 +218,7 @@ cdef class Encoder:
     cdef inline Py_ssize_t merge_piece(
         self, const uint8_t *text, Py_ssize_t size, uint32_t *ids
     ) noexcept nogil:
-        """Merge a piece that no cache knows."""
+        """Merge a piece; return the number of ids."""
         cdef Py_ssize_t count = merge(&self._tables.merges, text, size, &self._scratch), i
         for i in range(count):
             ids[i] = self._scratch.ids[i]
@@ -228,7 +227,7 @@ cdef class Encoder:
     cdef inline Py_ssize_t encode_short(
         self, const SplitPiece *piece, const uint8_t *text, uint32_t *ids
     ) noexcept nogil:
-        """Fill in the ids of a short piece, and up to three more words; returns how many."""
+        """Write the ids of a short piece, and up to three words after them; return their number."""
         cdef ShortSet *place = piece.place
         cdef ShortEntry entry
         cdef Py_ssize_t count
@@ -247,7 +246,7 @@ cdef class Encoder:
     cdef Py_ssize_t encode_new_short(
         self, const SplitPiece *piece, const uint8_t *text, uint32_t *ids
     ) noexcept nogil:
-        """Merge a short piece and remember it, if it has few tokens."""
+        """Merge a short piece, and cache it if it has few tokens."""
         cdef Py_ssize_t count = self.merge_piece(text + piece.start, piece.size, ids), i
         cdef ShortEntry *entry = &piece.place.second
         if count <= SHORT_TOKENS:
@@ -260,7 +259,7 @@ cdef class Encoder:
     cdef Py_ssize_t encode_long(
         self, const uint8_t *text, Py_ssize_t size, uint32_t *ids
     ) noexcept nogil:
-        """Fill in the ids of a piece of up to 63 bytes; returns how many."""
+        """Write the ids of a piece of up to 63 bytes; return their number."""
         cdef LongEntry *entry = self._long + (hash_bytes(text, size) & (NUM_LONG_ENTRIES - 1))
         cdef Py_ssize_t count, i
         if entry.size == size and equal_bytes(entry.text, text, size):
@@ -277,17 +276,17 @@ cdef class Encoder:
 
 
 cpdef Py_ssize_t max_ids(Py_ssize_t num_bytes) noexcept:
-    """How many ids texts of so many bytes need room for: short pieces are stored four at a time."""
+    """Return how many ids `num_bytes` of text need room for; short pieces store four at a time."""
     return num_bytes + SHORT_TOKENS - 1
 
 
 cdef void *at_cache_line(uint8_t[::1] memory) noexcept:
-    """The first address in memory that begins a cache line."""
+    """Return the first address in memory that begins a cache line."""
     return <void *>((<uintptr_t>&memory[0] + CACHE_LINE - 1) & ~<uintptr_t>(CACHE_LINE - 1))
 
 
 cdef inline ShortKey short_key(const uint8_t *text, Py_ssize_t size) noexcept nogil:
-    """The key of a piece of up to 15 bytes; 16 must be readable."""
+    """Return the key of a piece of up to 15 bytes; 16 must be readable."""
     cdef ShortKey key
     key.first = load_u64(text)
     key.second = <uint64_t>size << 56
@@ -299,7 +298,7 @@ cdef inline ShortKey short_key(const uint8_t *text, Py_ssize_t size) noexcept no
 
 
 cdef inline uint64_t short_place(ShortKey key) noexcept nogil:
-    """Which set a key belongs to."""
+    """Return the index of a key's cache set."""
     cdef uint64_t mixed = (key.first ^ key.second * 0xD6E8FEB86659FD93ULL) * 0x9E3779B97F4A7C15ULL
     return mixed >> 32 & (NUM_SHORT_SETS - 1)
 

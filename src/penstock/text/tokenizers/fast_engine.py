@@ -1,4 +1,4 @@
-"""The fast engine: byte-level BPE with a known split pattern, all of it in one nogil kernel."""
+"""The fast engine: byte-level BPE with a known split pattern, in one kernel without the GIL."""
 
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from penstock.text.tokenizers.vocabulary_merges import merge_tables
 
 
 class FastTokenizer(BytePairTokenizer):
-    """Remembers pieces in caches of a fixed size, one set for every thread that is at work."""
+    """Computed by our kernel, with caches of a fixed size for every thread at work."""
 
     engine = "fast"
 

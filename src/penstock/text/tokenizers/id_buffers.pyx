@@ -1,7 +1,7 @@
-"""Memory for token ids, used again when nobody holds them any more.
+"""Reusable memory for token ids.
 
-A text needs room for as many ids as it has bytes, four times what most need in the end. Arrays of
-that size that come and go in many threads leave a process much larger than what is in use.
+Encoding needs room for one id per byte of text, four times what most texts use. If many threads
+allocated and freed arrays of that size, the process would grow far beyond the memory in use.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ from penstock.system.memory import new_pages
 cdef Py_ssize_t USUAL_IDS = 1 << 18, MAX_IDS = 1 << 21, MAX_KEPT = 16
 
 
-@cython.no_gc  # it is in no cycle
+@cython.no_gc  # never part of a cycle
 cdef class IdBuffers:
-    """Arrays of ids, lent until the last view of them is gone; any thread may use it."""
+    """Lends arrays of ids until the last view of each is gone; for any thread."""
 
     cdef list _free
 
@@ -23,7 +23,7 @@ cdef class IdBuffers:
         self._free = []
 
     def lend(self, Py_ssize_t num_ids):
-        """An array of at least so many ids."""
+        """Return an array of at least `num_ids` ids."""
         cdef _Lease lease = _Lease.__new__(_Lease)
         buffer = self._free.pop() if self._free else None
         if buffer is None or len(buffer) < num_ids:
@@ -34,7 +34,7 @@ cdef class IdBuffers:
 
 @cython.no_gc
 cdef class _Lease:
-    """What views of a lent array keep alive; compiled, so that its end meets no interrupt."""
+    """Owner of a lent array's views; compiled, so that no signal interrupts its return."""
 
     cdef IdBuffers owner
     cdef object buffer

@@ -1,4 +1,4 @@
-"""The engines that others wrote, by which ours is judged: tiktoken and tokenizers."""
+"""The engines of other libraries, which are the reference for ours: tiktoken and tokenizers."""
 
 import importlib
 import itertools
@@ -36,7 +36,8 @@ class TiktokenTokenizer(BytePairTokenizer):
             )
         except ValueError as error:
             raise FormatError(
-                f"{self.name}: tiktoken cannot split by {self.vocabulary.pattern!r:.60}: {error}"
+                f"{self.name}: tiktoken rejects the split pattern {self.vocabulary.pattern!r:.60}: "
+                f"{error}"
             ) from None
 
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
@@ -49,14 +50,14 @@ class TiktokenTokenizer(BytePairTokenizer):
         num_bytes = int(self.token_bytes[ids].sum(dtype=np.int64))
         if num_bytes != offsets[-1] - offsets[0]:
             raise FormatError(
-                f"{self.name}: {offsets[-1] - offsets[0] - num_bytes:,} bytes of text are lost, as "
-                f"the split pattern {self.vocabulary.pattern!r} does not match them"
+                f"{self.name}: the split pattern {self.vocabulary.pattern!r} does not match all "
+                f"text; {offsets[-1] - offsets[0] - num_bytes:,} bytes would be lost"
             )
         return ids, _offsets(documents)
 
 
 class HuggingFaceTokenizer:
-    """Computed by tokenizers, from any tokenizer.json."""
+    """Computed by Hugging Face's tokenizers, from any tokenizer.json."""
 
     engine = "huggingface"
 
@@ -82,7 +83,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """Ids are below it."""
+        """One more than the largest id."""
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
@@ -90,7 +91,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """That of the fast engine where it can do the same; else a hash of the file."""
+        """That of the fast engine for a byte-level BPE; otherwise a hash of the file."""
         try:
             vocabulary = read_tokenizer_json(self.content.encode())
         except FormatError:
@@ -110,7 +111,7 @@ class HuggingFaceTokenizer:
         return _joined([each.ids for each in encoded])
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
-        """Also where each token ends, as the library says."""
+        """See `Tokenizer`; the library gives the ends, in characters."""
         documents = texts(data, offsets)
         encoded = self._tokenizer.encode_batch(documents, add_special_tokens=False)
         ids, id_offsets = _joined([each.ids for each in encoded])
@@ -121,7 +122,7 @@ class HuggingFaceTokenizer:
         return ids, id_offsets, np.concatenate([*ends, np.empty(0, np.int64)])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """See `Tokenizer`; the file says how."""
+        """See `Tokenizer`; the file holds the decoder."""
         numbers = [operator.index(number) for number in ids]
         for number in numbers:
             if not 0 <= number < self.vocab_size:
@@ -130,12 +131,12 @@ class HuggingFaceTokenizer:
         return text
 
     def cut(self, data: Bytes) -> int:
-        """Nowhere: what it does with a text is not known."""
+        """See `Tokenizer`; 0, since how the library splits is unknown."""
         return 0
 
 
 def library(name: str) -> Any:
-    """One of the libraries, or how to get it."""
+    """Import a library; raise with the install command if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -143,7 +144,7 @@ def library(name: str) -> Any:
 
 
 def texts(data: Bytes, offsets: Offsets) -> list[str]:
-    """Documents as strings."""
+    """Return documents as strings."""
     content, places = data.data, offsets.tolist()
     return [str(content[start:stop], "utf-8") for start, stop in itertools.pairwise(places)]
 
@@ -158,6 +159,6 @@ def _joined(documents: list[list[int]]) -> tuple[Ids, Offsets]:
 
 
 def _byte_places(document: str) -> Offsets:
-    """At which byte each character begins, and the text ends."""
+    """Return the byte at which each character begins, then the end."""
     content = np.frombuffer(document.encode(), np.uint8)
     return np.append(np.flatnonzero(content & 0xC0 != 0x80), len(content))

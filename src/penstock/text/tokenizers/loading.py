@@ -1,4 +1,4 @@
-"""`load_tokenizer`: from a file's name to a tokenizer."""
+"""`load_tokenizer`: loads a tokenizer from a file or directory."""
 
 import json
 import os
@@ -28,10 +28,10 @@ from penstock.text.tokenizers.vocabulary import (
 Engine = Literal["auto", "fast", "tiktoken", "huggingface", "bytes", "reference"]
 
 JSON, RANKS, CONFIG = "tokenizer.json", "tokenizer.tiktoken", "tokenizer_config.json"
-# In the order in which they are looked for.
+# In order of preference.
 _USUAL_BOS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>", "[BOS]", "<|startoftext|>")
 _USUAL_EOS = ("<|endoftext|>", "<|eos|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]")
-# What the files that OpenAI publishes leave to the code that reads them.
+# Split pattern and special tokens of the ranks that OpenAI publishes; the files lack them.
 _PUBLISHED = {
     "r50k_base": ("gpt2", {"<|endoftext|>": 50256}),
     "cl100k_base": (
@@ -51,14 +51,14 @@ _PUBLISHED = {
 def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> Tokenizer:
     """Load a tokenizer: a tokenizer.json, tiktoken ranks, a directory with one of them, or "bytes".
 
-    Ranks say nothing of the split pattern: it is known for the files that OpenAI publishes, by
-    their names, and else stands in a tokenizer_config.json beside them, as `train-tokenizer`
+    Ranks do not hold the split pattern. It is known for the files that OpenAI publishes, by their
+    names; for others it is read from a tokenizer_config.json beside them, as `train-tokenizer`
     writes it.
 
     Arguments:
         stored: a path, or "bytes".
-        engine: "fast", "tiktoken" or "huggingface"; "auto" is the fastest that can do it, and
-            "reference" the one that the vocabulary was made for.
+        engine: "fast", "tiktoken" or "huggingface"; "auto" is the fastest one possible, and
+            "reference" the library that the vocabulary was made for.
 
     >>> load_tokenizer("bytes").vocab_size
     257
@@ -66,15 +66,15 @@ def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> T
     one_of("engine", engine, get_args(Engine))
     if str(stored) == "bytes" or engine == "bytes":
         if str(stored) != "bytes" or engine not in ("auto", "bytes", "reference"):
-            raise UsageError('the tokenizer "bytes" has the engine "bytes", which has no other')
+            raise UsageError('the tokenizer "bytes" and the engine "bytes" go with no other')
         return ByteTokenizer()
     path = _file_of(Path(stored))
     if path.suffix == ".json":
         return from_json(path, path.name, _config_beside(path), engine)
     if path.suffix in (".pkl", ".pickle", ".pt"):
         raise UsageError(
-            f"{path}: a pickle can run any code when it is loaded, so none is; save the "
-            "vocabulary as tokenizer.json or as tiktoken ranks instead"
+            f"{path}: pickles are not loaded, since they can run any code; save the vocabulary as "
+            "tokenizer.json or as tiktoken ranks instead"
         )
     return _from_ranks(path, engine)
 
@@ -83,8 +83,8 @@ def _file_of(path: Path) -> Path:
     if not path.is_dir():
         if not path.exists():
             raise MissingDataError(
-                f"{path}: no such file; give a tokenizer.json, tiktoken ranks, a directory with "
-                'one of them, or "bytes"; nothing is downloaded by name (penstock fetch gets a '
+                f"{path}: no such file; expected a tokenizer.json, tiktoken ranks, a directory "
+                'with one of them, or "bytes"; names are not downloaded (penstock fetch gets a '
                 "tokenizer.json, penstock train-tokenizer makes one)"
                 f"{did_you_mean_path(path) or did_you_mean(str(path), ['bytes'])}"
             )
@@ -92,13 +92,13 @@ def _file_of(path: Path) -> Path:
     for name in (JSON, RANKS):
         if (path / name).exists():
             return path / name
-    raise MissingDataError(f"{path}: neither {JSON} nor {RANKS} is there")
+    raise MissingDataError(f"{path}: holds neither {JSON} nor {RANKS}")
 
 
 def from_json(
     stored: StoredVocabulary, name: str, config: dict[str, Any], engine: Engine = "auto"
 ) -> Tokenizer:
-    """The tokenizer of a tokenizer.json; `config` is what tokenizer_config.json says of marks."""
+    """Return the tokenizer of a tokenizer.json; `config` is that of tokenizer_config.json."""
     from penstock.text.tokenizers.library_engines import HuggingFaceTokenizer
 
     content, place = content_of(stored)
@@ -107,7 +107,9 @@ def from_json(
             vocabulary = read_tokenizer_json(stored)
         except NotByteLevelError as reason:
             if engine != "auto":
-                raise UsageError(f"{reason}, which the {engine} engine does not do") from None
+                raise UsageError(
+                    f"{reason}, which the engine {engine!r} does not support"
+                ) from None
         else:
             if engine != "auto" or find_pattern(vocabulary.pattern):
                 return _engine_for(vocabulary, name, config, engine)
@@ -122,21 +124,23 @@ def from_json(
 
 def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
     if engine == "huggingface":
-        raise UsageError(f"{path}: ranks are for the engines fast and tiktoken")
+        raise UsageError(f"{path}: tiktoken ranks need the engine 'fast' or 'tiktoken'")
     tokens = read_tiktoken(path)
     config = _config_beside(path)
     pattern, specials = config.get("pattern"), config.get("specials", {})
     if pattern is None:
         if path.stem not in _PUBLISHED:
             raise UsageError(
-                f"{path}: ranks do not say how texts are split, and {path.stem!r} is not one of "
-                f"{', '.join(_PUBLISHED)}; put {CONFIG} beside it with "
+                f"{path}: tiktoken ranks hold no split pattern, and {path.stem!r} is not one of "
+                f"{', '.join(_PUBLISHED)}; put a {CONFIG} beside it with "
                 f'{{"pattern": "…", "specials": {{"<|endoftext|>": 50256}}}}, where the pattern is '
                 f"a regular expression or one of {', '.join(PATTERNS)}"
             )
         pattern, specials = _PUBLISHED[path.stem]
     if not isinstance(pattern, str):
-        raise FormatError(f"{path.with_name(CONFIG)}: the pattern {pattern!r:.60} is not a string")
+        raise FormatError(
+            f"{path.with_name(CONFIG)}: pattern must be a string; found {pattern!r:.60}"
+        )
     _check_specials(specials, tokens, path)
     known = find_pattern(pattern)
     vocabulary = Vocabulary(
@@ -150,9 +154,11 @@ def _from_ranks(path: Path, engine: Engine) -> Tokenizer:
 
 
 def _check_specials(specials: Any, tokens: Sequence[bytes], path: Path) -> None:
-    """Special tokens have ids of their own."""
+    """Raise unless every special token has an id of its own."""
     if not isinstance(specials, dict):
-        raise FormatError(f"{path.with_name(CONFIG)}: specials {specials!r:.60} are no object")
+        raise FormatError(
+            f"{path.with_name(CONFIG)}: specials must be an object; found {specials!r:.60}"
+        )
     for name, number in specials.items():
         where = f"{path.with_name(CONFIG)}, special token {name!r:.60}"
         try:
@@ -160,9 +166,11 @@ def _check_specials(specials: Any, tokens: Sequence[bytes], path: Path) -> None:
         except FormatError as error:
             raise FormatError(f"{where}: {error}") from None
         if checked < len(tokens) and tokens[checked]:
-            raise FormatError(f"{where}: its id {checked} is that of {tokens[checked]!r:.60}")
+            raise FormatError(
+                f"{where}: its id {checked} belongs to the token {tokens[checked]!r:.60}"
+            )
     if len(set(specials.values())) < len(specials):
-        raise FormatError(f"{path.with_name(CONFIG)}: two special tokens have one id")
+        raise FormatError(f"{path.with_name(CONFIG)}: two special tokens have the same id")
 
 
 def _engine_for(
@@ -171,8 +179,8 @@ def _engine_for(
     known = find_pattern(vocabulary.pattern)
     if engine == "fast" and not known:
         raise UsageError(
-            f"{name}: the fast engine knows the split patterns {', '.join(PATTERNS)}, not "
-            f"{vocabulary.pattern!r}; use another engine"
+            f"{name}: the engine 'fast' does not support the split pattern {vocabulary.pattern!r}, "
+            f"only {', '.join(PATTERNS)}; use another engine"
         )
     kind: type[BytePairTokenizer]
     if known and engine in ("auto", "fast"):
@@ -188,7 +196,7 @@ def _engine_for(
 
 
 def _refuse_other_order(vocabulary: Vocabulary, name: str) -> None:
-    """tiktoken merges what makes the lowest id, and asks for whole pieces first."""
+    """Raise unless tiktoken, which merges to the lowest id and takes whole pieces, agrees."""
     from penstock.text.tokenizers.vocabulary_merges import makes_every_token, merges_of
 
     if vocabulary.merges is None:
@@ -197,19 +205,21 @@ def _refuse_other_order(vocabulary: Vocabulary, name: str) -> None:
     same = np.array_equal(by_rank, vocabulary.merges)
     if not same or not (vocabulary.whole_pieces or makes_every_token(vocabulary)):
         raise UsageError(
-            f"{name}: its merges are not in the order of their tokens' ids, as tiktoken needs "
-            "them; use the engine fast or huggingface"
+            f"{name}: its merges are not in the order of token ids, which tiktoken needs; use the "
+            "engine 'fast' or 'huggingface'"
         )
 
 
 def _marks(specials: dict[str, int], config: dict[str, Any]) -> tuple[int | None, int | None]:
-    """The tokens that start and end documents: as the configuration says, or by usual names."""
+    """Return the ids of bos and eos: as configured, or by their usual names."""
     marks = []
     for key, usual in (("bos_token", _USUAL_BOS), ("eos_token", _USUAL_EOS)):
         named = config.get(key)
         named = named.get("content") if isinstance(named, dict) else named
         if named is not None and (not isinstance(named, str) or named not in specials):
-            raise FormatError(f"{CONFIG}: {key} is {named!r}, which is not a special token")
+            raise FormatError(
+                f"{CONFIG}: {key} is {named!r}, which is not a special token of the vocabulary"
+            )
         names = (named,) if named is not None else usual if key not in config else ()
         marks.append(next((specials[name] for name in names if name in specials), None))
     return marks[0], marks[1]
@@ -224,5 +234,5 @@ def _config_beside(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{config}: not valid JSON ({error})") from None
     if not isinstance(found, dict):
-        raise FormatError(f"{config}: {found!r:.60} is not an object")
+        raise FormatError(f"{config}: expected a JSON object; found {found!r:.60}")
     return found

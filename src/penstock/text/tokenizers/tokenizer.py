@@ -1,4 +1,4 @@
-"""`Tokenizer`: what the rest of Penstock asks of one."""
+"""`Tokenizer`: the protocol that the rest of Penstock uses."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -12,53 +12,54 @@ Bytes = NDArray[np.uint8]
 
 
 class Tokenizer(Protocol):
-    """Turns texts into token ids; a pure function of its vocabulary.
+    """Encodes texts to token ids; a pure function of its vocabulary.
 
-    It can be pickled, and several threads may call one at a time each.
+    Can be pickled; any number of threads may call it.
     """
 
     @property
     def name(self) -> str:
-        """What a person would call it, such as its file's name."""
+        """A name for messages, such as the file's."""
 
     @property
     def engine(self) -> str:
-        """What computes it."""
+        """What computes the ids."""
 
     @property
     def fingerprint(self) -> str:
-        """Hex digits; equal for tokenizers that give every text the same ids."""
+        """A hash, equal for tokenizers that give every text the same ids."""
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below it, special tokens included."""
+        """One more than the largest id, special tokens included."""
 
     @property
     def specials(self) -> Mapping[str, int]:
-        """Special tokens, which no text contains, and their ids."""
+        """Special tokens, which no text encodes to, and their ids."""
 
     @property
     def bos_id(self) -> int | None:
-        """The special token that starts documents, if it has one."""
+        """The special token that starts documents; None if there is none."""
 
     @property
     def eos_id(self) -> int | None:
-        """The special token that ends documents, if it has one."""
+        """The special token that ends documents; None if there is none."""
 
     def encode(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
-        """The ids of documents `data[offsets[k]:offsets[k + 1]]`, end to end, and their offsets.
+        """Return the ids of all documents, end to end, and their offsets.
 
-        The text is valid UTF-8. The GIL is not held while it works.
+        Document k is `data[offsets[k]:offsets[k + 1]]`. The text must be valid UTF-8.
+        Releases the GIL while it works.
         """
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
-        """Also, for every token, at which byte of its document it ends."""
+        """Return the same as `encode`, and the byte of its document at which each token ends."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids: special tokens by their names, bytes that are no UTF-8 as U+FFFD."""
+        """Return the text of ids: special tokens by name, invalid UTF-8 as U+FFFD."""
 
     def cut(self, data: Bytes) -> int:
-        """Where a text that goes on can be cut: `data[:cut]` and the rest give the same ids apart.
+        """Return where an unfinished text can be cut so that both parts give the ids of the whole.
 
-        0 where there is no such place, or none that is known.
+        0 if no such place is known.
         """

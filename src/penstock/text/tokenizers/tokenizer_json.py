@@ -1,7 +1,8 @@
-"""tokenizer.json, the files of Hugging Face's `tokenizers`, where they are byte-level BPE.
+"""Reads and writes tokenizer.json, the format of Hugging Face's `tokenizers`, for byte-level BPE.
 
-Tokens stand there as strings with a printable character for every byte. What decides about ids is
-read; what a `Vocabulary` cannot say is refused by its name, so that another engine can take over.
+Tokens are strings in the file, with a printable character for every byte. A setting that affects
+ids but does not fit a `Vocabulary` raises `NotByteLevelError`, so that another engine can take
+over.
 """
 
 import codecs
@@ -29,11 +30,11 @@ from penstock.text.tokenizers.vocabulary import (
 
 
 class NotByteLevelError(FormatError):
-    """A tokenizer.json that does what a `Vocabulary` cannot say."""
+    """A tokenizer.json that a `Vocabulary` cannot represent."""
 
 
 def read_tokenizer_json(stored: StoredVocabulary) -> Vocabulary:
-    """The vocabulary of a tokenizer.json."""
+    """Return the vocabulary of a tokenizer.json."""
     content, name = content_of(stored)
     try:
         found = json.loads(content)
@@ -46,15 +47,15 @@ def read_tokenizer_json(stored: StoredVocabulary) -> Vocabulary:
     specials = _specials(found, name)
     strings, pairs = model.get("vocab"), model.get("merges")
     if not isinstance(strings, dict) or not isinstance(pairs, list):
-        raise FormatError(f"{name}: its model has no vocab, or no merges")
+        raise FormatError(f"{name}: its model lacks vocab or merges")
     by_id: dict[int, bytes] = {}
     ids: dict[str, int] = {}
     for string, number in strings.items():
         if string in specials:
             if specials[string] != number:
                 raise FormatError(
-                    f"{name}, token {excerpt(string)}: its id is {excerpt(number)}, and "
-                    f"{specials[string]} as an added token"
+                    f"{name}, token {excerpt(string)}: two ids: {excerpt(number)} in vocab, "
+                    f"{specials[string]} in added_tokens"
                 )
             continue
         try:
@@ -65,7 +66,9 @@ def read_tokenizer_json(stored: StoredVocabulary) -> Vocabulary:
     tokens = tokens_by_id(by_id, name)
     for special, number in specials.items():
         if number in by_id:
-            raise FormatError(f"{name}: {excerpt(special)} has the id of another token, {number}")
+            raise FormatError(
+                f"{name}: {excerpt(special)} has the id {number}, which another token has"
+            )
     return Vocabulary(
         tokens=tokens,
         merges=_merges(pairs, ids, name),
@@ -77,18 +80,18 @@ def read_tokenizer_json(stored: StoredVocabulary) -> Vocabulary:
 
 def _refuse_others(found: Mapping[str, Any], model: Mapping[str, Any], name: str) -> None:
     if model.get("type", "BPE") != "BPE":
-        _refuse(name, f"its model is of type {excerpt(model['type'])}")
+        _refuse(name, f"the model type is {excerpt(model['type'])}")
     for key in ("normalizer", "truncation", "padding"):
         if found.get(key) is not None:
             _refuse(name, f"it has {key}")
-    # An unknown token is no matter: where every byte is a token, nothing is unknown.
+    # unk_token does not matter: if every byte is a token, nothing is unknown.
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             _refuse(name, f"it has {key}")
 
 
 def _refuse(name: str, what: str) -> NoReturn:
-    raise NotByteLevelError(f"{name}: {what}; that is not byte-level BPE")
+    raise NotByteLevelError(f"{name}: not byte-level BPE: {what}")
 
 
 def _specials(found: Mapping[str, Any], name: str) -> dict[str, int]:
@@ -96,22 +99,25 @@ def _specials(found: Mapping[str, Any], name: str) -> dict[str, int]:
     by_id: dict[int, str] = {}
     for token in added if isinstance(added, list) else [added]:
         if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-            raise FormatError(f"{name}: {excerpt(token)} is not an added token")
+            raise FormatError(f"{name}: not an added token: {excerpt(token)}")
         content = token["content"]
         if token.get("special") is not True:
-            _refuse(name, f"the added token {excerpt(content)} is looked for in texts")
+            _refuse(
+                name,
+                f"the added token {excerpt(content)} is not special, so texts are searched for it",
+            )
         try:
             by_id[checked_id(token.get("id"))] = content
         except FormatError as error:
             raise FormatError(f"{name}, added token {excerpt(content)}: {error}") from None
     specials = {content: number for number, content in by_id.items()}
     if len(specials) != len(added):
-        raise FormatError(f"{name}: two of its {len(added)} added tokens are, or have an id, alike")
+        raise FormatError(f"{name}: two of {len(added)} added tokens have the same text or id")
     return specials
 
 
 def _pattern(pre_tokenizer: object, name: str) -> str:
-    """The split pattern of the two shapes that byte-level BPE comes in."""
+    """Return the split pattern of either form of a byte-level pre-tokenizer."""
     steps = pre_tokenizer
     if isinstance(steps, dict) and steps.get("type") == "Sequence":
         steps = steps.get("pretokenizers")
@@ -132,15 +138,15 @@ def _pattern(pre_tokenizer: object, name: str) -> str:
     if shape not in (("Isolated", False), ("Removed", True)) or not isinstance(regex, dict):
         _refuse(name, f"its Split is {excerpt(shape)}")
     if not isinstance(regex.get("Regex"), str):
-        _refuse(name, "its Split is by no regular expression")
+        _refuse(name, "its Split has no regular expression")
     pattern: str = regex["Regex"]
     return pattern
 
 
 def _merges(pairs: list[Any], ids: Mapping[str, int], name: str) -> NDArray[np.int64]:
     if len(pairs) > MAX_MERGES:
-        raise FormatError(f"{name}: {len(pairs):,} merges are more than {MAX_MERGES:,}")
-    # Until 2024 pairs were written as one string.
+        raise FormatError(f"{name}: {len(pairs):,} merges; the limit is {MAX_MERGES:,}")
+    # Until 2024, a pair was written as one string.
     parts = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
     try:
         lefts, rights = zip(*parts, strict=True) if parts else ((), ())
@@ -149,19 +155,17 @@ def _merges(pairs: list[Any], ids: Mapping[str, int], name: str) -> NDArray[np.i
     except (KeyError, TypeError, ValueError):
         i = next(i for i, part in enumerate(parts) if not _joins(part, ids))
         raise FormatError(
-            f"{name}, merge {i}: {excerpt(pairs[i])} is not two tokens that join to a third"
+            f"{name}, merge {i}: {excerpt(pairs[i])}: expected two tokens that join to a third"
         ) from None
     _, first = np.unique(merges[:, 0] << 32 | merges[:, 1], return_index=True)
     if len(first) < len(merges):
         i = int(np.setdiff1d(np.arange(len(merges)), first)[0])
-        raise NotByteLevelError(
-            f"{name}, merge {i}: {excerpt(pairs[i])} is there twice, which no training does"
-        )
+        raise NotByteLevelError(f"{name}, merge {i}: {excerpt(pairs[i])} occurs twice")
     return np.ascontiguousarray(merges)
 
 
 def _joins(part: Any, ids: Mapping[str, int]) -> bool:
-    """Whether these are two tokens that join to a third."""
+    """Return whether these are two tokens that join to a third."""
     try:
         left, right = part
         return left in ids and right in ids and left + right in ids
@@ -171,7 +175,7 @@ def _joins(part: Any, ids: Mapping[str, int]) -> bool:
 
 @cache
 def _characters() -> tuple[str, ...]:
-    """A printable character for every byte: itself, or one from U+0100 on."""
+    """Return a printable character for every byte: itself, or one from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(0x100, 0x200))
     shown = set(printable)
@@ -188,12 +192,12 @@ def _bytes_of(string: str) -> bytes:
         return codecs.charmap_encode(string, "strict", _bytes_by_character())[0]
     except UnicodeEncodeError:
         raise NotByteLevelError(
-            "its characters do not all stand for bytes, as in byte-level BPE"
+            "not byte-level BPE: it has characters that do not represent bytes"
         ) from None
 
 
 def to_tokenizer_json(vocabulary: Vocabulary) -> str:
-    """What a tokenizer.json holds, for `tokenizers.Tokenizer.from_file`."""
+    """Return the content of a tokenizer.json, for `tokenizers.Tokenizer.from_file`."""
     from penstock.text.tokenizers.vocabulary_merges import makes_every_token, merges_of
 
     characters = _characters()
@@ -202,8 +206,8 @@ def to_tokenizer_json(vocabulary: Vocabulary) -> str:
     for special in vocabulary.specials:
         if special in vocab:
             raise UsageError(
-                f"the special token {special!r} is written like another token of the vocabulary; "
-                "choose a name that no text has, such as <|bos|>"
+                f"the special token {special!r} is spelt like another token of the vocabulary; "
+                "choose a name that no text contains, such as <|bos|>"
             )
     merges = merges_of(vocabulary).tolist()
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
@@ -244,7 +248,7 @@ def to_tokenizer_json(vocabulary: Vocabulary) -> str:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            # Else the name of a special token would be found as a whole piece, too.
+            # Otherwise the name of a special token would also match as a whole piece.
             "ignore_merges": vocabulary.whole_pieces and not makes_every_token(vocabulary),
             "vocab": {**vocab, **vocabulary.specials},
             "merges": [f"{strings[left]} {strings[right]}" for left, right, _ in merges],

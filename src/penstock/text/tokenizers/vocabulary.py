@@ -1,10 +1,10 @@
-"""Vocabularies of byte-level BPE, and files of tiktoken ranks.
+"""`Vocabulary`, a byte-level BPE, and files of tiktoken ranks.
 
-Such a file holds the tokens alone, one a line, in base64, with their ids; where two neighbours join
-to a token, the one of the lowest id is merged first. The split pattern and the special tokens must
-come from elsewhere; a tokenizer.json (`tokenizer_json.py`) says everything.
+A file of ranks holds only tokens, one per line, in base64, with their ids; the pair that joins to
+the lowest id is merged first. Split pattern and special tokens must come from elsewhere; a
+tokenizer.json (`tokenizer_json.py`) holds them too.
 
-What is read is checked: a file may come from anybody.
+Files are untrusted input: everything read is checked.
 """
 
 import base64
@@ -21,7 +21,7 @@ from penstock.errors import FormatError, MissingDataError
 from penstock.reprs import one_line
 
 StoredVocabulary = str | os.PathLike[str] | bytes
-"""a path, or what a file holds"""
+"""a path, or the content of a file"""
 
 NUM_BYTES = 256
 _MAX_FILE_BYTES = 1 << 28  # the largest in use have 33 MB
@@ -31,18 +31,18 @@ MAX_MERGES = 1 << 22
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Vocabulary:
-    """A byte-level BPE: all that its ids depend on."""
+    """A byte-level BPE: all that determines its ids."""
 
     tokens: tuple[bytes, ...]
-    """by id; empty where no text makes that id"""
+    """by id; empty for ids that no text encodes to"""
     merges: NDArray[np.int64] | None
-    """left id, right id and new id, first merge first; None: the lowest id that two join to"""
+    """left id, right id and new id, by merge rank; None: the new id is the rank"""
     pattern: str
-    """the regular expression that texts are split by before anything is merged"""
+    """the regular expression that splits texts into pieces"""
     specials: Mapping[str, int]
-    """tokens that no text makes, and their ids"""
+    """tokens that no text encodes to, and their ids"""
     whole_pieces: bool
-    """a piece that is a token is not merged but taken as it is"""
+    """a piece that is a token is encoded as that token, without merging"""
 
     @one_line
     def __repr__(self) -> str:
@@ -50,12 +50,12 @@ class Vocabulary:
 
     @property
     def vocab_size(self) -> int:
-        """All ids are below it."""
+        """One more than the largest id."""
         return max([len(self.tokens), *(number + 1 for number in self.specials.values())])
 
 
 def read_tiktoken(stored: StoredVocabulary) -> tuple[bytes, ...]:
-    """The tokens of a file of tiktoken ranks, by id; empty where an id has none."""
+    """Return the tokens of a file of tiktoken ranks, by id; empty for unused ids."""
     content, name = content_of(stored)
     by_id: dict[int, bytes] = {}
     for number, line in enumerate(content.splitlines(), 1):
@@ -73,16 +73,16 @@ def _enter_line(by_id: dict[int, bytes], line: bytes) -> None:
         token = base64.b64decode(coded, validate=True)
     except (ValueError, binascii.Error):
         raise FormatError(
-            f"{excerpt(line)} is not a token in base64, a space and its id; is this a file of "
-            "tiktoken ranks?"
+            f"expected a token in base64, a space and an id; found {excerpt(line)}; is this a "
+            "file of tiktoken ranks?"
         ) from None
-    if not rank.isdigit() or len(rank) > 10:  # a number of any length takes any time to read
-        raise FormatError(f"{excerpt(rank)} is not an id")
+    if not rank.isdigit() or len(rank) > 10:  # parsing a longer number could take forever
+        raise FormatError(f"expected an id; found {excerpt(rank)}")
     enter(by_id, int(rank), token)
 
 
 def to_tiktoken(vocabulary: Vocabulary) -> bytes:
-    """What a file of tiktoken ranks holds."""
+    """Return the content of a file of tiktoken ranks."""
     return b"".join(
         b"%s %d\n" % (base64.b64encode(token), number)
         for number, token in enumerate(vocabulary.tokens)
@@ -91,58 +91,56 @@ def to_tiktoken(vocabulary: Vocabulary) -> bytes:
 
 
 def content_of(stored: StoredVocabulary) -> tuple[bytes, str]:
-    """What a file holds, and what to call it in errors."""
+    """Return the content of a file, and a name for errors."""
     if isinstance(stored, bytes):
         return stored, "the vocabulary"
     path = Path(stored)
-    if path.exists() and not path.is_file():  # to open a pipe would wait for somebody to write
-        raise FormatError(f"{path}: not a regular file, so no vocabulary")
+    if path.exists() and not path.is_file():  # opening a pipe would block
+        raise FormatError(f"{path}: not a regular file")
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise MissingDataError(f"{path}: there is no such vocabulary") from None
+        raise MissingDataError(f"{path}: no such file") from None
     if len(content) > _MAX_FILE_BYTES:
-        raise FormatError(f"{path}: more than {_MAX_FILE_BYTES:,} bytes are no vocabulary")
+        raise FormatError(f"{path}: larger than {_MAX_FILE_BYTES:,} bytes; not a vocabulary")
     return content, str(path)
 
 
 def enter(by_id: dict[int, bytes], number: object, token: bytes) -> None:
-    """Note a token under an id that is one, and that no other has."""
+    """Add a token under its id; raise if the id is invalid or taken."""
     checked = checked_id(number)
     if checked in by_id:
-        raise FormatError(f"its id {checked} is also that of {excerpt(by_id[checked])}")
+        raise FormatError(f"its id {checked} is already taken by {excerpt(by_id[checked])}")
     by_id[checked] = token
 
 
 def checked_id(number: object) -> int:
-    """An id that can be one."""
+    """Return a valid id; raise otherwise."""
     if type(number) is not int or not 0 <= number < _MAX_IDS:
-        raise FormatError(f"the id {excerpt(number)} is not from 0 to {_MAX_IDS - 1:,}")
+        raise FormatError(f"expected an id from 0 to {_MAX_IDS - 1:,}; found {excerpt(number)}")
     return number
 
 
 def tokens_by_id(by_id: Mapping[int, bytes], name: str) -> tuple[bytes, ...]:
-    """The tokens in their places; all bytes must be there, and no token twice."""
+    """Return tokens by id; raise if one occurs twice or a byte has no token."""
     known: dict[bytes, int] = {}
     for number, token in by_id.items():
         if not token:
-            raise FormatError(f"{name}: the token of id {number} is empty")
+            raise FormatError(f"{name}: the token with id {number} is empty")
         if token in known:
-            raise FormatError(
-                f"{name}: {excerpt(token)} is the token of id {known[token]} and of id {number}"
-            )
+            raise FormatError(f"{name}: {excerpt(token)} has two ids: {known[token]} and {number}")
         known[token] = number
     missing = [byte for byte in range(NUM_BYTES) if bytes([byte]) not in known]
     if missing:
         raise FormatError(
-            f"{name}: {len(missing)} of the 256 bytes are not tokens, such as {missing[0]:#04x}: "
-            "there are texts that it cannot encode"
+            f"{name}: {len(missing)} of the 256 bytes have no token, such as {missing[0]:#04x}, so "
+            "some texts cannot be encoded"
         )
     return tuple(by_id.get(number, b"") for number in range(max(by_id) + 1))
 
 
 def excerpt(found: object) -> str:
-    """The beginning of a value, for errors."""
+    """Return the start of a value, for errors."""
     shown = repr(found[:80] if isinstance(found, str | bytes) else found)
     return shown if len(shown) <= 80 else f"{shown[:80]}…"

@@ -1,4 +1,4 @@
-"""A vocabulary as the tables that kernels look things up in."""
+"""The merges of a vocabulary, and its lookup tables for kernels."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,28 +10,28 @@ from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
 
 
 def merge_tables(vocabulary: Vocabulary) -> MergeTables:
-    """The tables of a vocabulary."""
+    """Return the lookup tables of a vocabulary."""
     tables, _ = _pair_tables(vocabulary)
-    # Where all tokens are made of their bytes, to look for a whole piece first only saves time.
+    # If every token's bytes merge to it, looking up whole pieces gives the same ids, faster.
     if vocabulary.whole_pieces or tables.makes_every_token():
         tables.take_whole_pieces()
     return tables
 
 
 def merges_of(vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """Its merges: which two tokens make which; found out where it has only ranks."""
+    """Return the merges of a vocabulary; derived if it has only ranks."""
     if vocabulary.merges is not None:
         return vocabulary.merges
     return _pair_tables(vocabulary)[1]
 
 
 def makes_every_token(vocabulary: Vocabulary) -> bool:
-    """Whether the bytes of every token are merged to it."""
+    """Return whether the bytes of every token merge to that token."""
     return _pair_tables(vocabulary)[0].makes_every_token()
 
 
 def _pair_tables(vocabulary: Vocabulary) -> tuple[MergeTables, NDArray[np.int64]]:
-    """The tables without that of whole pieces, and the merges."""
+    """Return the tables, without that of whole pieces, and the merges."""
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     if vocabulary.merges is not None:
         tables = _empty_tables(vocabulary, ids, len(vocabulary.merges))
@@ -41,7 +41,7 @@ def _pair_tables(vocabulary: Vocabulary) -> tuple[MergeTables, NDArray[np.int64]
     found = tables.find_pairs()
     if len(found) == sum(len(token) > 1 for token in vocabulary.tokens):
         return tables, found
-    # Some tokens do not come to be from their bytes alone: perhaps beside others, by other pairs.
+    # The bytes of some tokens do not merge to them alone; next to others they may, by other pairs.
     found = _every_pair(vocabulary.tokens, ids)
     tables = _empty_tables(vocabulary, ids, len(found))
     tables.add_pairs(found, found[:, 2].copy())
@@ -60,7 +60,7 @@ def _empty_tables(vocabulary: Vocabulary, ids: Mapping[bytes, int], max_pairs: i
 
 
 def _every_pair(tokens: Sequence[bytes], ids: Mapping[bytes, int]) -> NDArray[np.int64]:
-    """All ways to join two tokens to a third, by the id of that."""
+    """Return every pair of tokens that joins to a third, ordered by the id of the third."""
     sizes = {len(token) for token in ids}
     pairs = [
         (ids[token[:size]], ids[token[size:]], number)
@@ -72,7 +72,7 @@ def _every_pair(tokens: Sequence[bytes], ids: Mapping[bytes, int]) -> NDArray[np
 
 
 def _made(vocabulary: Vocabulary) -> NDArray[np.uint32]:
-    """By rank, what a merge makes; where there are only ids, they are the ranks."""
+    """Return the new token of each merge, by rank; without merges, ids are the ranks."""
     if vocabulary.merges is None:
         return np.arange(len(vocabulary.tokens), dtype=np.uint32)
     return vocabulary.merges[:, 2].astype(np.uint32)

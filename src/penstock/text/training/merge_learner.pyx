@@ -1,11 +1,12 @@
-"""Learning merges from counted words, outside the GIL.
+"""Learns merges from word counts, outside the GIL.
 
-Merging works on all distinct words end to end, with a separator around each. A token is known by
-its first byte's place, and its id stands at its first and its last byte, so that both neighbours
-are found without links. Every place also knows the pair that begins there. All pairs that a merge
-makes contain its new token, so one array by token finds them, no pair is ever made a second time,
-and from then on its count only falls: in the heap counts may be too high, never too low, and the
-right one is looked up when a pair comes out on top.
+All distinct words lie end to end, with a separator around each. A token is identified by the place
+of its first byte; its id is stored at its first and last byte, so both neighbours are found without
+links. Each place also stores the pair that begins there.
+
+Every pair that a merge creates contains the new token. So an array indexed by the other token finds
+them, no pair is created twice, and after its creation a pair's count only falls. Counts in the heap
+are therefore never too low; the current count is looked up when a pair reaches the top.
 """
 
 cimport cython
@@ -18,11 +19,11 @@ from penstock.text.splitting.pieces cimport check_documents
 
 cdef enum:
     NUM_BYTE_TOKENS = 256
-    SEPARATOR = -1  # in the place of an id
+    SEPARATOR = -1  # instead of an id
     NO_PAIR = -1
     NO_EVENT = -1
     FIRST_PAIRS = 1 << 17
-    # Every byte begins at most one pair, and every merge makes a token less and at most two pairs.
+    # Every byte begins at most one pair; every merge removes a token and adds at most two pairs.
     EVENTS_PER_PLACE = 3
 
 cpdef enum:
@@ -30,11 +31,11 @@ cpdef enum:
 
 # A byte of a word, or a separator.
 cdef struct WordByte:
-    int32_t id  # of the token that begins or ends here
-    int32_t pair  # that begins here
+    int32_t id  # token that begins or ends here
+    int32_t pair  # pair that begins here
     int32_t word
 
-# That a pair came to be at a place; the events of a pair are linked.
+# An occurrence of a pair at a place; the events of a pair are linked.
 cdef struct Event:
     int32_t place
     int32_t next
@@ -46,13 +47,13 @@ cdef struct Pair:
     int32_t first_event
     int32_t last_event
 
-# The key is here as well, so that pairs are compared without looking them up.
+# Holds the key too, so that comparing pairs needs no lookup.
 cdef struct HeapEntry:
     int64_t count
     int64_t key
     int64_t pair
 
-# The newest pairs of a token with what was then the newest token.
+# The last pairs that a token formed with a newly merged one, by side.
 cdef struct NewestPairs:
     int32_t as_left
     int32_t as_right
@@ -64,13 +65,13 @@ cdef struct LearnerState:
     Py_ssize_t num_events
     Pair *pairs
     Py_ssize_t num_pairs
-    Py_ssize_t max_pairs  # of the heap too: every pair is entered once
+    Py_ssize_t max_pairs  # of the heap too: every pair is pushed once
     HeapEntry *heap
     Py_ssize_t heap_size
     NewestPairs *newest  # by token
     int32_t *lengths  # of tokens, in bytes
     Py_ssize_t num_merges
-    int64_t num_tokens  # in the text, by the merges so far
+    int64_t num_tokens  # length of the text after the merges so far
 
 cdef enum LearningOutcome:
     LEARNED
@@ -80,7 +81,7 @@ cdef enum LearningOutcome:
 
 @cython.final
 cdef class MergeLearner:
-    """Learns merges from words that do not change meanwhile."""
+    """Learns merges from word counts, which must not change meanwhile."""
 
     cdef LearnerState state
     cdef Py_ssize_t _max_merges
@@ -98,9 +99,9 @@ cdef class MergeLearner:
         cdef int32_t[:, ::1] by_bytes
         check_documents(data, starts)
         if counts.shape[0] != starts.shape[0] - 1:
-            raise ValueError("every word has a count")
+            raise ValueError(f"found {counts.shape[0]} counts for {starts.shape[0] - 1} words")
         if num_places > MAX_PLACES or not 0 <= max_merges < MAX_PLACES:
-            raise ValueError(f"words and merges have at most {MAX_PLACES} places")
+            raise ValueError(f"found {num_places} places and {max_merges} merges; the limit is {MAX_PLACES}")
         self._counts, self._max_merges = counts, max_merges
         self.state.counts = &counts[0] if counts.shape[0] else NULL
         self.state.places = <WordByte *>malloc(num_places * sizeof(WordByte))
@@ -127,17 +128,17 @@ cdef class MergeLearner:
 
     @property
     def num_tokens(self):
-        """In the whole text, by the merges so far."""
+        """Length of the whole text in tokens, after the merges so far."""
         return self.state.num_tokens
 
     def learn(self, int64_t[:, ::1] merges, Py_ssize_t wanted):
-        """Learn merges until there are `wanted`, or no pairs are left; returns how many there are.
+        """Learn until there are `wanted` merges or no pairs are left; return how many there are.
 
-        Each is left id, right id and new id, in the row of its number.
+        Writes left id, right id and new id of each merge to its row.
         """
         cdef LearningOutcome outcome = NEEDS_PAIRS
         if not wanted <= min(merges.shape[0], self._max_merges) or merges.shape[1] != 3:
-            raise ValueError(f"there is no room for {wanted} merges")
+            raise ValueError(f"no room for {wanted} merges of 3 columns")
         while outcome == NEEDS_PAIRS:
             with nogil:
                 outcome = learn_merges(&self.state, merges, wanted)
@@ -146,7 +147,7 @@ cdef class MergeLearner:
         return self.state.num_merges
 
     cdef int make_room(self, Py_ssize_t max_pairs) except -1:
-        """Have room for so many pairs."""
+        """Allocate room for `max_pairs` pairs."""
         cdef void *pairs = realloc(self.state.pairs, max_pairs * sizeof(Pair))
         if not pairs:
             raise MemoryError
@@ -162,7 +163,7 @@ cdef class MergeLearner:
 cdef inline void note_event(
     LearnerState *state, Py_ssize_t pair, Py_ssize_t place, int64_t count
 ) noexcept nogil:
-    """The pair begins at this place from now on, so many times in the text."""
+    """Record that the pair now begins at this place, which adds `count` occurrences."""
     cdef Pair *of = &state.pairs[pair]
     cdef int32_t event = <int32_t>state.num_events
     state.events[event].place, state.events[event].next = <int32_t>place, NO_EVENT
@@ -186,12 +187,12 @@ cdef inline int32_t new_pair(LearnerState *state, int32_t left, int32_t right) n
 
 
 cdef inline bint comes_first(const HeapEntry *one, const HeapEntry *other) noexcept nogil:
-    """Whether a pair is more frequent, or as frequent and has the smaller ids."""
+    """Return whether a pair is more frequent, or as frequent with smaller ids."""
     return one.count > other.count or (one.count == other.count and one.key < other.key)
 
 
 cdef void push(LearnerState *state, Py_ssize_t pair) noexcept nogil:
-    """Enter a pair into the heap, if there is any left of it."""
+    """Push a pair onto the heap, if it still occurs."""
     cdef Py_ssize_t i = state.heap_size
     cdef HeapEntry entry
     entry.count, entry.key, entry.pair = state.pairs[pair].count, state.pairs[pair].key, pair
@@ -205,7 +206,7 @@ cdef void push(LearnerState *state, Py_ssize_t pair) noexcept nogil:
 
 
 cdef void replace_top(LearnerState *state, HeapEntry entry) noexcept nogil:
-    """Put an entry in the place of the first, and move it down to where it belongs."""
+    """Replace the top of the heap, and move the new entry down to its position."""
     cdef HeapEntry *heap = state.heap
     cdef Py_ssize_t i = 0, child = 1
     while child < state.heap_size:
@@ -219,7 +220,7 @@ cdef void replace_top(LearnerState *state, HeapEntry entry) noexcept nogil:
 
 
 cdef Py_ssize_t best_pair(LearnerState *state) noexcept nogil:
-    """The pair to merge next, or NO_PAIR."""
+    """Return the pair to merge next, or NO_PAIR."""
     cdef HeapEntry entry
     while state.heap_size > 0:
         entry = state.heap[0]
@@ -234,7 +235,7 @@ cdef Py_ssize_t best_pair(LearnerState *state) noexcept nogil:
 
 
 cdef void begin_tokens(LearnerState *state, Py_ssize_t num_ids) noexcept nogil:
-    """Every token is as long as a byte, and in no pair."""
+    """Initialise tokens: one byte long, and in no pair."""
     cdef Py_ssize_t token
     for token in range(num_ids):
         state.lengths[token] = 1
@@ -271,7 +272,7 @@ cdef void lay_out(
 cdef inline void join_before(
     LearnerState *state, Py_ssize_t place, int32_t token, Py_ssize_t first_new
 ) noexcept nogil:
-    """The token before this place now makes a pair with the new one."""
+    """Replace the pair of the token before this place by one with the new token."""
     cdef int32_t before = state.places[place - 1].id
     cdef int64_t count = state.counts[state.places[place].word]
     cdef Py_ssize_t start
@@ -287,7 +288,7 @@ cdef inline void join_before(
 cdef inline void join_after(
     LearnerState *state, Py_ssize_t place, Py_ssize_t middle, int32_t token, Py_ssize_t first_new
 ) noexcept nogil:
-    """The new token at this place now makes a pair with the one after it, if there is one."""
+    """Replace the pair of the token after the new one, if there is a token after it."""
     cdef int32_t after = state.places[place + state.lengths[token]].id
     cdef int64_t count = state.counts[state.places[place].word]
     if after == SEPARATOR:
@@ -302,14 +303,14 @@ cdef inline void join_after(
 cdef void merge_everywhere(
     LearnerState *state, Py_ssize_t pair, int32_t left, int32_t token
 ) noexcept nogil:
-    """Make one token of the pair wherever it is."""
+    """Merge the pair into one token wherever it occurs."""
     cdef Py_ssize_t first_new = state.num_pairs, place, middle, new
     cdef int32_t event = state.pairs[pair].first_event
     while event != NO_EVENT:
         place = state.events[event].place
         event = state.events[event].next
         if state.places[place].pair != pair:
-            continue  # one of the two has become part of another token
+            continue  # one of the two is part of another token by now
         middle = place + state.lengths[left]
         state.num_tokens -= state.counts[state.places[place].word]
         join_before(state, place, token, first_new)

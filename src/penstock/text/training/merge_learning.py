@@ -1,8 +1,8 @@
-"""Learning merges from counted words.
+"""Learns merges from word counts.
 
-The pair of neighbouring tokens that is there most often becomes a token, again and again; of
-equally frequent ones the pair with the smaller ids. Pairs in a run overlap (`aaa` has two), as in
-rustbpe, whose merges these are.
+The most frequent pair of neighbouring tokens becomes a token, again and again; of equally frequent
+pairs, the one with the smaller ids. Pairs in a run overlap (`aaa` has two). The merges are
+rustbpe's.
 """
 
 from dataclasses import dataclass
@@ -19,22 +19,24 @@ _PER_CALL = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Learned:
-    """Merges, and what they make of the text."""
+class LearnedMerges:
+    """Merges, and the length of the text in their tokens."""
 
     merges: NDArray[np.int64]
-    """left id, right id and new id, in the order in which they were learned"""
+    """left id, right id and new id, in order of merge rank"""
     num_tokens: int
-    """of the whole text"""
+    """length of the whole text in tokens"""
 
 
-def learn_merges(words: WordCounts, num_merges: int, meter: ProgressMeter | None = None) -> Learned:
-    """The first `num_merges` merges, or as many as there are pairs for."""
+def learn_merges(
+    words: WordCounts, num_merges: int, meter: ProgressMeter | None = None
+) -> LearnedMerges:
+    """Return the first `num_merges` merges, or as many as there are pairs for."""
     num_places = len(words.blob) + words.num_words + 1
     if num_places > MAX_PLACES:
         raise UsageError(
-            f"{words.num_words:,} distinct words of {len(words.blob):,} bytes are more than merges "
-            f"can be learned from ({MAX_PLACES:,} bytes); count less text (max_bytes)"
+            f"the text has {words.num_words:,} distinct words of {len(words.blob):,} bytes, more "
+            f"than the limit of {MAX_PLACES:,} bytes; train on less text (max_bytes)"
         )
     learner = MergeLearner(words.blob, words.starts, words.counts, num_merges)
     merges = np.empty((num_merges, 3), np.int64)
@@ -44,4 +46,4 @@ def learn_merges(words: WordCounts, num_merges: int, meter: ProgressMeter | None
         before, known = known, learner.learn(merges, wanted)
         if meter is not None:
             meter.advance(known - before)
-    return Learned(merges=merges[:known], num_tokens=learner.num_tokens)
+    return LearnedMerges(merges=merges[:known], num_tokens=learner.num_tokens)

@@ -1,9 +1,9 @@
-"""A trained vocabulary's directory: there whole, or not at all.
+"""Saves a trained vocabulary as a directory, atomically.
 
 tokenizer.json         for Hugging Face's tokenizers and for Penstock
 tokenizer.tiktoken     the same tokens as tiktoken ranks
 tokenizer_config.json  the special tokens and the split pattern, which ranks do not hold
-token_bytes.npy        int32, by id: how many bytes of text a token is, 0 for special ones
+token_bytes.npy        int32, by id: number of bytes of each token, 0 for special tokens
 """
 
 import errno
@@ -21,21 +21,19 @@ from penstock.new_directory import new_directory
 from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
 from penstock.text.tokenizers.vocabulary import Vocabulary, to_tiktoken
 
-# Names by which published tokenizers start and end documents.
+# Special tokens that start and end documents in published tokenizers.
 _BOS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
 _EOS = ("<|eos|>", "<|end_of_text|>", "</s>", "<|endoftext|>")
 
 
 def refuse_existing(directory: Path) -> None:
-    """Raise if something is there already."""
+    """Raise if the path exists and is not an empty directory."""
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-        raise DatasetExistsError(
-            f"{directory}: it exists and is not replaced; remove it, or choose another name"
-        )
+        raise DatasetExistsError(f"{directory}: already exists; remove it, or choose another name")
 
 
 def save_vocabulary(vocabulary: Vocabulary, directory: Path) -> None:
-    """Write the directory."""
+    """Write the directory; nothing is left behind if that fails."""
     sizes = np.zeros(vocabulary.vocab_size, np.int32)
     sizes[: len(vocabulary.tokens)] = [len(token) for token in vocabulary.tokens]
     token_bytes = io.BytesIO()
@@ -72,7 +70,7 @@ def save_vocabulary(vocabulary: Vocabulary, directory: Path) -> None:
 def _give_name(temporary: Path, directory: Path) -> None:
     try:
         temporary.rename(directory)
-    except OSError as error:  # a directory takes the place of an empty one alone
+    except OSError as error:  # only an empty directory can be replaced
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             refuse_existing(directory)
         raise

@@ -1,7 +1,7 @@
-"""Counting the distinct words of texts: all that a trainer needs to know of them.
+"""Counts the distinct words of texts: all that learning merges needs.
 
-Words are the pieces that a split pattern makes. Several threads count, each into a table of its
-own, and the sums do not depend on who counted what. Memory grows with the distinct words, not with
+Words are the pieces that a split pattern makes. Each thread counts into its own table; the sums do
+not depend on which thread counted what. Memory grows with the number of distinct words, not with
 the text.
 """
 
@@ -26,9 +26,9 @@ from penstock.text.training.word_table import WordTable
 
 Texts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
-# One thread that reads Parquet gives work to about so many that count.
+# One thread that reads Parquet keeps about this many counting threads busy.
 _MAX_THREADS = 4
-# What is held back of a document that comes in parts, until a piece of it surely ends.
+# Limit for the tail of a document in parts that waits until a piece certainly ends.
 _MAX_REST_BYTES = 1 << 24
 
 
@@ -37,22 +37,22 @@ class WordCounts:
     """Distinct words, end to end; word k is `blob[starts[k]:starts[k + 1]]`."""
 
     blob: NDArray[np.uint8]
-    """the bytes"""
+    """bytes of all words"""
     starts: NDArray[np.int64]
-    """one more than words"""
+    """where each word starts, then where the last ends"""
     counts: NDArray[np.int64]
-    """how often each was found"""
+    """occurrences of each word"""
 
     @property
     def num_words(self) -> int:
-        """How many distinct words these are."""
+        """Number of distinct words."""
         return len(self.counts)
 
 
 def count_words(batches: Iterable[TextBatch], pattern: str) -> WordCounts:
-    """The words of all texts, by the split pattern of this name, or by this regular expression.
+    """Return the word counts of all texts; `pattern` is a known name or a regular expression.
 
-    Known patterns are split by kernels, others by the `regex` package: slower, to the same result.
+    Kernels split by known patterns; the `regex` package, which is slower, by others.
     """
     known = find_pattern(pattern)
     add = (
@@ -71,7 +71,7 @@ def count_words(batches: Iterable[TextBatch], pattern: str) -> WordCounts:
 
 
 def _count_in_turn(texts: Iterable[Texts], adds: Sequence[Callable[..., None]]) -> None:
-    """Have each of `adds` count every n-th text, in a thread of its own."""
+    """Deal the texts round-robin to `adds`, each of which runs in its own thread."""
     stop, errors = StopSignal(), list[BaseException]()
     given: list[SimpleQueue[Texts | None]] = [stop.new_queue() for _ in adds]
     counted: list[SimpleQueue[bool | None]] = [stop.new_queue() for _ in adds]
@@ -98,7 +98,7 @@ def _count_in_turn(texts: Iterable[Texts], adds: Sequence[Callable[..., None]]) 
                 break
             given[turn].put(text)
         for queue in given:
-            queue.put(None)  # there are no more
+            queue.put(None)  # the end
         for thread in threads:
             thread.wait()
     except BaseException:
@@ -109,7 +109,7 @@ def _count_in_turn(texts: Iterable[Texts], adds: Sequence[Callable[..., None]]) 
 
 
 def _whole_pieces(batches: Iterable[TextBatch], pattern: Pattern | None) -> Iterator[Texts]:
-    """Texts that no piece goes beyond, also where a document comes in parts."""
+    """Yield texts that end at the end of a piece, even for documents that arrive in parts."""
     rest = np.empty(0, np.uint8)
     for batch in batches:
         if not batch.num_documents:
@@ -132,32 +132,31 @@ def _whole_pieces(batches: Iterable[TextBatch], pattern: Pattern | None) -> Iter
 
 
 class _Regex:
-    """A split pattern that no kernel knows."""
+    """A split pattern without a kernel."""
 
     def __init__(self, pattern: str) -> None:
         try:
             import regex  # type: ignore[import-untyped]
         except ImportError:
             raise UsageError(
-                f"the split pattern {pattern!r} is not one of the known ones, and others need the "
-                "regex package: pip install 'penstock[text]'"
+                f"the split pattern {pattern!r} is not a known one; others need the regex package: "
+                "pip install 'penstock[text]'"
             ) from None
         try:
             self._pattern = regex.compile(pattern)
         except regex.error as error:
             raise UsageError(
-                f"{pattern!r} is neither the name of a split pattern nor a regular expression: "
-                f"{error}"
+                f"{pattern!r} is neither a known split pattern nor a regular expression: {error}"
             ) from None
 
     def pieces(self, text: str) -> list[str]:
-        """All of a text, in pieces."""
+        """Return the pieces of a text; raise if they do not cover it."""
         pieces = [match.group() for match in self._pattern.finditer(text)]
         if sum(map(len, pieces)) != len(text):
             left_out = self._pattern.sub("", text)
             raise UsageError(
-                f"the split pattern {self._pattern.pattern!r} leaves out text, such as "
-                f"{left_out[:50]!r}; add an alternative for what is left, such as |."
+                f"the split pattern {self._pattern.pattern!r} does not match all text, such as "
+                f"{left_out[:50]!r}; add an alternative that matches the rest, such as |."
             )
         return pieces
 

@@ -1,7 +1,7 @@
-"""Counting the distinct words of texts, outside the GIL.
+"""Counts the distinct words of texts, outside the GIL.
 
-Words, the pieces that a split pattern makes, are kept once each, in the order in which they were
-found, and are looked up in a hash table.
+A word is a piece that a split pattern makes. Each is stored once, in order of first occurrence, and
+found through a hash table.
 """
 
 cimport cython
@@ -26,8 +26,8 @@ cdef enum:
 
 # Distinct words; word k is `bytes[starts[k]:starts[k + 1]]`.
 cdef struct WordStore:
-    uint64_t *slots  # a hash table of slot words: half of the hash, and the word's number + 1
-    uint64_t mask  # the size of that table, less one
+    uint64_t *slots  # hash table: the high half of the hash, and the word's number + 1
+    uint64_t mask  # size of that table, minus one
     int64_t *starts
     int64_t *counts
     uint8_t *bytes
@@ -36,7 +36,7 @@ cdef struct WordStore:
     Py_ssize_t num_bytes
     Py_ssize_t max_bytes
 
-# Where in the documents to go on.
+# Position in the documents at which counting continues.
 cdef struct CountCursor:
     Py_ssize_t document
     Py_ssize_t position
@@ -44,7 +44,7 @@ cdef struct CountCursor:
 
 @cython.final
 cdef class WordTable:
-    """Words that are being counted, by one thread at a time; it grows with them."""
+    """A growing hash table of word counts, for one thread at a time."""
 
     cdef WordStore store
     # What the pointers above point into.
@@ -60,7 +60,7 @@ cdef class WordTable:
 
     @property
     def words(self):
-        """The bytes of all words, where each begins (and the last ends), and how often it is."""
+        """All words: their bytes, their starts (and the last end), and their counts."""
         num_words, num_bytes = self.store.num_words, self.store.num_bytes
         return self._bytes[:num_bytes], self._starts[: num_words + 1], self._counts[:num_words]
 
@@ -71,7 +71,7 @@ cdef class WordTable:
         int code,
         const uint8_t[::1] classes,
     ):
-        """Count the pieces of documents by the pattern of this code."""
+        """Count the pieces of documents; `code` selects the split pattern."""
         cdef PatternRules rules = rules_of(code)
         cdef CountCursor progress
         cdef Text text
@@ -94,11 +94,11 @@ cdef class WordTable:
         const int64_t[::1] starts,
         const int64_t[::1] counts,
     ):
-        """Add words that were counted elsewhere."""
+        """Add the word counts of another table."""
         cdef Py_ssize_t word = 0
         check_documents(data, starts)
         if counts.shape[0] != starts.shape[0] - 1:
-            raise ValueError("every word has a count")
+            raise ValueError(f"found {counts.shape[0]} counts for {starts.shape[0] - 1} words")
         while word < counts.shape[0]:
             with nogil:
                 word = add_counts(&self.store, data, starts, counts, word)
@@ -106,21 +106,21 @@ cdef class WordTable:
                 self.grow(starts[word + 1] - starts[word])
 
     cdef int grow(self, Py_ssize_t more_bytes) except -1:
-        """Have room for twice as many words, and for a text of so many bytes."""
+        """Double the table, with room for `more_bytes` more."""
         return self.make_room(2 * self.store.max_words, 2 * self.store.max_bytes + more_bytes)
 
     cdef int make_room(self, Py_ssize_t max_words, Py_ssize_t max_bytes) except -1:
-        """Move all words to where there is room for so many."""
+        """Reallocate the table and hash all words again."""
         cdef uint64_t[::1] slots
         cdef int64_t[::1] starts, counts
         cdef uint8_t[::1] memory
         if max_words >= <Py_ssize_t>1 << 32:
-            raise MemoryError("a table has less than 2^32 words")
+            raise MemoryError("a word table holds less than 2^32 words")
         slots = np.zeros(2 * max_words, np.uint64)
         starts = grown(self._starts, max_words + 1)
         counts = grown(self._counts, max_words)
         memory = grown(self._bytes, max_bytes)
-        # All at once: where memory runs out before, the store still points into the old arrays.
+        # All at once, so that the store still points into the old arrays if memory runs out.
         self._slots, self._starts = slots.base, starts.base
         self._counts, self._bytes = counts.base, memory.base
         self.store.slots, self.store.mask = &slots[0], slots.shape[0] - 1
@@ -133,7 +133,7 @@ cdef class WordTable:
 
 
 cdef object grown(array, Py_ssize_t size):
-    """A longer array with the same beginning."""
+    """Return a copy of the array with `size` elements."""
     longer = np.empty(size, array.dtype)
     longer[: len(array)] = array
     return longer
@@ -144,12 +144,12 @@ cdef inline uint64_t slot_word(uint64_t hashed, Py_ssize_t word) noexcept nogil:
 
 
 cdef inline Py_ssize_t word_of(uint64_t slot) noexcept nogil:
-    """The number of the word in a slot, -1 if it is free."""
+    """Return the number of the word in a slot; -1 if the slot is empty."""
     return <Py_ssize_t>(slot & <uint32_t>0xFFFFFFFF) - 1
 
 
 cdef void fill_slots(WordStore *store) noexcept nogil:
-    """Enter all words into an empty hash table."""
+    """Insert all words into an empty hash table."""
     cdef Py_ssize_t word
     cdef uint64_t hashed, slot
     for word in range(store.num_words):
@@ -165,7 +165,7 @@ cdef void fill_slots(WordStore *store) noexcept nogil:
 cdef inline uint64_t find_slot(
     const WordStore *store, const uint8_t *word, Py_ssize_t size, uint64_t hashed
 ) noexcept nogil:
-    """The slot of a word, or the free one where it belongs."""
+    """Return the slot of a word, or the empty slot where it belongs."""
     cdef uint64_t slot = hashed & store.mask, found
     cdef int64_t start
     while True:
@@ -183,7 +183,7 @@ cdef inline uint64_t find_slot(
 cdef bint add_word(
     WordStore *store, const uint8_t *word, Py_ssize_t size, uint64_t hashed, uint64_t slot
 ) noexcept nogil:
-    """Enter a new word into a free slot; False if there is no room."""
+    """Insert a new word into an empty slot; return False if the store is full."""
     if store.num_words == store.max_words or store.max_bytes - store.num_bytes < size:
         return False
     memcpy(store.bytes + store.num_bytes, word, size)
@@ -198,7 +198,7 @@ cdef bint add_word(
 cdef inline bint count_word(
     WordStore *store, const uint8_t *word, Py_ssize_t size, int64_t count
 ) noexcept nogil:
-    """Count a word of at least one byte so many times; False if there is no room for it."""
+    """Add `count` to a word of at least one byte; return False if the store is full."""
     cdef uint64_t hashed = hash_bytes(word, size)
     cdef uint64_t slot = find_slot(store, word, size, hashed)
     if store.slots[slot] == 0 and not add_word(store, word, size, hashed, slot):
@@ -214,7 +214,7 @@ cdef bint count_texts(
     const int64_t[::1] offsets,
     CountCursor *progress,
 ) noexcept nogil:
-    """Count the pieces of documents; False if the store must grow before it can go on."""
+    """Count the pieces of documents; return False if the store must grow first."""
     cdef Py_ssize_t position = progress.position, end
     while progress.document < offsets.shape[0] - 1:
         text.stop = offsets[progress.document + 1]
@@ -235,7 +235,7 @@ cdef Py_ssize_t add_counts(
     const int64_t[::1] counts,
     Py_ssize_t word,
 ) noexcept nogil:
-    """Add words from `word` on; returns the first that has no room, or their number."""
+    """Add words from `word` on; return the first that does not fit, or their number."""
     cdef Py_ssize_t size
     while word < counts.shape[0]:
         size = starts[word + 1] - starts[word]
