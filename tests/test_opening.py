@@ -189,7 +189,7 @@ def test_a_moved_dataset_has_the_same_fingerprint_and_another_one_has_not(tmp_pa
 
 
 def test_nothing_to_open_is_said(tmp_path):
-    with pytest.raises(UsageError, match="the list is empty"):
+    with pytest.raises(UsageError, match="the list of paths is empty"):
         penstock.open([])
     with pytest.raises(MissingDataError, match=r"none-\*: the pattern matches nothing"):
         penstock.open(tmp_path / "none-*")

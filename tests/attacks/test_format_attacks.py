@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
-from penstock.formats.decoded import decompress
+from penstock.formats.decompression import decompress
 from penstock.formats.detection import FORMATS
 from penstock.formats.llmbatch import Header
 from penstock.formats.llmchnk import HEADER as CHUNK_HEADER

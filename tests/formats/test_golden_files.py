@@ -203,7 +203,7 @@ def test_label_masks_of_olmo_are_given_beside_the_tokens():
     labels = data.windows(5, loss_mask="loss_mask")[0]["labels"]
     stream, masks = sum(expected_documents(name), []), sum(entry["label_mask"], [])
     assert labels.tolist() == [stream[i] if masks[i] else -100 for i in range(1, 6)]
-    with pytest.raises(UsageError, match="2 loss_masks for 1 files"):
+    with pytest.raises(UsageError, match="2 loss_masks for 1 token files"):
         penstock.open(path, loss_masks=[mask, mask])
     with pytest.raises(FormatError, match=r"too long: \d+ tokens need"):
         penstock.open(path, loss_masks=path)

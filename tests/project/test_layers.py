@@ -13,12 +13,6 @@ import pytest
 from tests.helpers import paths
 from tests.helpers.source_modules import MODULES, modules_of
 
-KNOWN = {
-    ("penstock.formats.decoded", "penstock.write.writer"),
-    ("penstock.formats.recognition", "penstock.text.sources.listing"),
-}
-"""(module, what it imports) that breaks the rule today; entries are only ever removed"""
-
 
 def imports_of(path, name):
     """The (module, names) pairs of all imports in a file."""
@@ -101,12 +95,7 @@ def test_every_layer_is_a_module_or_a_package_and_is_listed_once():
 
 def test_modules_import_only_from_the_layers_below_theirs():
     wrong = {pair for pair in all_imports() if not is_allowed(*pair)}
-    assert sorted(wrong - KNOWN) == []
-
-
-def test_the_known_exceptions_still_exist():
-    wrong = {pair for pair in all_imports() if not is_allowed(*pair)}
-    assert sorted(KNOWN - wrong) == []
+    assert sorted(wrong) == []
 
 
 @pytest.mark.parametrize(

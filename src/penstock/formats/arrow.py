@@ -1,13 +1,12 @@
 """Parquet, and Arrow's files and streams (as Hugging Face datasets saves), with lists of ids.
 
 A row is a document. Uncompressed Arrow that holds nothing but tokens is read in place, one shard
-for each record batch. The rest is decoded once (`formats.decoded`): Parquet, compressed files,
-padded rows, and rows with columns that say what to train on (`formats.columns`).
+for each record batch. The rest is decoded once (`formats.undecoded`): Parquet, compressed files,
+padded rows, and rows with columns that say what to train on (`formats.token_columns`).
 """
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,13 @@ from penstock.formats.arrow_lists import (
     pieces,
     validated,
 )
-from penstock.formats.decoded import DecodedDocuments, decode, find_decoded, pyarrow
 from penstock.formats.document_tables import make_tables
 from penstock.formats.files import Head
 from penstock.formats.list_rows import is_padded, read_lists, to_run
+from penstock.formats.optional_pyarrow import pyarrow
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, StoredFile
 from penstock.formats.token_columns import TokenColumns, columns_of
+from penstock.formats.undecoded import DecodedDocuments, Described, Undecoded, is_decoded
 from penstock.formats.wanted_columns import Wanted
 
 _ROWS_AT_ONCE = 4096
@@ -40,29 +40,29 @@ class _PaddedError(Exception):
 
 def describe_parquet(
     head: Head, column: str | None = None, wanted: Wanted | None = None
-) -> Manifest:
-    """Decode the columns that are read, or find them decoded."""
+) -> Undecoded:
+    """Choose the columns to read."""
     with _readable(head.path):
         columns = columns_of(
             head.path, _parquet(head.path).schema_arrow, column, wanted or Wanted()
         )
-    return _decoded(head, columns, "parquet")
+    return _undecoded(head, columns, "parquet")
 
 
-def describe_arrow(head: Head, column: str | None = None, wanted: Wanted | None = None) -> Manifest:
-    """Find the tokens in the file, or decode what cannot be read in place."""
+def describe_arrow(
+    head: Head, column: str | None = None, wanted: Wanted | None = None
+) -> Described:
+    """Choose the columns to read, and find the tokens in the file if they can be read in place."""
     with _readable(head.path):
         with _batches(head.path) as (schema, batches, address):
             kind = "file" if head.start.startswith(b"ARROW1") else "stream"
             columns = columns_of(head.path, schema, column, wanted or Wanted(), kind=kind)
             manifest = _in_place(head, columns, batches, address)
-        return manifest or _decoded(head, columns, "arrow")
+        return manifest or _undecoded(head, columns, "arrow")
 
 
-def _decoded(head: Head, columns: TokenColumns, kind: str) -> Manifest:
-    """The documents of a file in our own format."""
-
-    def runs() -> Iterator[DecodedDocuments]:
+def _undecoded(head: Head, columns: TokenColumns, kind: str) -> Undecoded:
+    def decode() -> Iterator[DecodedDocuments]:
         batches = _parquet_batches if kind == "parquet" else _arrow_batches
         with _readable(head.path):
             first_row = 0
@@ -71,18 +71,15 @@ def _decoded(head: Head, columns: TokenColumns, kind: str) -> Manifest:
                 yield to_run(rows, columns, batch)
                 first_row += batch.num_rows
 
-    manifest = decode(
-        _identity(head, columns),
-        runs,
-        kind,
+    return Undecoded(
+        format=kind,
+        source=head.path,
+        identity=_identity(head, columns),
+        decode=decode,
         record=columns.record,
-        with_metadata=bool(columns.metadata),
-    )
-    return replace(
-        manifest,
+        has_metadata=bool(columns.metadata),
         unread=_unread(columns),
         ignorable=tuple(columns.left_out),
-        decoded_from=str(head.path),
     )
 
 
@@ -102,7 +99,7 @@ def _in_place(
     if columns.record.names != (TOKEN,) or columns.metadata:
         return None
     identity = _identity(head, columns)
-    if columns.attention_mask is not None and find_decoded(identity, "arrow") is not None:
+    if columns.attention_mask is not None and is_decoded("arrow", identity):
         return None  # an earlier call has found padding
     found = list[tuple[Any, int, int]]()
     for batch in batches:

@@ -45,6 +45,7 @@ from penstock.formats.recognition import refuse_others, unknown
 from penstock.formats.shard import Manifest
 from penstock.formats.signatures import is_arrow_stream
 from penstock.formats.splits import choose, divide, find, refuse, split_of
+from penstock.formats.undecoded import Described
 from penstock.formats.wanted_columns import Wanted
 from penstock.suggestions import did_you_mean_path
 
@@ -74,7 +75,7 @@ def describe(
     allow_outside: bool = False,
     finished: set[Path] | None = None,
     reached: OpenedPaths | None = None,
-) -> list[Manifest]:
+) -> list[Described]:
     """What is known of the dataset at `path`: one manifest, or one for each file of a directory.
 
     `finished` collects directories of files that are not being written, each looked at once;
@@ -127,19 +128,19 @@ def _parse_format(format: str | None) -> tuple[str, str | None]:  # noqa: A002
     return name, option or None
 
 
-def _parquet(head: Head, option: str | None, wanted: Wanted | None) -> Manifest:
+def _parquet(head: Head, option: str | None, wanted: Wanted | None) -> Described:
     from penstock.formats.arrow import describe_parquet
 
     return describe_parquet(head, option, wanted)
 
 
-def _arrow(head: Head, option: str | None, wanted: Wanted | None) -> Manifest:
+def _arrow(head: Head, option: str | None, wanted: Wanted | None) -> Described:
     from penstock.formats.arrow import describe_arrow
 
     return describe_arrow(head, option, wanted)
 
 
-Describe = Callable[[Head, str | None, Wanted | None], Manifest]
+Describe = Callable[[Head, str | None, Wanted | None], Described]
 
 # How the files of each format are described, with what stands behind the colon in `format`.
 _FILES: dict[str, Describe] = {
@@ -175,7 +176,7 @@ _MAGIC = {
 }
 
 
-def _describe_file(path: Path, said: _Said) -> Manifest:
+def _describe_file(path: Path, said: _Said) -> Described:
     head = read_head(path)
     said.reached.add(path, head.file_id)
     kind = said.name or _detect(head)
@@ -224,7 +225,7 @@ def _refuse_header(head: Head) -> None:
 
 def _describe_list(
     path: Path, said: _Said, split: str | None, allow_outside: bool
-) -> list[Manifest]:
+) -> list[Described]:
     listed = read_current(path, path.parent, allow_outside=allow_outside)
     files = [file for file in listed if data_of(file.path) is None]
     if not files:
@@ -239,12 +240,12 @@ def describe_listed(
     files: Sequence[ListedFile],
     format: str | None,  # noqa: A002
     wanted: Wanted | None = None,
-) -> list[Manifest]:
+) -> list[Described]:
     """What is known of the files of a list, which may have their formats and checksums."""
     return _describe_listed(files, _Said(*_parse_format(format), wanted, OpenedPaths()))
 
 
-def _describe_listed(files: Sequence[ListedFile], said: _Said) -> list[Manifest]:
+def _describe_listed(files: Sequence[ListedFile], said: _Said) -> list[Described]:
     refuse_repeats(files[0].path.parent, [str(file.path) for file in files])
     manifests = []
     for file in files:
@@ -257,7 +258,9 @@ def _describe_listed(files: Sequence[ListedFile], said: _Said) -> list[Manifest]
     return manifests
 
 
-def _with_checksums(manifest: Manifest, checksums: dict[str, str | None]) -> Manifest:
+def _with_checksums(found: Described, checksums: dict[str, str | None]) -> Described:
+    if not isinstance(found, Manifest):
+        return found  # the checksums are not those of the decoded copy
     shards = [
         replace(
             shard,
@@ -266,10 +269,9 @@ def _with_checksums(manifest: Manifest, checksums: dict[str, str | None]) -> Man
                 for kind, file in shard.files.items()
             },
         )
-        for shard in manifest.shards
+        for shard in found.shards
     ]
-    is_decoded = any(not file.path for shard in manifest.shards for file in shard.files.values())
-    return manifest if is_decoded else replace(manifest, shards=tuple(shards))
+    return replace(found, shards=tuple(shards))
 
 
 def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
@@ -305,16 +307,20 @@ def _refuse_both(path: Path, files: Sequence[str], splits: Iterable[str]) -> NoR
 
 def _describe_directory(
     path: Path, said: _Said, split: str | None, allow_outside: bool
-) -> list[Manifest]:
+) -> list[Described]:
     refuse_unfinished(path)
     name = said.name
     is_ours = name in ("", "penstock") and os.path.lexists(path / stream.MANIFEST_NAME)
     if not is_ours and name in ("", *_FILES) and os.path.lexists(path / FILE_LIST):
         return _describe_list(path / FILE_LIST, said, split, allow_outside)
-    manifests = [stream.read_manifest(path)] if is_ours else _describe_indexed(path, said)
-    if manifests:
-        choose(path, {manifests[0].split.get("name", ""): [0]}, split)
-        return manifests
+    if is_ours:
+        manifest = stream.read_manifest(path)
+        choose(path, {manifest.split.get("name", ""): [0]}, split)
+        return [manifest]
+    indexed = _describe_indexed(path, said)
+    if indexed:
+        choose(path, {"": [0]}, split)  # an index does not say which split it is
+        return indexed
     listing = scan(path)
     files = listing.files_of(name) if name in ("", *_FILES) else []
     splits = divide(files, split)
@@ -327,12 +333,12 @@ def _describe_directory(
             refuse(path, counts)
         found = find(path, counts, split)
         if found[0] in directories:
-            manifests = []
+            described = list[Described]()
             for each in found:
                 directory = (path / each).stat()
                 said.reached.add(path / each, (directory.st_dev, directory.st_ino))
-                manifests += _describe_directory(path / each, said, None, allow_outside)
-            return manifests
+                described += _describe_directory(path / each, said, None, allow_outside)
+            return described
     if not files:
         raise nothing_in(listing, name)
     chosen = [files[number] for number in choose(path, splits, split)]
@@ -340,7 +346,7 @@ def _describe_directory(
     return [_describe_file(path / file, said) for file in chosen]
 
 
-def _describe_indexed(path: Path, said: _Said) -> list[Manifest]:
+def _describe_indexed(path: Path, said: _Said) -> list[Described]:
     """The dataset that an index makes of a directory; nothing if there is none."""
     name = said.name
     if name in ("", "litdata", "mds") and os.path.lexists(path / INDEX_NAME):
@@ -357,7 +363,7 @@ def _read_json(path: Path) -> Any:
         raise FormatError(f"{path}: not valid JSON ({error})") from None
 
 
-def _describe_index(path: Path, name: str, option: str | None) -> Manifest:
+def _describe_index(path: Path, name: str, option: str | None) -> Described:
     from penstock.formats import litdata, mds
 
     index = _read_json(path / INDEX_NAME)

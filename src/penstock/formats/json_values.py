@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from penstock.formats.decoded import pyarrow
+from penstock.formats.optional_pyarrow import pyarrow
 
 _to_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")

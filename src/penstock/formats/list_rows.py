@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import FormatError
 from penstock.formats.arrow_lists import has_nulls, lengths_of, validated, values_of
-from penstock.formats.decoded import DecodedDocuments
 from penstock.formats.json_values import encode, python_values
 from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import TOKEN
 from penstock.formats.token_columns import IGNORED, TokenColumns
+from penstock.formats.undecoded import DecodedDocuments
 
 Values = NDArray[Any]
 Flags = NDArray[np.bool_]

@@ -2,7 +2,7 @@
 
 A chunk is uint32: the number of items n, then n + 1 offsets into the file; then the items, which
 are tokens without a header. An item is a document. Chunks that are compressed as a whole are
-decoded once (`formats.decoded`).
+decoded once (`formats.undecoded`).
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.formats.decoded import DecodedDocuments, decode, decompress
+from penstock.formats.decompression import decompress
 from penstock.formats.document_tables import make_tables
 from penstock.formats.files import (
     Head,
@@ -26,6 +26,7 @@ from penstock.formats.files import (
     refuse_repeats,
 )
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
+from penstock.formats.undecoded import DecodedDocuments, Described, Undecoded
 
 # The numbers that litdata gives to types, of torch and of NumPy.
 _TORCH = {11: "|u1", 12: "|i1", 13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8"}
@@ -35,7 +36,7 @@ _TYPES = {"no_header_tensor": _TORCH, "no_header_numpy": _NUMPY}
 _MAX_BYTES = 1 << 32
 
 
-def describe(directory: Path, index: dict[str, Any]) -> Manifest:
+def describe(directory: Path, index: dict[str, Any]) -> Described:
     """Check `index.json`, then every chunk's own table, against the sizes of the chunks."""
     try:
         config = index["config"]
@@ -53,7 +54,12 @@ def describe(directory: Path, index: dict[str, Any]) -> Manifest:
     if coded == "zstd":
         heads = [read_head(_path(directory, chunk), 4) for chunk in index["chunks"]]
         identity = f"{token} " + "; ".join(head.identity for head in heads)
-        return decode(identity, lambda: _decode(directory, index["chunks"], token), "litdata")
+        return Undecoded(
+            format="litdata",
+            source=directory,
+            identity=identity,
+            decode=lambda: _decode(directory, index["chunks"], token),
+        )
     if coded:
         raise FormatError(
             f"{directory}: its chunks are stored as {coded!r}; optimize them again without that"

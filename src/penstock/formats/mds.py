@@ -6,13 +6,13 @@ fixed one, and goes on with the columns, in the order of their names.
 
 A sample is a document. Where all samples of a shard have the same size, as with llm-foundry's
 concatenated tokens, they are read in place; else, and if shards are compressed, they are decoded
-once (`formats.decoded`).
+once (`formats.undecoded`).
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, UsageError
-from penstock.formats.decoded import DecodedDocuments, decode, decompress
+from penstock.formats.decompression import decompress
 from penstock.formats.files import (
     check_size,
     plain_name,
@@ -32,6 +32,7 @@ from penstock.formats.files import (
     refuse_repeats,
 )
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
+from penstock.formats.undecoded import DecodedDocuments, Described, Undecoded
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids")
 _ARRAY = re.compile(r"ndarray(?::(u?int(?:8|16|32|64)))?(?::([1-9]\d{0,8}))?")
@@ -80,7 +81,7 @@ class Column:
     """whether no other column has a size of its own"""
 
 
-def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -> Manifest:
+def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -> Described:
     """Check `index.json` against the shards' own tables and sizes."""
     if index.get("version") != 2:
         raise FormatError(f"{directory}: version {index.get('version')!r} of MDS; 2 is read")
@@ -101,8 +102,13 @@ def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -
             return Manifest(fields, None, {}, None, None, places, "mds", unread=unread)
     heads = [read_head(directory / _stored(shard)["basename"], 4) for shard in shards]
     identity = f"{column} " + "; ".join(head.identity for head in heads)
-    manifest = decode(identity, lambda: _decode(directory, shards, column), "mds")
-    return replace(manifest, unread=unread)
+    return Undecoded(
+        format="mds",
+        source=directory,
+        identity=identity,
+        decode=lambda: _decode(directory, shards, column),
+        unread=unread,
+    )
 
 
 def _check_entry(directory: Path, entry: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError
 from penstock.formats.files import Head, read_part
 from penstock.formats.signatures import DECOMPRESS, LEAVE_OUT, find_kind, is_arrow_stream
+from penstock.formats.text_names import kind_of
 
 _MIN_TEXT_BYTES = 64
 _NUM_SAMPLES, _MIN_SAMPLES, _MIN_TOKENS, _MIN_NONZERO = 1024, 8, 10, 20
@@ -90,8 +91,6 @@ def unknown(head: Head, formats: str) -> FormatError:
 def text_advice(path: Path, kind: str, column: str = "text") -> str:
     """How text becomes tokens: the lines to write, for this file."""
     import shlex
-
-    from penstock.text.sources.listing import kind_of
 
     options, arguments = "", ""
     if not path.is_dir() and kind_of(path.name) is None:
@@ -221,8 +220,6 @@ def _as_parquet(path: Path, read: str) -> str:
 
 def _text_by_name(path: Path) -> str:
     """What to do with a compressed file of text; "" for others."""
-    from penstock.text.sources.listing import kind_of
-
     kind = kind_of(path.name)
     return text_advice(path, kind) if kind is not None else ""
 

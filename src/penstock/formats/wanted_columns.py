@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Columns by name; all others are what their names mean (`formats.columns`)."""
+    """Columns by name; all others are what their names mean (`formats.token_columns`)."""
 
     fields: tuple[str, ...] = ()
     """a number for each token, which becomes a field of the records"""

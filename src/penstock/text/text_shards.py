@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from penstock.atomic import NewFile
 from penstock.errors import FormatError
-from penstock.formats.decoded import pyarrow
+from penstock.formats.optional_pyarrow import pyarrow
 
 _ROW_GROUP_DOCUMENTS = 1024
 _ROW_GROUP_BYTES = 1 << 27  # of documents so long that 1024 of them would not fit into memory

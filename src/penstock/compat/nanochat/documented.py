@@ -10,9 +10,9 @@ from penstock.compat.nanochat.loaders import CountingSource, FileLoader
 from penstock.compat.nanochat.real import num_threads, tokenizer_of
 from penstock.compat.nanochat.states import STATE_KEY
 from penstock.errors import MissingDataError, StateError, UsageError
+from penstock.formats.text_names import SourceKind, kind_of
 from penstock.load.ranks import find_rank
 from penstock.text.live.packing import Packing
-from penstock.text.sources.listing import SourceKind, kind_of
 
 _COUNTS = ("shard_idx", "byte_offset", "tokens_consumed")
 

@@ -16,7 +16,8 @@ and reads a slice with the reader of its kind (`parquet.py`, `jsonl.py`, `plain_
 with the size of files, row groups or lines.
 """
 
-from penstock.text.sources.listing import Paths, SourceKind
+from penstock.formats.text_names import SourceKind
+from penstock.text.sources.listing import Paths
 from penstock.text.sources.read_options import BadRow, BadRows, Columns
 from penstock.text.sources.slices import Slice
 from penstock.text.sources.source import DocumentUnit, Source

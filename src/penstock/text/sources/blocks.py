@@ -17,9 +17,9 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.formats.text_names import SourceKind
 from penstock.system.background_thread import StopSignal, call_in_background
 from penstock.text.sources import parquet
-from penstock.text.sources.listing import SourceKind
 from penstock.text.sources.read_options import Columns
 from penstock.text.sources.slices import Slice, cut_bytes
 from penstock.text.sources.text_file import COMPRESSION_RATIO, TextFile

@@ -7,12 +7,13 @@ import stat
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.job_marks import FINISHED, UNFINISHED, refuse_unfinished
 from penstock.formats.splits import choose, divide
+from penstock.formats.text_names import CODECS, ENDINGS, SourceKind, ending_of, kind_of
 from penstock.paths import local_path
 from penstock.suggestions import did_you_mean_path
 from penstock.text.sources.own_output import (
@@ -21,21 +22,9 @@ from penstock.text.sources.own_output import (
     named,
     without_own_output,
 )
-from penstock.text.sources.text_file import CODECS, TextFile
+from penstock.text.sources.text_file import TextFile
 
-SourceKind = Literal["parquet", "jsonl", "text"]
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
-ENDINGS: dict[str, SourceKind] = {
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-}
-
 
 _NOTES = (CHECKSUMS, "/dataset_info.json", "/dataset_infos.json", "/dataset_dict.json")
 """files about data end in these: ours, and those of Hugging Face's datasets"""
@@ -190,20 +179,8 @@ def _refuse(error: OSError) -> NoReturn:
     raise ReadError(error.errno, f"{error.filename}: {error.strerror}")
 
 
-def kind_of(path: str) -> SourceKind | None:
-    """Return the kind that a file's name implies; None if unknown."""
-    return ENDINGS.get(_ending(path))
-
-
-def _ending(path: str) -> str:
-    name = path.lower()
-    for codec in CODECS:
-        name = name.removesuffix(codec)
-    return os.path.splitext(name)[1]  # noqa: PTH122
-
-
 def _is_table(path: str) -> bool:
-    return _ending(path) in (".csv", ".tsv")
+    return ending_of(path) in (".csv", ".tsv")
 
 
 def _only_kind(files: Iterable[TextFile]) -> SourceKind:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, PenstockError
-from penstock.formats.decoded import pyarrow
 from penstock.formats.json_values import can_be_json, python_values
+from penstock.formats.optional_pyarrow import pyarrow
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import Span, TextBatch
 from penstock.text.sources.batch_builder import without_documents

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.formats.decoded import pyarrow
+from penstock.formats.optional_pyarrow import pyarrow
 from penstock.text.batch import Span
 
 

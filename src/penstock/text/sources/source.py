@@ -13,12 +13,13 @@ import xxhash
 from penstock.arguments import integer, one_of
 from penstock.errors import FormatError, UsageError
 from penstock.formats.files import MOST
+from penstock.formats.text_names import SourceKind
 from penstock.reprs import one_line
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
 from penstock.text.sources import iterables, jsonl, missing_keys, parquet, plain_text
 from penstock.text.sources.blocks import BLOCKS_VERSION, TextBlocks, list_blocks
-from penstock.text.sources.listing import Paths, SourceKind, list_files
+from penstock.text.sources.listing import Paths, list_files
 from penstock.text.sources.read_options import BadRow, BadRows, Columns, ReadOptions
 from penstock.text.sources.slices import Slice, cut_bytes, cut_groups, join_small
 from penstock.text.sources.text_file import COMPRESSION_RATIO, TextFile

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import FormatError
-from penstock.formats.decoded import pyarrow
 from penstock.formats.files import MOST, open_regular
+from penstock.formats.optional_pyarrow import pyarrow
+from penstock.formats.text_names import CODECS
 
-CODECS = (".gz", ".zst")
 COMPRESSION_RATIO = 3  # typical of English text under gzip or zstd
 
 

@@ -1,0 +1,16 @@
+"""pyarrow, which is an optional dependency."""
+
+import importlib
+from typing import Any
+
+from penstock.errors import UsageError
+
+
+def pyarrow(module: str = "pyarrow") -> Any:
+    """Import a module of pyarrow; the error says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UsageError(
+            "Arrow, Parquet and some compressed files need pyarrow: pip install 'penstock[parquet]'"
+        ) from None
