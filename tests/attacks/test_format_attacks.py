@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
 from penstock.formats.decompression import decompress
-from penstock.formats.detection import FORMATS
+from penstock.formats.file_formats import FORMATS
 from penstock.formats.llmbatch import Header
 from penstock.formats.llmchnk import HEADER as CHUNK_HEADER
 from penstock.formats.llmchnk import MAGIC as CHUNK_MAGIC

@@ -1,19 +1,18 @@
-"""Detection: which format files are in, and what is known of them.
+"""Detection: from a path to what is known about the dataset there.
 
-It goes by content, in this order: a directory with a manifest or an index, magic bytes, companions
-such as `.idx`, and only then, for what has no header at all, the name. A format that cannot be told
-by content, or is told wrongly, can be forced: `format="flat:uint32"`.
+A directory may be our own (`penstock.json`), have a file list, have an index (litdata, MDS, Hugging
+Face datasets), or just hold files, perhaps of several splits. Single files are detected and
+described in `file_formats`.
 """
 
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from penstock.arguments import one_of
 from penstock.errors import (
     FormatError,
     MissingDataError,
@@ -22,7 +21,7 @@ from penstock.errors import (
     SplitsError,
     UsageError,
 )
-from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron, stream
+from penstock.formats import stream
 from penstock.formats.directories import (
     INDEX_NAME,
     data_of,
@@ -31,19 +30,17 @@ from penstock.formats.directories import (
     refuse_mixed,
     scan,
 )
-from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
-from penstock.formats.files import (
-    Head,
-    OpenedPaths,
-    plain_name,
-    read_head,
-    read_whole,
-    refuse_repeats,
+from penstock.formats.file_formats import (
+    FILE_FORMATS,
+    Said,
+    describe_file,
+    parse_format,
+    token_type,
 )
+from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
+from penstock.formats.files import OpenedPaths, plain_name, read_whole, refuse_repeats
 from penstock.formats.job_marks import refuse_unfinished
-from penstock.formats.recognition import refuse_others, unknown
 from penstock.formats.shard import Manifest
-from penstock.formats.signatures import is_arrow_stream
 from penstock.formats.splits import choose, divide, find, refuse, split_of
 from penstock.formats.undecoded import Described
 from penstock.formats.wanted_columns import Wanted
@@ -51,19 +48,6 @@ from penstock.suggestions import did_you_mean_path
 
 _HF_STATE = "state.json"
 _MAX_INDEX_BYTES = 1 << 28  # JSON takes some ten times its size in memory
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """What the user says about files, or a list about one of them."""
-
-    name: str
-    """of the format; "" if it is to be found out"""
-    option: str | None
-    """what stands behind its colon"""
-    wanted: Wanted | None
-    reached: OpenedPaths
-    """what the same call has opened"""
 
 
 def describe(
@@ -81,7 +65,7 @@ def describe(
     `finished` collects directories of files that are not being written, each looked at once;
     `reached` all that is opened.
     """
-    said = _Said(*_parse_format(format), wanted, reached or OpenedPaths())
+    said = Said(*parse_format(format), wanted, reached or OpenedPaths())
     said.reached.source = path
     try:
         path = _existing(path)
@@ -99,7 +83,7 @@ def describe(
             refuse_unfinished(path.parent)
         if finished is not None:
             finished.add(path.parent)
-        return [_describe_file(path, said)]
+        return [describe_file(path, said)]
     except PenstockError:
         raise
     except OSError as error:
@@ -116,115 +100,8 @@ def _existing(path: Path) -> Path:
     raise MissingDataError(f"{path}: no such file or directory{did_you_mean_path(path)}")
 
 
-def _parse_format(format: str | None) -> tuple[str, str | None]:  # noqa: A002
-    """The name of a format, and what stands behind its colon."""
-    name, _, option = (format or "").partition(":")
-    if format is not None:
-        one_of("format", name, FORMATS)
-    if option and name not in _WITH_OPTION:
-        raise UsageError(f"format={format!r:.60}: nothing can be said about {name}; leave it out")
-    if name in _WITH_TYPE:
-        _token_type(option or None)  # a mistake is one even where no file is of the format
-    return name, option or None
-
-
-def _parquet(head: Head, option: str | None, wanted: Wanted | None) -> Described:
-    from penstock.formats.arrow import describe_parquet
-
-    return describe_parquet(head, option, wanted)
-
-
-def _arrow(head: Head, option: str | None, wanted: Wanted | None) -> Described:
-    from penstock.formats.arrow import describe_arrow
-
-    return describe_arrow(head, option, wanted)
-
-
-Describe = Callable[[Head, str | None, Wanted | None], Described]
-
-# How the files of each format are described, with what stands behind the colon in `format`.
-_FILES: dict[str, Describe] = {
-    "llmbatch": lambda head, option, _: llmbatch.describe(head),
-    "llmchnk": lambda head, option, _: llmchnk.describe(head),
-    "megatron": lambda head, option, _: megatron.describe(head.path),
-    "megatron-sequences": lambda head, option, _: megatron.describe(head.path, by_sequence=True),
-    "datatrove": lambda head, option, _: datatrove.describe(head, _token_type(option)),
-    "llmc": lambda head, option, _: flat.describe_llmc(head),
-    "npy": lambda head, option, _: flat.describe_npy(head),
-    "dolma": lambda head, option, _: dolma.describe(head, _token_type(option)),
-    "flat": lambda head, option, _: flat.describe_flat(head, _token_type(option)),
-    "parquet": _parquet,
-    "arrow": _arrow,
-}
-FORMATS = ("penstock", *_FILES, "litdata", "mds")
-"""the names that `format=` takes"""
-_WITH_TYPE = ("datatrove", "dolma", "flat", "mds")
-_WITH_OPTION = (*_WITH_TYPE, "parquet", "arrow")
-
-_STREAM_START = b"\xff\xff\xff\xff"  # of an Arrow stream, which has no magic, and of some tokens
-_BARE = (".bin", ".npy", ".ds")
-_HEADERLESS = ("flat", "datatrove", "dolma")
-_BYTES = ("uint8", "int8")  # any file may be read as bytes, and models are trained on that
-_MAGIC = {
-    llmbatch.MAGIC: "llmbatch",
-    llmchnk.MAGIC: "llmchnk",
-    megatron.MAGIC: "megatron",
-    flat.NPY_MAGIC: "npy",
-    b"PAR1": "parquet",
-    b"ARROW1": "arrow",
-    _STREAM_START: "arrow",
-}
-
-
-def _describe_file(path: Path, said: _Said) -> Described:
-    head = read_head(path)
-    said.reached.add(path, head.file_id)
-    kind = said.name or _detect(head)
-    if kind not in _FILES:
-        raise UsageError(f"{path}: {kind} is a format of directories; give the directory")
-    if kind in _HEADERLESS and said.option not in _BYTES:
-        _refuse_header(head)
-        refuse_others(head, is_told=bool(said.name))
-    return _FILES[kind](head, said.option, said.wanted)
-
-
-def _detect(head: Head) -> str:
-    """The format of a file."""
-    path, ending = head.path, head.path.suffix
-    suffix = ending.lower()
-    for magic, kind in _MAGIC.items():
-        if head.start.startswith(magic) and (magic != _STREAM_START or suffix not in _BARE):
-            return kind
-    if is_arrow_stream(head):
-        return "arrow"
-    if ending == ".bin" and os.path.lexists(path.with_suffix(".idx")):
-        return "megatron"
-    if flat.is_llmc(head):
-        return "llmc"
-    if suffix == ".ds" or os.path.lexists(f"{path}{datatrove.INDEX_SUFFIX}"):
-        return "datatrove"
-    data = data_of(path) or (path.parent if ending == ".mds" else None)
-    if data is not None:
-        raise FormatError(f"{path}: belongs to other files; {_open_or_copy(data)}")
-    by_name = {".npy": "dolma", ".bin": "flat"}
-    if suffix in by_name:
-        return by_name[suffix]
-    raise unknown(head, ", ".join(FORMATS))
-
-
-def _open_or_copy(data: Path) -> str:
-    is_there = os.path.lexists(data)
-    return f"open {data}" if is_there else f"{data.name} is not there; copy it here, and open that"
-
-
-def _refuse_header(head: Head) -> None:
-    """Refuse the header of llm.c where bare tokens are expected: it would be read as tokens."""
-    if flat.is_llmc(head):
-        raise FormatError(f"{head.path}: has the header of llm.c; open it without format")
-
-
 def _describe_list(
-    path: Path, said: _Said, split: str | None, allow_outside: bool
+    path: Path, said: Said, split: str | None, allow_outside: bool
 ) -> list[Described]:
     listed = read_current(path, path.parent, allow_outside=allow_outside)
     files = [file for file in listed if data_of(file.path) is None]
@@ -242,19 +119,19 @@ def describe_listed(
     wanted: Wanted | None = None,
 ) -> list[Described]:
     """What is known of the files of a list, which may have their formats and checksums."""
-    return _describe_listed(files, _Said(*_parse_format(format), wanted, OpenedPaths()))
+    return _describe_listed(files, Said(*parse_format(format), wanted, OpenedPaths()))
 
 
-def _describe_listed(files: Sequence[ListedFile], said: _Said) -> list[Described]:
+def _describe_listed(files: Sequence[ListedFile], said: Said) -> list[Described]:
     refuse_repeats(files[0].path.parent, [str(file.path) for file in files])
     manifests = []
     for file in files:
         own = said
         if not said.name:
-            own = _Said(*_parse_format(file.format), said.wanted, said.reached)
+            own = Said(*parse_format(file.format), said.wanted, said.reached)
         refuse_unfinished(file.path.parent)
         checksums = {str(each.path): each.xxh3 for each in (file, *file.companions)}
-        manifests.append(_with_checksums(_describe_file(file.path, own), checksums))
+        manifests.append(_with_checksums(describe_file(file.path, own), checksums))
     return manifests
 
 
@@ -284,7 +161,7 @@ def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
             raise UsageError(f"{path}: has {name}, a list of its own; open it without file_list")
     if os.path.lexists(path / _HF_STATE):
         return _saved_by_datasets(path)
-    listing, name = scan(path), _parse_format(format)[0]
+    listing, name = scan(path), parse_format(format)[0]
     names = listing.files_of(name)
     refuse_mixed(path, names if not name else [])
     files = [path / file for file in names]
@@ -306,12 +183,12 @@ def _refuse_both(path: Path, files: Sequence[str], splits: Iterable[str]) -> NoR
 
 
 def _describe_directory(
-    path: Path, said: _Said, split: str | None, allow_outside: bool
+    path: Path, said: Said, split: str | None, allow_outside: bool
 ) -> list[Described]:
     refuse_unfinished(path)
     name = said.name
     is_ours = name in ("", "penstock") and os.path.lexists(path / stream.MANIFEST_NAME)
-    if not is_ours and name in ("", *_FILES) and os.path.lexists(path / FILE_LIST):
+    if not is_ours and name in ("", *FILE_FORMATS) and os.path.lexists(path / FILE_LIST):
         return _describe_list(path / FILE_LIST, said, split, allow_outside)
     if is_ours:
         manifest = stream.read_manifest(path)
@@ -322,7 +199,7 @@ def _describe_directory(
         choose(path, {"": [0]}, split)  # an index does not say which split it is
         return indexed
     listing = scan(path)
-    files = listing.files_of(name) if name in ("", *_FILES) else []
+    files = listing.files_of(name) if name in ("", *FILE_FORMATS) else []
     splits = divide(files, split)
     directories = listing.split_counts()
     if any(split_of(each) in splits for each in directories if split_of(each)):
@@ -343,16 +220,16 @@ def _describe_directory(
         raise nothing_in(listing, name)
     chosen = [files[number] for number in choose(path, splits, split)]
     refuse_mixed(path, chosen if not name else [])
-    return [_describe_file(path / file, said) for file in chosen]
+    return [describe_file(path / file, said) for file in chosen]
 
 
-def _describe_indexed(path: Path, said: _Said) -> list[Described]:
+def _describe_indexed(path: Path, said: Said) -> list[Described]:
     """The dataset that an index makes of a directory; nothing if there is none."""
     name = said.name
     if name in ("", "litdata", "mds") and os.path.lexists(path / INDEX_NAME):
         return [_describe_index(path, name, said.option)]
     if name in ("", "arrow") and os.path.lexists(path / _HF_STATE):
-        return [_describe_file(file, said) for file in _saved_by_datasets(path)]
+        return [describe_file(file, said) for file in _saved_by_datasets(path)]
     return []
 
 
@@ -370,7 +247,7 @@ def _describe_index(path: Path, name: str, option: str | None) -> Described:
     if isinstance(index, dict) and isinstance(index.get("chunks"), list) and name != "mds":
         return litdata.describe(path, index)
     if isinstance(index, dict) and isinstance(index.get("shards"), list) and name != "litdata":
-        return mds.describe(path, index, _token_type(option))
+        return mds.describe(path, index, token_type(option))
     raise FormatError(f"{path / INDEX_NAME}: lists neither chunks (litdata) nor shards (MDS)")
 
 
@@ -386,14 +263,3 @@ def _saved_by_datasets(path: Path) -> list[Path]:
         raise FormatError(f"{listed}: lists no data files")
     refuse_repeats(listed, names)
     return [path / name for name in names]
-
-
-_TOKEN_TYPES = {
-    f"{kind}{8 * size}": f"<{kind[0]}{size}" for kind in ("uint", "int") for size in (1, 2, 4, 8)
-}
-
-
-def _token_type(option: str | None) -> str | None:
-    if option is None:
-        return None
-    return _TOKEN_TYPES[one_of("the type of tokens", option, _TOKEN_TYPES)]

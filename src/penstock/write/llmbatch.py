@@ -33,7 +33,6 @@ from penstock.write.sorting import Sorter, capacity_of
 
 FILE_SUFFIX = ".batch"
 
-Tokens = NDArray[np.uint32]
 
 _TOKEN = np.dtype("<u4")
 _PIECE_BYTES = 1 << 20
@@ -230,7 +229,7 @@ class _BatchFile:
         self._batches_left = self.num_batches
         self._listed: list[ListedFile] = []
 
-    def write(self, rows: Tokens) -> None:
+    def write(self, rows: NDArray[np.uint32]) -> None:
         """Append rows; what comes after the last whole batch is dropped."""
         start = 0
         while start < len(rows) and self._batches_left:

@@ -10,7 +10,8 @@ from penstock.errors import UsageError
 from penstock.formats.shard import NO_METADATA
 
 MetadataEncoder = Callable[[Any], bytes]
-Span = tuple[int, int, Any]
+MetadataSpan = tuple[int, int, Any]
+"""start and stop in the document's records, and the metadata object"""
 
 
 class Attached:
@@ -42,7 +43,9 @@ class Attached:
         self.counts = has_one.astype(np.int64)
         self.values = [value for value in metadata if value is not None]
 
-    def add_spans(self, lengths: NDArray[np.int64], spans: Sequence[Iterable[Span]]) -> None:
+    def add_spans(
+        self, lengths: NDArray[np.int64], spans: Sequence[Iterable[MetadataSpan]]
+    ) -> None:
         """Take the spans of each document, in any order."""
         if len(spans) != len(lengths):
             raise UsageError(f"spans for {len(spans):,} of {len(lengths):,} documents")

@@ -23,7 +23,7 @@ from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
 from penstock.new_directory import new_directory
 from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
-from penstock.write.metadata import Attached, MetadataEncoder, Span
+from penstock.write.metadata import Attached, MetadataEncoder, MetadataSpan
 from penstock.write.records import Records, as_lengths, as_records, record_type
 from penstock.write.shard import SUFFIXES, OpenShard
 
@@ -138,7 +138,7 @@ class Writer:
         records: Records,
         metadata: Any = None,
         *,
-        spans: Iterable[Span] = (),
+        spans: Iterable[MetadataSpan] = (),
     ) -> None:
         """Append one document: token ids, an array of records, or one array for each field.
 
@@ -159,7 +159,7 @@ class Writer:
         lengths: ArrayLike,
         metadata: Sequence[Any] | None = None,
         *,
-        spans: Sequence[Iterable[Span]] | None = None,
+        spans: Sequence[Iterable[MetadataSpan]] | None = None,
         continues: bool = False,
     ) -> None:
         """Append many documents that lie end to end: all their records, and how long each is.
@@ -182,7 +182,7 @@ class Writer:
         records: Records,
         lengths: ArrayLike | None,
         metadata: Sequence[Any] | None,
-        spans: Sequence[Iterable[Span]] | None,
+        spans: Sequence[Iterable[MetadataSpan]] | None,
         *,
         continues: bool = False,
     ) -> None:
@@ -206,7 +206,7 @@ class Writer:
         documents: NDArray[np.void],
         lengths: NDArray[np.int64],
         metadata: Sequence[Any] | None,
-        spans: Sequence[Iterable[Span]] | None,
+        spans: Sequence[Iterable[MetadataSpan]] | None,
     ) -> tuple[list[bytes], NDArray[np.int64]]:
         """Encode metadata, number it from 0, and count the spans of each document."""
         attached = Attached(self.num_documents)
