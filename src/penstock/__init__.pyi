@@ -47,12 +47,14 @@ from penstock.text.live.loader import TextLoader as TextLoader
 from penstock.text.live.packing import LivePolicy as LivePolicy
 from penstock.text.live.packing import Packing as Packing
 from penstock.text.live.stats import TextLoaderStats as TextLoaderStats
+from penstock.text.marks import Add as Add
 from penstock.text.repacking import RepackReport as RepackReport
 from penstock.text.repacking import repack as repack
 from penstock.text.sources import Columns as Columns
 from penstock.text.sources import Source as Source
-from penstock.text.tokenize.job import tokenize as tokenize
 from penstock.text.tokenize.report import TokenizeReport as TokenizeReport
+from penstock.text.tokenize.split import Split as Split
+from penstock.text.tokenize.tokenizing import tokenize as tokenize
 from penstock.text.tokenizers.loading import Engine as Engine
 from penstock.text.tokenizers.loading import load_tokenizer as load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer as Tokenizer

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import UsageError
-from penstock.formats.job_marks import PLAN
+from penstock.errors import MissingDataError, UsageError
+from penstock.formats.job_marks import PLAN, planned_in
 from penstock.progress import OnProgress
-from penstock.write import joining
+from penstock.suggestions import did_you_mean_path
+from penstock.write.joining import join_parts
 
 if TYPE_CHECKING:
     from penstock.text.tokenize.report import TokenizeReport
@@ -25,23 +26,31 @@ def finish(
 
     Arguments:
         path: the directory that `Writer`s with part numbers have written to, or that all tasks of
-            `penstock.tokenize(…, task=(i, n))` have; of the latter there is a report.
-        parts: exactly the parts 0 to `parts - 1` must be there; left out, those that are there must
-            be numbered without a gap. A tokenize job knows its number.
-        workers: processes that shuffle documents, if that was asked for.
-        allow_empty: of a tokenize job, also make a dataset without tokens.
+            `penstock.tokenize(…, task=(i, n))` have; the latter returns a report.
+        parts: require exactly the parts 0 to `parts - 1`; by default, the parts that are there must
+            be numbered without a gap. A tokenize job knows its number of parts.
+        workers: the number of processes that shuffle the documents of a tokenize job.
+        allow_empty: make the dataset of a tokenize job even if it has no tokens.
         progress: is called with a `Progress` while documents are shuffled.
     """
+    from penstock.text.tokenize.finishing import finish_tokenize_job
     from penstock.text.tokenize.job_directory import JobDirectory
     from penstock.text.tokenize.report import TokenizeReport
 
-    if not (Path(path) / PLAN).exists():
-        report = TokenizeReport.find(JobDirectory(Path(path)).report)
-        if report is None:
-            joining.finish(path, parts=parts)
+    directory = Path(path).absolute()
+    if (directory / PLAN).exists():
+        if parts is not None:
+            raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")
+        return finish_tokenize_job(
+            directory, workers=workers, allow_empty=allow_empty, progress=progress
+        )
+    report = TokenizeReport.find(JobDirectory(directory).report)
+    if report is not None:
         return report
-    if parts is not None:
-        raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")
-    from penstock.text.tokenize import job
-
-    return job.finish(Path(path), workers=workers, allow_empty=allow_empty, progress=progress)
+    if not directory.is_dir():
+        raise MissingDataError(f"{directory}: no such directory{did_you_mean_path(directory)}")
+    planned = planned_in(directory)
+    if planned is not None:
+        raise UsageError(f"{directory}: belongs to a tokenize job; use penstock finish {planned}")
+    join_parts(directory, parts)
+    return None

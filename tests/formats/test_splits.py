@@ -189,7 +189,9 @@ def of_dolma(tmp_path):
 
 def of_ours(tmp_path):
     (tmp_path / "text.txt").write_text("".join(f"document {k}\n" for k in range(100)))
-    penstock.tokenize(tmp_path / "text.txt", "bytes", tmp_path / "out", val_count=10)
+    penstock.tokenize(
+        tmp_path / "text.txt", "bytes", tmp_path / "out", split=penstock.Split(count=10)
+    )
     return tmp_path / "out"
 
 

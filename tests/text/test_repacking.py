@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.text.repacking import repack
 from penstock.text.sources import Columns, Source
-from penstock.text.tokenize import job
+from penstock.text.tokenize import finishing
 from tests.helpers.text_sources import texts_of, write_jsonl
 from tests.helpers.waiting import num_files, wait_until
 
@@ -126,7 +126,7 @@ def test_a_killed_run_goes_on_and_writes_the_same(tmp_path, shuffle):
 def test_a_run_that_was_killed_before_the_report_goes_on(tmp_path, monkeypatch):
     write_jsonl(tmp_path / "a.jsonl", ["one", "two", "three"])
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(job, "publish_checked", interrupt)
+        patched.setattr(finishing, "publish_checked", interrupt)
         repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
     report = repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
     assert sorted(documents_of(report)) == ["one", "three", "two"]

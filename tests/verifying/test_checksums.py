@@ -15,7 +15,7 @@ from penstock.formats.checksums import read_companion
 from penstock.system.checksums import BLOCK_BYTES, block_checksums
 from penstock.text.repacking import repack
 from penstock.text.sources import Source
-from penstock.text.tokenize.job import tokenize
+from penstock.text.tokenize.tokenizing import tokenize
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.training import train_tokenizer
 from penstock.verifying import find_problems, verify_files
@@ -313,7 +313,7 @@ def test_parts_that_are_joined_have_checksums(tmp_path):
 def test_what_tokenize_writes_has_checksums(tmp_path, has_splits):
     lines = "".join(f"{k} words\n" for k in range(3000))
     (tmp_path / "text.txt").write_text(lines)
-    out, split = tmp_path / "out", {"val_fraction": 0.1} if has_splits else {}
+    out, split = tmp_path / "out", {"split": penstock.Split(fraction=0.1)} if has_splits else {}
     tokenize(tmp_path / "text.txt", ByteTokenizer(), out, shuffle=1, **split)
     parts = [out / "train", out / "val"] if has_splits else [out]
     for part in {out, *parts}:
@@ -446,7 +446,9 @@ def sound_others(tmp_path_factory):
     path = tmp_path_factory.mktemp("others")
     (path / "text.txt").write_text("some words\n" * 300)
     train_tokenizer(Source(path / "text.txt"), 260, specials=["<|bos|>"], out=path / "tok")
-    tokenize(path / "text.txt", path / "tok", path / "out", val_fraction=0.1, workers=1)
+    tokenize(
+        path / "text.txt", path / "tok", path / "out", split=penstock.Split(fraction=0.1), workers=1
+    )
     penstock.convert(penstock.open(path / "out" / "train"), path / "flat", "flat")
     return path
 

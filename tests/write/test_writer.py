@@ -285,7 +285,7 @@ def test_finish_waits_for_no_living_writer_but_refuses(tmp_path):
 def test_finish_of_nothing_says_so(tmp_path):
     with pytest.raises(MissingDataError, match="no such directory"):
         penstock.finish(tmp_path / "absent")
-    with pytest.raises(MissingDataError, match="holds no finished parts to join"):
+    with pytest.raises(MissingDataError, match="has no finished parts to join"):
         penstock.finish(tmp_path)
 
 

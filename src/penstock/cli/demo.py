@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def prepare(directory: Path) -> None:
     """Make a tokenizer and a dataset of the standard library, one document per file."""
     from penstock.text.sources import Source
-    from penstock.text.tokenize.job import tokenize
+    from penstock.text.tokenize.tokenizing import tokenize
     from penstock.text.training import train_tokenizer
 
     root = Path(sysconfig.get_path("stdlib"))

@@ -14,9 +14,14 @@ directory, each runs a share of the tasks, and one of them finishes:
 """
 
 import argparse
+from typing import TYPE_CHECKING
 
 from penstock.cli import options, source_options
 from penstock.cli.progress_line import ProgressLine
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.text.tokenize.split import Split
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,22 +118,18 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Tokenize, and report."""
     from penstock.cli.tokenize_report import print_report
-    from penstock.text.tokenize.job import tokenize, with_held_out
+    from penstock.text.tokenize.tokenizing import make_source, tokenize
 
+    split = _split_of(arguments)
     with ProgressLine() as line:
         report = tokenize(
-            with_held_out(
-                lambda split: source_options.source_of(arguments, split), arguments.val_files
-            ),
+            make_source(lambda name: source_options.source_of(arguments, name), split),
             arguments.tokenizer,
             arguments.out,
             engine=arguments.engine,
             add=arguments.add,
             shuffle=arguments.shuffle,
-            val_files=arguments.val_files,
-            val_fraction=arguments.val_fraction,
-            val_count=arguments.val_count,
-            split_by=arguments.split_by,
+            split=split,
             span_unit=arguments.span_unit,
             check=not arguments.no_check,
             workers=arguments.workers,
@@ -145,6 +146,22 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_report(report, arguments.out)
     return 0
+
+
+def _split_of(arguments: argparse.Namespace) -> "Split | None":
+    """The split that the options mean."""
+    from penstock.text.tokenize.split import TEXT, Split
+
+    if arguments.val_fraction is None and arguments.val_count is None and not arguments.val_files:
+        if arguments.split_by != TEXT:
+            raise UsageError("--split-by is only for --val-fraction and --val-count")
+        return None
+    return Split(
+        files=arguments.val_files,
+        fraction=arguments.val_fraction,
+        count=arguments.val_count,
+        by=arguments.split_by,
+    )
 
 
 def _share(text: str) -> tuple[int, int]:

@@ -68,7 +68,7 @@ class Marks:
 def choose_marks(add: Add | None, tokenizer: MarkingTokenizer) -> Marks:
     """The marks that `add` means with this tokenizer.
 
-    >>> from penstock.text.tokenizers.byte_level import ByteTokenizer
+    >>> from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
     >>> choose_marks(None, ByteTokenizer())
     Marks(bos_id=None, eos_id=256)
     """

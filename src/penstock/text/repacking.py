@@ -29,8 +29,8 @@ from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Paths, Slice, Source
 from penstock.text.sources.row_values import too_long
 from penstock.text.text_shards import SHARDS, TextShard
-from penstock.text.tokenize.plan import relax_source, source_differences
-from penstock.text.tokenize.statistics import MOST_PLACES, Statistics, no_documents
+from penstock.text.tokenize.document_counts import MOST_PLACES, DocumentCounts, no_documents
+from penstock.text.tokenize.source_differences import relax_source, source_differences
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.write.shard_job import OpenNew, ShardJob, WriteShard
 
@@ -126,7 +126,7 @@ def repack(
             files = tuple(directory / name for name in done.pop("files"))
             done["places"] = tuple(done["places"])
             return RepackReport(files=files, was_finished=True, **done)
-        skipped = Statistics()
+        skipped = DocumentCounts()
         if seed is None:
             shards = work.of_slices()
         else:
@@ -139,7 +139,7 @@ def repack(
         report = _report(counts, skipped)
         if not report["num_documents"] and not allow_empty:
             job.discard(shards)
-            found = Statistics(skipped=report["skipped"], places=list(report["places"]))
+            found = DocumentCounts(skipped=report["skipped"], places=list(report["places"]))
             raise no_documents(found, len(source.files))
         files = _give_numbers(directory, texts, SHARDS[to][0])
         for name in shards:
@@ -192,7 +192,7 @@ def _rename_listed(companion: Path, renamed: Mapping[str, Path]) -> None:
     companion.unlink()
 
 
-def _report(counts: list[Path], skipped: Statistics) -> dict[str, Any]:
+def _report(counts: list[Path], skipped: DocumentCounts) -> dict[str, Any]:
     """What all shards have counted."""
     each = [json.loads(path.read_bytes()) for path in counts]
     names = ("num_documents", "num_characters", "num_bytes")
@@ -227,12 +227,12 @@ class _RepackWork:
 
     def of_shuffled(
         self, unshuffled: Path, seed: int, workers: int
-    ) -> tuple[Mapping[str, WriteShard], Statistics]:
+    ) -> tuple[Mapping[str, WriteShard], DocumentCounts]:
         """A shard of each stretch of a random order, and the rows that were left out before."""
         from penstock.opening import open
-        from penstock.text.tokenize.job import tokenize
         from penstock.text.tokenize.job_directory import JobDirectory
         from penstock.text.tokenize.report import TokenizeReport
+        from penstock.text.tokenize.tokenizing import tokenize
 
         place = JobDirectory(unshuffled)
         if place.plan.exists() or not place.report.exists():
@@ -254,7 +254,7 @@ class _RepackWork:
             f"{k:05d}": self._writer(MOST, _of_order, data, seed, bounds[k], bounds[k + 1])
             for k in range(count)
         }
-        return shards, Statistics(skipped=report.skipped, places=list(report.places))
+        return shards, DocumentCounts(skipped=report.skipped, places=list(report.places))
 
     def _writer(
         self, most_chars: int, documents: Callable[..., Iterable[Document]], *where: Any
@@ -262,7 +262,7 @@ class _RepackWork:
         """Writes the shards of some documents, and what they are."""
 
         def write(open_new: OpenNew) -> None:
-            counts = Statistics()
+            counts = DocumentCounts()
             shards = _RepackedShards(self, most_chars, open_new)
             try:
                 for text, metadata in documents(*where, counts):
@@ -282,7 +282,7 @@ class _RepackWork:
 
         return write
 
-    def _of_slice(self, piece: Slice, counts: Statistics) -> Iterator[Document]:
+    def _of_slice(self, piece: Slice, counts: DocumentCounts) -> Iterator[Document]:
         """The documents of a slice, long ones put together again."""
 
         def skip(row: BadRow) -> None:
@@ -302,7 +302,7 @@ class _RepackWork:
                     self._refuse_long(batch, k, counts)
                 begun.clear()
 
-    def _refuse_long(self, batch: TextBatch, document: int, counts: Statistics) -> None:
+    def _refuse_long(self, batch: TextBatch, document: int, counts: DocumentCounts) -> None:
         """Take a document of plain text for a bad row: in a shard it has to be in memory whole."""
         reason = f"{batch.place(document)}: {too_long(self.source.max_document_bytes)}"
         if self.source.bad_rows == "refuse":
@@ -311,7 +311,7 @@ class _RepackWork:
 
 
 def _of_order(
-    data: Dataset, seed: int, start: int, stop: int, counts: Statistics
+    data: Dataset, seed: int, start: int, stop: int, counts: DocumentCounts
 ) -> Iterator[Document]:
     """Documents by a random order, from the dataset of their bytes."""
     from penstock.order import make_order

@@ -413,7 +413,11 @@ def with_ours(tmp_path):
     )
     penstock.tokenize(tmp_path / "a.jsonl", "bytes", tmp_path / "tokens", workers=1)
     penstock.tokenize(
-        tmp_path / "a.jsonl", "bytes", tmp_path / "split", val_fraction=0.5, workers=1
+        tmp_path / "a.jsonl",
+        "bytes",
+        tmp_path / "split",
+        split=penstock.Split(fraction=0.5),
+        workers=1,
     )
     train_tokenizer(Source(tmp_path / "a.jsonl"), 257, specials=["<s>"], out=tmp_path / "tok")
     return tmp_path

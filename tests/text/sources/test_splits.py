@@ -64,11 +64,11 @@ def test_val_files_choose_what_is_held_out(corpus, capsys):
     command = ["tokenize", "qs", "--tokenizer", "bytes", "--val-files", "validation*", "--out"]
     assert main([*command, "out"]) == 0
     assert penstock.open("out", split="train").num_records == len("train") + 1
-    report = penstock.tokenize("qs", "bytes", "again", val_files="validation*")
+    report = penstock.tokenize("qs", "bytes", "again", split=penstock.Split(files="validation*"))
     assert report.splits["val"][0] == 1
     (corpus / "test.jsonl").write_text('{"text": "test"}\n')
     assert main([*command, "other"]) == 1
-    assert "without val_files: holds several splits: test" in capsys.readouterr().err
+    assert "without the files for validation: holds several splits: test" in capsys.readouterr().err
 
 
 @pytest.fixture

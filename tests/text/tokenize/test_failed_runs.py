@@ -60,7 +60,7 @@ def test_a_plan_whose_run_failed_at_once_is_no_plan(tmp_path, corpus, out, shuff
         file.write("broken\n")
     source = Source(corpus, columns=Columns(text="content"))
     with pytest.raises(FormatError, match="broken JSON"):
-        tokenize(source, out, val_fraction=0.5, shuffle=shuffle)
+        tokenize(source, out, split=penstock.Split(fraction=0.5), shuffle=shuffle)
     assert not out.parent.exists()
     corpus.write_text('{"content": "one"}')
     source = Source(corpus, columns=Columns(text="content"))
@@ -74,7 +74,7 @@ class Slow(ByteTokenizer):
     def encode(self, *arguments):
         open(sys.argv[3], "w").close()
         time.sleep(60)
-penstock.tokenize(sys.argv[1], Slow(), sys.argv[2], workers=1, val_fraction=0.5)
+penstock.tokenize(sys.argv[1], Slow(), sys.argv[2], workers=1, split=penstock.Split(fraction=0.5))
 """
 
 
@@ -85,7 +85,7 @@ def test_a_plan_whose_run_was_killed_at_once_is_replaced_but_not_while_it_runs(t
     command = [sys.executable, "-c", SLOW, str(lines), str(out), str(started)]
     process = subprocess.Popen(command, start_new_session=True)
     wait_until(started.exists)
-    with pytest.raises(DatasetExistsError, match="cannot go on with this plan: split is"):
+    with pytest.raises(DatasetExistsError, match="another job was begun here: split is"):
         tokenize(lines, out)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -118,7 +118,9 @@ class KilledInWorkers:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("options", [{}, {"shuffle": 1}, {"shuffle": 1, "val_fraction": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": 1}, {"shuffle": 1, "split": penstock.Split(fraction=0.5)}]
+)
 def test_killed_workers_leave_nothing_that_stands_in_the_way(tmp_path, out, options):
     corpus = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for path in corpus:
@@ -178,5 +180,5 @@ def test_a_side_without_documents_is_said(tmp_path, out, capsys):
     assert "val: no document; choose a larger --val-fraction, or --val-count" in (
         capsys.readouterr().out
     )
-    with pytest.raises(UsageError, match="all 1 files match, which leaves nothing to train on"):
-        tokenize(tmp_path / "a.txt", tmp_path / "other", val_files="*.txt")
+    with pytest.raises(UsageError, match="match all 1 files and leave nothing to train on"):
+        tokenize(tmp_path / "a.txt", tmp_path / "other", split=penstock.Split(files="*.txt"))

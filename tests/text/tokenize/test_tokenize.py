@@ -33,8 +33,9 @@ from penstock.errors import (
 )
 from penstock.text.batch import TextBatch
 from penstock.text.sources import Columns, Source
-from penstock.text.tokenize import job, shuffle_stage, split, text_pieces
+from penstock.text.tokenize import document_hashes, shuffle_stage, text_pieces, tokenizing
 from penstock.text.tokenize.annotations import to_tokens
+from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.verifying import find_problems
@@ -178,7 +179,9 @@ def test_the_bytes_of_a_prepared_dataset_never_change(tmp_path):
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "corpus" / "c.jsonl").write_text(lines)
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
-    tokenize(tmp_path, source=source, val_fraction=0.1, shuffle=7, task_bytes=1000)
+    tokenize(
+        tmp_path, source=source, split=penstock.Split(fraction=0.1), shuffle=7, task_bytes=1000
+    )
     digest = hashlib.sha256()
     for name, content in contents(tmp_path / "out").items():
         if not name.endswith(".checksums"):
@@ -200,9 +203,9 @@ def test_nothing_but_empty_files_is_an_empty_dataset_only_if_allowed(tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_bytes(b"")
     with pytest.raises(UsageError, match="no document in 1 file; nothing was written"):
-        tokenize(tmp_path, val_fraction=0.5, shuffle=1)
+        tokenize(tmp_path, split=penstock.Split(fraction=0.5), shuffle=1)
     assert not (tmp_path / "out").exists()
-    report = tokenize(tmp_path, val_fraction=0.5, shuffle=1, allow_empty=True)
+    report = tokenize(tmp_path, split=penstock.Split(fraction=0.5), shuffle=1, allow_empty=True)
     assert report.documents == 0
     assert penstock.open(tmp_path / "out" / "train").num_documents == 0
 
@@ -214,7 +217,7 @@ def test_documents_from_python_are_tokenized_in_this_process(tmp_path):
     data = penstock.open(tmp_path / "out")
     assert texts_in(tmp_path / "out") == ["one", "two"]
     assert [data.metadata(k, json.loads)[0][2] for k in range(2)] == [{"n": 1}, {"n": None}]
-    with pytest.raises(UsageError, match="by this process alone"):
+    with pytest.raises(UsageError, match="only be read by this process"):
         tokenize(tmp_path, "other", source=source, task=(0, 2))
 
 
@@ -300,11 +303,11 @@ def test_a_long_line_is_one_document_with_the_tokens_of_all_of_it(tmp_path, gpt2
     line = (some_text() * 30).replace("\n", " ")
     (tmp_path / "corpus" / "c.txt").write_text(f"short\n{line}\nshort too\n")
     options = {"tokenizer": tmp_path / "tok.json", "task_bytes": 1 << 30}
-    report = tokenize(tmp_path, **options, val_fraction=0.5)
+    report = tokenize(tmp_path, **options, split=penstock.Split(fraction=0.5))
     data = [penstock.open(tmp_path / "out" / side) for side in ("train", "val")]
     found = [each.document(k) for each in data for k in range(each.num_documents)]
     text = np.frombuffer(line.encode(), np.uint8)
-    assert len(text) > 3 * split.PREFIX_BYTES
+    assert len(text) > 3 * document_hashes.PREFIX_BYTES
     ids, _ = gpt2.encode(text, np.array([0, len(text)]))
     longest = max(found, key=len)
     assert longest.tolist() == [*ids.tolist(), 50256]
@@ -488,14 +491,14 @@ def test_bad_rows_are_refused_or_skipped_and_located(tmp_path):
 
 def test_a_fraction_is_stable_when_data_are_added(tmp_path):
     rows = write_corpus(tmp_path / "corpus", files=2)
-    report = tokenize(tmp_path, "small", val_fraction=0.3)
+    report = tokenize(tmp_path, "small", split=penstock.Split(fraction=0.3))
     sides = {side: texts_in(tmp_path / "small" / side) for side in ("train", "val")}
     assert report.splits["val"][0] == len(sides["val"])
     assert sorted(sides["train"] + sides["val"]) == sorted(row["text"] for row in rows)
     assert not set(sides["train"]) & set(sides["val"]), "equal texts go to one side"
     assert 0.15 < len(sides["val"]) / len(rows) < 0.45
     write_corpus(tmp_path / "corpus", files=4)
-    tokenize(tmp_path, "large", val_fraction=0.3)
+    tokenize(tmp_path, "large", split=penstock.Split(fraction=0.3))
     for side in ("train", "val"):
         larger = collections.Counter(texts_in(tmp_path / "large" / side))
         assert collections.Counter(sides[side]) <= larger
@@ -512,19 +515,23 @@ def test_a_count_is_exact_and_equal_texts_stay_together(tmp_path):
     sizes = set()
     for count in range(1, 149, 7):
         name = f"out{count}"
-        report = tokenize(tmp_path, name, val_count=count, task_bytes=300)
+        report = tokenize(tmp_path, name, split=penstock.Split(count=count), task_bytes=300)
         val = texts_in(tmp_path / name / "val")
         sizes.add(val.count("twin"))
         assert len(val) == count or (count - 50 < len(val) < count and "twin" not in val)
         assert report.splits["train"][0] + len(val) == 150
     assert sizes == {0, 50}
-    with pytest.raises(UsageError, match="val_count is 150; there are only 150 documents"):
-        tokenize(tmp_path, "all", val_count=150)
-    tokenize(tmp_path, "all", val_count=2)  # nothing is in the way of a better one
+    with pytest.raises(
+        UsageError, match="count=150 documents for validation, but there are only 150"
+    ):
+        tokenize(tmp_path, "all", split=penstock.Split(count=150))
+    tokenize(
+        tmp_path, "all", split=penstock.Split(count=2)
+    )  # nothing is in the way of a better one
 
 
 def test_files_that_match_a_pattern_are_for_validation(tmp_path, corpus):
-    tokenize(tmp_path, val_files=["*/c2.*", "c3.jsonl"], task_bytes=1 << 20)
+    tokenize(tmp_path, split=penstock.Split(files=["*/c2.*", "c3.jsonl"]), task_bytes=1 << 20)
     expected = [row["text"] for row in corpus if row["id"][0] in "23"]
     assert texts_in(tmp_path / "out" / "val") == expected
     assert texts_in(tmp_path / "out" / "train") == [
@@ -536,7 +543,7 @@ def test_paths_of_files_for_validation_are_relative_to_where_the_user_is(
     tmp_path, corpus, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    tokenize(tmp_path, val_files="corpus/c2.*", task_bytes=1 << 20)
+    tokenize(tmp_path, split=penstock.Split(files="corpus/c2.*"), task_bytes=1 << 20)
     expected = [row["text"] for row in corpus if row["id"][0] == "2"]
     assert texts_in(tmp_path / "out" / "val") == expected
 
@@ -547,7 +554,7 @@ def test_an_id_decides_as_well_as_the_text(tmp_path):
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "corpus" / "c.jsonl").write_text(lines)
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
-    tokenize(tmp_path, source=source, val_fraction=0.3, split_by="id")
+    tokenize(tmp_path, source=source, split=penstock.Split(fraction=0.3, by="id"))
     sides = [{int(t) // 10 for t in texts_in(tmp_path / "out" / s)} for s in ("train", "val")]
     assert sides[0] | sides[1] == set(range(40))
     assert not sides[0] & sides[1]
@@ -555,7 +562,7 @@ def test_an_id_decides_as_well_as_the_text(tmp_path):
     (tmp_path / "corpus" / "c.jsonl").write_text('{"text": "x"}\n{"text": "y", "id": 1}\n')
     source = Source(tmp_path / "corpus", columns=Columns(metadata=("id",)))
     with pytest.raises(FormatError, match="line 1: has no 'id' to split by"):
-        tokenize(tmp_path, "none", source=source, val_fraction=0.3, split_by="id")
+        tokenize(tmp_path, "none", source=source, split=penstock.Split(fraction=0.3, by="id"))
 
 
 # Shuffles
@@ -591,7 +598,7 @@ def test_a_shuffle_is_a_permutation_with_metadata_that_follows_the_seed(
 # Who runs the tasks
 
 
-OPTIONS = {"val_fraction": 0.2, "shuffle": 5}
+OPTIONS = {"split": penstock.Split(fraction=0.2), "shuffle": 5}
 
 
 @pytest.fixture
@@ -648,9 +655,11 @@ def test_shares_in_any_order_make_the_same_dataset(tmp_path, undisturbed, order)
 
 
 def test_the_parts_of_a_plan_are_not_joined_without_it(tmp_path, corpus):
-    tokenize(tmp_path, task=(0, 2), val_fraction=0.2)
+    tokenize(tmp_path, task=(0, 2), split=penstock.Split(fraction=0.2))
     for side in ("train", "val"):
-        with pytest.raises(UsageError, match=r"belongs to a plan; use penstock finish .*out"):
+        with pytest.raises(
+            UsageError, match=r"belongs to a tokenize job; use penstock finish .*out"
+        ):
             penstock.finish(tmp_path / "out" / side)
         with pytest.raises(MissingDataError, match="run the same penstock tokenize again"):
             penstock.open(tmp_path / "out" / side)
@@ -768,7 +777,8 @@ def test_ray_runs_the_same_tasks(tmp_path, corpus):
     program = (
         "import sys, penstock\n"
         "penstock.tokenize(*sys.argv[1:4], executor='ray', workers=2,\n"
-        "                  task_bytes=int(sys.argv[4]), val_fraction=0.2, shuffle=5)\n"
+        "                  task_bytes=int(sys.argv[4]), shuffle=5,\n"
+        "                  split=penstock.Split(fraction=0.2))\n"
     )
     paths = [str(tmp_path / name) for name in ("corpus", "tok.json", "out")]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -785,7 +795,7 @@ def test_a_full_disk_is_an_error_and_what_is_finished_stays(tmp_path, small_disk
     write_corpus(tmp_path / "corpus", files=60)
     expected = tokenize(tmp_path, "elsewhere")
     with pytest.raises(
-        OSError, match="tasks are done; make room and run the same command again"
+        OSError, match="tasks are done; free some space and run the same command again"
     ) as caught:
         tokenize(tmp_path, "disk/out")
     assert caught.value.errno == errno.ENOSPC
@@ -815,7 +825,7 @@ def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing_half_wri
         failing(tmp_path, tmp_path / "message", workers=2)
 
     run(limited)
-    assert "tasks are done; make room and run the same" in (tmp_path / "message").read_text()
+    assert "tasks are done; free some space and run the same" in (tmp_path / "message").read_text()
     assert not list(tmp_path.glob("out/**/*.tmp"))
     assert tokenize(tmp_path).documents == 2
 
@@ -828,13 +838,13 @@ def test_another_plan_is_refused_with_what_differs(tmp_path, corpus):
     with pytest.raises(DatasetExistsError, match="shuffle is None there, 3 here"):
         tokenize(tmp_path, shuffle=3)
     with pytest.raises(DatasetExistsError, match=r"split is 'none' there, '0.5 of documents"):
-        tokenize(tmp_path, val_fraction=0.5)
+        tokenize(tmp_path, split=penstock.Split(fraction=0.5))
     with pytest.raises(DatasetExistsError, match=r"columns is .* there, .*'id'.* here"):
         tokenize(tmp_path, source=Source(tmp_path / "corpus", columns=Columns(metadata=("id",))))
     (tmp_path / "corpus" / "c1.jsonl").write_text('{"text": "x"}')
     (tmp_path / "corpus" / "c2.jsonl").unlink()
     (tmp_path / "corpus" / "c9.jsonl").write_text('{"text": "x"}')
-    changed = r"c1.jsonl has changed since; .*c2.jsonl is not among .* any more; .*c9.jsonl was not"
+    changed = r"c1.jsonl has changed since; .*c2.jsonl is no longer among .*; .*c9.jsonl was not"
     with pytest.raises(DatasetExistsError, match=changed):
         tokenize(tmp_path)
 
@@ -864,21 +874,21 @@ def test_a_run_that_skips_bad_rows_does_not_go_on_refusing_them(tmp_path, corpus
 
 
 def test_what_is_finished_is_not_made_again(tmp_path, corpus):
-    report = tokenize(tmp_path, val_fraction=0.3)
+    report = tokenize(tmp_path, split=penstock.Split(fraction=0.3))
     before = contents(tmp_path / "out")
-    assert tokenize(tmp_path, val_fraction=0.3) == report
-    assert tokenize(tmp_path, val_fraction=0.3, task=(1, 4)) is None
+    assert tokenize(tmp_path, split=penstock.Split(fraction=0.3)) == report
+    assert tokenize(tmp_path, split=penstock.Split(fraction=0.3), task=(1, 4)) is None
     assert penstock.finish(tmp_path / "out") == report
     assert contents(tmp_path / "out") == before
     other = Source.from_documents(["other"])
     tokenize(tmp_path, "from-python", source=Source.from_documents(["one"]))
-    with pytest.raises(DatasetExistsError, match="a finished dataset is here"):
+    with pytest.raises(DatasetExistsError, match="holds the result of another job"):
         tokenize(tmp_path, "from-python", source=other)
 
 
 def test_what_is_there_is_not_touched(tmp_path, corpus):
     tokenize(tmp_path)
-    with pytest.raises(DatasetExistsError, match="a finished dataset is here"):
+    with pytest.raises(DatasetExistsError, match="holds the result of another job"):
         tokenize(tmp_path, add="none")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
@@ -921,7 +931,7 @@ def test_a_difference_from_the_reference_engine_stops_the_job(tmp_path, monkeypa
         loaded = load_tokenizer(path, engine)
         return loaded if engine == "reference" else Wrong(loaded)
 
-    monkeypatch.setattr(job, "load_tokenizer", load)
+    monkeypatch.setattr(tokenizing, "load_tokenizer", load)
     with pytest.raises(VerificationError) as caught:
         tokenize(tmp_path, tokenizer=tmp_path / "tok.json")
     message = str(caught.value)
@@ -963,13 +973,28 @@ def test_without_the_reference_engine_it_says_what_to_install(tmp_path, corpus, 
 
 
 @pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ({"fraction": 1.5}, "fraction is 1.5; it must be between 0 and 1"),
+        ({"fraction": 0.5, "count": 3}, "exactly one of files, fraction and count"),
+        ({}, "exactly one of files, fraction and count"),
+        ({"by": "id", "count": 3}, "goes by 'id'.* kept as metadata; no column is"),
+        ({"by": "url", "files": "c1*"}, "by is 'url'; it is only for a split by"),
+        ({"files": ["c7*", "x/c1*"]}, r"files c7\* /.*/x/c1\* .* match none of the 4"),
+        ({"files": "c*"}, "match all 4 files and leave nothing to train on"),
+    ],
+)
+def test_splits_that_cannot_work_are_refused_before_anything_is_written(
+    tmp_path, corpus, split, message
+):
+    with pytest.raises(UsageError, match=message):
+        tokenize(tmp_path, split=penstock.Split(**split))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"val_fraction": 1.5}, "val_fraction is 1.5; it must lie between 0 and 1"),
-        ({"val_fraction": 0.5, "val_count": 3}, "give one of val_files"),
-        ({"split_by": "id", "val_count": 3}, "split_by is 'id'.*kept as metadata, and none is"),
-        ({"split_by": "url"}, "split_by is 'url'"),
-        ({"val_files": ["c7*", "x/c1*"]}, r"val_files c7\* /.*/x/c1\*: of 4 files none has"),
         ({"add": "all"}, "add is 'all'; it must be 'eos', 'bos', 'both' or 'none'"),
         ({"task": (3, 3)}, "i of task"),
         ({"executor": "dask"}, "executor is 'dask'"),
@@ -995,6 +1020,33 @@ def test_a_tokenizer_without_marks_asks_what_to_do(tmp_path, corpus):
         tokenize(tmp_path, tokenizer=tokenizer, add="eos")
     tokenize(tmp_path, tokenizer=tokenizer, add="none")
     assert texts_in(tmp_path / "out") == [row["text"] for row in corpus]
+
+
+@pytest.mark.parametrize(
+    ("split", "identity"),
+    [
+        (None, "4bfec78c261d9d8526cd99b22bcc5d29"),
+        ({"fraction": 0.1}, "e25b662453610242523ad8e43e34c968"),
+        ({"count": 7, "by": "id"}, "bdbbc796b10f5b5a064fbb6abbc576d1"),
+        ({"files": "c1*"}, "cd8298ea136e103d3d8d03350148190a"),
+    ],
+)
+def test_a_plan_keeps_its_identity_by_which_finished_datasets_are_known(split, identity):
+    plan = TokenizePlan(
+        tokenizer={
+            "name": "bytes", "fingerprint": "ab", "vocab_size": 257, "bos_id": None, "eos_id": 256,
+        },
+        source={"files": [{"path": "/a", "size": 3}], "bad_rows": "refuse"},
+        add="eos",
+        shuffle=7,
+        split=split and penstock.Split(**split),
+        with_metadata=True,
+        span_unit="chars",
+        shard_bytes=100,
+        task_bytes=10,
+    )  # fmt: skip
+    assert plan.identity == identity
+    assert TokenizePlan.from_json(plan.to_json()) == plan
 
 
 # The command

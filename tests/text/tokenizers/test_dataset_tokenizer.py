@@ -106,7 +106,7 @@ def test_what_is_stored_is_stored_again_alike(tmp_path, made_of, kind):
 
 
 def test_each_side_of_a_split_stands_alone(tmp_path, made_of):
-    out = tokenize(tmp_path, made_of["json"], val_count=1, shuffle=0)
+    out = tokenize(tmp_path, made_of["json"], split=penstock.Split(count=1), shuffle=0)
     assert not list(out.glob("tokenizer*"))
     for side in ("train", "val"):
         copied = shutil.copytree(out / side, tmp_path / "elsewhere" / side)

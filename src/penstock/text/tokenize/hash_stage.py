@@ -7,10 +7,11 @@ import numpy as np
 from penstock.atomic import NewFile
 from penstock.progress import OnProgress
 from penstock.text.sources import Source
+from penstock.text.tokenize.document_hashes import smallest, threshold_of_count
 from penstock.text.tokenize.job_directory import JobDirectory
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.slice_reader import SliceReader
-from penstock.text.tokenize.split import smallest, threshold_of_count
+from penstock.text.tokenize.split import Split
 from penstock.text.tokenize.stage import task_progress
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
@@ -36,6 +37,11 @@ class HashStage:
         """What tasks do."""
         return "hashing"
 
+    @property
+    def _split(self) -> Split:
+        assert self.plan.split is not None  # else there is nothing to hash
+        return self.plan.split
+
     def describe(self, number: int) -> str:
         """What a task reads."""
         return self.plan.describe(number)
@@ -51,14 +57,15 @@ class HashStage:
     def run(self, number: int, report: OnProgress) -> None:
         """Keep the smallest hashes of a slice."""
         reading = SliceReader(source=self.source, tokenizer=self.tokenizer)
-        count = self.plan.split.count + 1
+        split = self._split
+        count = (split.count or 0) + 1
         held, num_held = [np.zeros(0, np.uint64)], 0
         num_bytes = 0
         for piece in reading.pieces(self.plan.tasks[number]):
             num_bytes += int(piece.batch.offsets[-1] - piece.batch.offsets[0])
             report(task_progress(self, num_bytes))
             if piece.begins:
-                hashes, bad = reading.hashes(piece.batch, self.plan.split)
+                hashes, bad = reading.hashes(piece.batch, split)
                 held.append(np.delete(hashes, list(bad)))
                 num_held += len(hashes)
             if num_held > 4 * count:
@@ -73,8 +80,8 @@ class HashStage:
             raise
 
     def threshold(self) -> int:
-        """What all tasks together say."""
-        count = self.plan.split.count
+        """The threshold that the hashes of all tasks together mean."""
+        count = self._split.count or 0
         held = np.zeros(0, np.uint64)
         for number in range(len(self.plan.tasks)):
             found = np.fromfile(self.place.hashes(number), _LITTLE_ENDIAN)

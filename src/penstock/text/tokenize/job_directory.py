@@ -1,4 +1,4 @@
-"""Where the files of a job lie, and how runners come together there."""
+"""`JobDirectory`: where the files of a tokenize job lie, and how runners agree there."""
 
 import contextlib
 import fcntl
@@ -16,10 +16,11 @@ from penstock.formats.job_marks import PLAN
 from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
 from penstock.new_directory import new_directory
 from penstock.text.tokenize.plan import TokenizePlan
+from penstock.write.job_agreement import refuse_files, refuse_to_continue, refuse_to_replace
 
 _TASKS, _UNSHUFFLED, _REPORT = "tasks", "unshuffled", "report.json"
 _TOKENIZER = "tokenizer"
-_RUNNERS = ".runners"  # whoever works on a plan holds a lock on it, with the others
+_RUNNERS = ".runners"  # all runners of a plan share a lock on this
 _OF_A_PART = re.compile(
     rf"\d{{5}}-\d{{5,}}\..+|\.\d{{5}}\.lock|\d{{5}}{re.escape(PART_SUFFIX)}({TEMPORARY})?"
 )
@@ -27,23 +28,23 @@ _OF_A_PART = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JobDirectory:
-    """An output directory."""
+    """The output directory of a tokenize job."""
 
     out: Path
 
     @property
     def plan(self) -> Path:
-        """The plan, for as long as it is not done."""
+        """The plan; it is there as long as the job is not finished."""
         return self.out / PLAN
 
     @property
     def tasks(self) -> Path:
-        """Where tasks leave what they counted."""
+        """Where tasks store their counts."""
         return self.out / _TASKS
 
     @property
     def unshuffled(self) -> Path:
-        """Where the dataset lies before it is shuffled."""
+        """Where the dataset is written before it is shuffled."""
         return self.out / _UNSHUFFLED
 
     @property
@@ -51,16 +52,16 @@ class JobDirectory:
         """The report."""
         return self.out / _REPORT
 
-    def statistics(self, stage: str, number: int) -> Path:
-        """What a task has counted."""
+    def counts(self, stage: str, number: int) -> Path:
+        """The counts of a task."""
         return self.tasks / f"{number:05d}.{stage}.json"
 
     def hashes(self, number: int) -> Path:
-        """The hashes that a task has kept."""
+        """The smallest hashes of a task."""
         return self.tasks / f"{number:05d}.hashes"
 
     def parts(self, plan: TokenizePlan, side: str) -> Path:
-        """Where the tasks that tokenize write the parts of a side."""
+        """Where tasks write the parts of a side when they tokenize."""
         return (self.out if plan.shuffle is None else self.unshuffled) / side
 
     def read_plan(self) -> TokenizePlan | None:
@@ -72,7 +73,7 @@ class JobDirectory:
 
     @contextlib.contextmanager
     def hold(self, name: str, *, wait: bool = False) -> Iterator[bool]:
-        """Hold a lock among runners; False if another one does, or if there is no job any more."""
+        """Hold a lock among runners. Yields False if another holds it, or if the job is gone."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(hold_lock(self.tasks, name, wait=wait))
@@ -82,7 +83,7 @@ class JobDirectory:
             yield True
 
     @contextlib.contextmanager
-    def work(
+    def begin(
         self,
         head: TokenizePlan,
         cut: Callable[[], TokenizePlan],
@@ -90,12 +91,12 @@ class JobDirectory:
     ) -> Iterator[TokenizePlan]:
         """Agree on a plan, and keep others from replacing it while the block runs.
 
-        The tokenizer's files are kept beside a new plan, for `finish`, which has no tokenizer. If
-        the block fails and no task is done, by anybody, the plan goes: the next call may have
-        another one.
+        The tokenizer's files are stored beside a new plan, for `finish`, which has no tokenizer. If
+        the block fails before any runner has done a task, the plan is removed, so that the next
+        call may have another one.
         """
         with new_directory(self.out), contextlib.ExitStack() as stack:
-            plan = self._begin(head, cut, tokenizer_files, stack)
+            plan = self._agree(head, cut, tokenizer_files, stack)
             try:
                 yield plan
             except BaseException:
@@ -105,22 +106,22 @@ class JobDirectory:
                         shutil.rmtree(self.tasks, ignore_errors=True)
                 raise
 
-    def _begin(
+    def _agree(
         self,
         head: TokenizePlan,
         cut: Callable[[], TokenizePlan],
         tokenizer_files: Callable[[], Mapping[str, str]],
         stack: contextlib.ExitStack,
     ) -> TokenizePlan:
-        """Agree on a plan with whoever was here before, or `cut` the tasks and write it down."""
+        """Agree with the plan that is here, or `cut` the tasks and store a new one."""
         self._refuse_others()
         self.tasks.mkdir(exist_ok=True)
         with self.hold("plan", wait=True) as is_ours:
             if not is_ours:
                 raise MissingDataError(
-                    f"{self.out}: another runner has just given up, or finished; run it again"
+                    f"{self.out}: another runner has just finished or given up; run this again"
                 )
-            plan = self._agreed(head)
+            plan = self._find_plan(head)
             if plan is None:
                 try:
                     self._refuse_others()  # another runner may have finished just now
@@ -134,25 +135,26 @@ class JobDirectory:
             fcntl.flock(runners, fcntl.LOCK_SH)
             return plan
 
-    def _agreed(self, head: TokenizePlan) -> TokenizePlan | None:
-        """The plan that is here; None if there is none, or one that was not worth keeping."""
+    def _find_plan(self, head: TokenizePlan) -> TokenizePlan | None:
+        """The plan that is here; None if there is none, or if it was not worth keeping."""
         found = self.read_plan()
         if found is None:
             return None
         relaxed = head.relax(found)
-        if head.differences(relaxed) and self._discard_worthless(found):
+        differences = head.differences(relaxed)
+        if differences and self._discard_worthless(found):
             return None
-        head.check_agrees(relaxed, self.plan)
+        refuse_to_continue(self.plan, differences)
         if relaxed != found:
             publish(self.plan, relaxed.to_json())
         return relaxed
 
     def _discard_worthless(self, plan: TokenizePlan) -> bool:
-        """Remove a plan that nobody works on and that no task of is done; whether that was so."""
+        """Remove a plan if nobody works on it and no task is done; returns whether it did."""
         done = [*self.tasks.glob("*.json"), *self.tasks.glob("*.hashes")]
-        for side in plan.split.sides:
+        for side in plan.sides:
             done += self.parts(plan, side).glob(f"*{PART_SUFFIX}")
-        if done or any(is_finished(self.out / side) for side in plan.split.sides):
+        if done or any(is_finished(self.out / side) for side in plan.sides):
             return False
         with (self.tasks / _RUNNERS).open("ab") as runners:
             try:
@@ -166,26 +168,26 @@ class JobDirectory:
         return True
 
     def remove_parts(self, plan: TokenizePlan) -> None:
-        """Remove what tasks have written, finished or not."""
-        for side in plan.split.sides:
+        """Remove what tasks have written, whether it is finished or not."""
+        for side in plan.sides:
             parts = self.parts(plan, side)
             for path in parts.glob("*") if parts.is_dir() else ():
                 if _OF_A_PART.fullmatch(path.name):
                     path.unlink()
-            with contextlib.suppress(OSError):  # `out` itself, or what is not ours is in it
+            with contextlib.suppress(OSError):  # it is `out` itself, or has files of others
                 parts.rmdir()
         with contextlib.suppress(OSError):
             self.unshuffled.rmdir()
 
     def _store_tokenizer(self, files: Mapping[str, str]) -> None:
         directory = self.tasks / _TOKENIZER
-        shutil.rmtree(directory, ignore_errors=True)  # of another one, whose plan never was written
+        shutil.rmtree(directory, ignore_errors=True)  # of a job whose plan never was stored
         directory.mkdir()
         for name, content in files.items():
             publish(directory / name, content)
 
     def keep_tokenizer(self, side: str) -> None:
-        """Put the tokenizer's files beside the dataset of a side."""
+        """Store the tokenizer's files beside the dataset of a side."""
         directory = self.out / side
         for leftover in directory.glob(f"{_TOKENIZER}*.tmp"):  # of a runner that was killed
             leftover.unlink()
@@ -194,35 +196,27 @@ class JobDirectory:
                 publish_checked(directory / file.name, file.read_bytes().decode())
 
     def set_threshold(self, compute: Callable[[], int]) -> TokenizePlan:
-        """Note in the plan which hashes are for validation, unless another runner has."""
+        """Store in the plan which hashes are for validation, unless another runner has."""
         with self.hold("plan", wait=True):
             plan = self.read_plan()
             if plan is None:
-                raise MissingDataError(f"{self.plan}: somebody has removed it, or finished the job")
+                raise MissingDataError(f"{self.plan}: gone; the job was finished, or removed")
             if plan.threshold is None:
                 plan = replace(plan, threshold=compute())
                 publish(self.plan, plan.to_json())
             return plan
 
     def _refuse_others(self) -> None:
-        """Go on with a plan, or begin in an empty directory."""
+        """Allow only a plan to continue, or an empty directory to begin in."""
         if self.plan.exists():
             return
         if self.report.exists():
-            raise DatasetExistsError(
-                f"{self.out}: a finished dataset is here, of other files or options; choose "
-                "another path, or remove this one"
-            )
-        for path in sorted(self.out.iterdir()):
-            if path.name != _TASKS and not path.name.startswith(f"{PLAN}."):
-                raise DatasetExistsError(
-                    f"{self.out}: is not empty ({path.name} is there); choose another path, or an "
-                    "empty directory"
-                )
+            refuse_to_replace(self.out, ["of other files or options"])
+        refuse_files(self.out, lambda name: name == _TASKS or name.startswith(f"{PLAN}."))
 
     def refuse_missing(self, stage: str, numbers: range, plan: TokenizePlan) -> None:
-        """Name the tasks that have not been run."""
-        missing = [n for n in numbers if not self.statistics(stage, n).exists()]
+        """Refuse to finish while tasks have not been run, and name them."""
+        missing = [n for n in numbers if not self.counts(stage, n).exists()]
         if missing:
             named = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             raise MissingDataError(
@@ -231,11 +225,11 @@ class JobDirectory:
             )
 
     def is_written(self, plan: TokenizePlan) -> bool:
-        """Whether all datasets are whole, so that only the rest of the files has to go."""
-        return all(is_finished(self.out / side) for side in plan.split.sides)
+        """True if all datasets are finished, so that only files of the job are left to remove."""
+        return all(is_finished(self.out / side) for side in plan.sides)
 
     def clear(self) -> None:
-        """Remove everything that is not the result; the plan last, since it says to go on."""
+        """Remove everything but the result; the plan last, since it marks what is unfinished."""
         for directory in (self.unshuffled, self.tasks):
             shutil.rmtree(directory, ignore_errors=True)
         for of_killed in ("*.json.*.tmp", f"*{CHECKSUMS}.*.tmp"):
@@ -245,10 +239,10 @@ class JobDirectory:
 
 
 def part_is_finished(directory: Path, number: int) -> bool:
-    """Whether a part of a dataset is written, and perhaps joined with the others already."""
+    """True if a part of a dataset is written, or joined with the others already."""
     return (directory / f"{number:05d}{PART_SUFFIX}").exists() or is_finished(directory)
 
 
 def is_finished(directory: Path) -> bool:
-    """Whether a dataset is whole."""
+    """True if a dataset is finished."""
     return (directory / MANIFEST_NAME).exists()

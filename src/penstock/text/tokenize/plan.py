@@ -1,52 +1,61 @@
-"""`TokenizePlan`: what is to be made, agreed on by all who take part."""
+"""`TokenizePlan`: what a tokenize job makes, agreed on by all runners."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 import xxhash
 
-from penstock.errors import DatasetExistsError, FormatError, UsageError
+from penstock.errors import FormatError, UsageError
 from penstock.formats.job_marks import PLAN_FORMAT
 from penstock.text.marks import Add, Marks
 from penstock.text.sources import Slice
 from penstock.text.tokenize.annotations import SpanUnit
-from penstock.text.tokenize.split import Split
+from penstock.text.tokenize.source_differences import relax_source, source_differences
+from penstock.text.tokenize.split import NO_SPLIT, TRAIN, VAL, Split
 
 _VERSION = 1
-_MOST_TASKS = 99_999  # as many parts a dataset can have
+_MOST_TASKS = 99_999  # the most parts that a dataset can have
 _MIN_TASK_BYTES, _MAX_TASK_BYTES = 1 << 24, 1 << 30
 _NUM_TASKS = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizePlan:
-    """Follows from the source and the options alone, never from who runs it."""
+    """Depends on the source and the options alone, never on who runs it."""
 
     tokenizer: dict[str, Any]
     """name, fingerprint, vocab_size, bos_id and eos_id"""
     source: dict[str, Any]
-    """what the source says of itself: files, their sizes and times, how they are read"""
+    """the identity of the source: files, their sizes and times, how they are read"""
     add: Add
     """which marks every document gets"""
     shuffle: int | None
-    """the seed of the order of documents; None keeps it"""
-    split: Split
-    """which documents are for validation"""
+    """the seed of the order of documents; None keeps their order"""
+    split: Split | None
+    """which documents are for validation; None for one dataset of all"""
     with_metadata: bool
-    """whether records carry any"""
+    """True if records carry metadata"""
     span_unit: SpanUnit
     """what the spans of the source count"""
     shard_bytes: int
     """a shard ends with the document that makes it this large"""
     task_bytes: int
-    """about as much text is a task"""
+    """about how much text one task reads"""
     tasks: tuple[Slice, ...] = ()
     """what each task reads; empty until the plan is made"""
     threshold: int | None = None
-    """documents with smaller hashes are for validation; of a count, only known in time"""
+    """documents with smaller hashes are for validation; None until a count has been hashed"""
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The datasets to write, by the names of their directories; "" if there is only one."""
+        return ("",) if self.split is None else (TRAIN, VAL)
+
+    def split_note(self, side: str) -> dict[str, str]:
+        """What the manifest of a side says about the split."""
+        return {} if self.split is None else {"name": side, "rule": self.split.rule}
 
     @property
     def marks(self) -> Marks:
@@ -63,20 +72,23 @@ class TokenizePlan:
 
     @property
     def identity(self) -> str:
-        """Equal for plans that make the same, whether or not their tasks are cut yet."""
-        values = asdict(replace(self, tasks=(), threshold=None))
+        """Equal for plans that make the same dataset, whether or not their tasks are cut yet."""
+        values = replace(self, tasks=(), threshold=None)._to_dict()
         return xxhash.xxh3_128_hexdigest(json.dumps(values, sort_keys=True).encode())
+
+    def _to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"split": self.split.to_json() if self.split else NO_SPLIT}
 
     @property
     def options(self) -> dict[str, Any]:
-        """What decides the result, for JSON, with a hash in place of the list of files."""
+        """What decides the result, for JSON, with a hash instead of the list of files."""
         files = json.dumps(self.source.get("files", []), sort_keys=True).encode()
         source = {name: value for name, value in self.source.items() if name != "files"}
         head = replace(self, tasks=(), threshold=None, source=source)
         return {"head": json.loads(head.to_json()), "files": xxhash.xxh3_128_hexdigest(files)}
 
     def differences_from(self, options: dict[str, Any]) -> list[str]:
-        """How another plan, of which only its options are known, is not this one, in words."""
+        """How this plan differs from one of which only the options are known, in words."""
         here = self.options
         mine, theirs = (
             TokenizePlan.from_json(json.dumps(each["head"])) for each in (here, options)
@@ -85,70 +97,46 @@ class TokenizePlan:
         return [*mine.differences(theirs), *files]
 
     def to_json(self) -> str:
-        """For the file."""
-        head = {"format": PLAN_FORMAT, "version": _VERSION, **asdict(self)}
+        """The content of the file."""
+        head = {"format": PLAN_FORMAT, "version": _VERSION, **self._to_dict()}
         tasks = ",\n".join(f"  {json.dumps(task)}" for task in head.pop("tasks"))
         return f'{json.dumps(head, indent=1)[:-2]},\n "tasks": [\n{tasks}\n ]\n}}\n'
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """What was written there."""
+        """Read the content of the file."""
         values = json.loads(text)
         if values.pop("version") != _VERSION or values.pop("format") != PLAN_FORMAT:
-            raise FormatError("the plan of another version of Penstock; finish it with that")
-        split = values.pop("split")
-        split = Split(**{**split, "files": tuple(split["files"])})
+            raise FormatError("the plan is of another version of Penstock; finish it with that one")
+        split = Split.from_json(values.pop("split"))
         tasks = tuple(Slice(**task) for task in values.pop("tasks"))
         return cls(split=split, tasks=tasks, **values)
 
     def relax(self, found: "TokenizePlan") -> "TokenizePlan":
-        """The plan that was found, with bad rows treated as in this one, where that may change."""
+        """The plan that was found, with bad rows treated as in this one where that is possible."""
         return replace(found, source=relax_source(self.source, found.source))
 
     def differences(self, found: "TokenizePlan") -> list[str]:
-        """How a plan that was found is not this one, in words."""
+        """How this plan differs from the one that was found, in words."""
         return list(_differences(self, found))
-
-    def check_agrees(self, found: "TokenizePlan", path: Path) -> None:
-        """Refuse to go on with a plan that is not this one."""
-        differences = self.differences(found)
-        if differences:
-            more = "; …" if len(differences) > 5 else ""
-            raise DatasetExistsError(
-                f"{path}: cannot go on with this plan: {'; '.join(differences[:5])}{more}; choose "
-                "another directory, or remove this one"
-            )
 
 
 def choose_task_bytes(total_bytes: int) -> int:
-    """A size that makes some hundred tasks, none too small to be worth its files."""
+    """A size that makes a few hundred tasks, none too small to be worth its files."""
     return min(max(total_bytes // _NUM_TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
 
 
 def check_number_of_tasks(tasks: tuple[Slice, ...], task_bytes: int) -> None:
-    """Refuse more tasks than a dataset has parts."""
+    """Refuse more tasks than a dataset can have parts."""
     if len(tasks) > _MOST_TASKS:
         raise UsageError(
             f"task_bytes={task_bytes:,} makes {len(tasks):,} tasks, more than {_MOST_TASKS:,}; "
-            "give more"
+            "raise it"
         )
 
 
-def relax_source(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """The source that was found, with bad rows treated as in this one, where that may change.
-
-    What is done while they are refused has none: they may be skipped from then on, and rows that
-    were too long may be long enough.
-    """
-    there = dict(theirs)
-    if there["bad_rows"] == "refuse":
-        there["bad_rows"] = mine["bad_rows"]
-        there["max_document_bytes"] = max(mine["max_document_bytes"], there["max_document_bytes"])
-    return there
-
-
 def _differences(mine: TokenizePlan, theirs: TokenizePlan) -> Iterator[str]:
-    """What differs, in words."""
+    """Each difference, in words."""
     if mine.tokenizer["fingerprint"] != theirs.tokenizer["fingerprint"]:
         yield f"another tokenizer ({theirs.tokenizer['name']} there, {mine.tokenizer['name']} here)"
     yield from source_differences(mine.source, theirs.source)
@@ -157,26 +145,5 @@ def _differences(mine: TokenizePlan, theirs: TokenizePlan) -> Iterator[str]:
         if there != here:
             yield f"{name} is {there} there, {here} here"
     if mine.split != theirs.split:
-        yield f"split is {theirs.split.rule!r} there, {mine.split.rule!r} here"
-
-
-def source_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
-    """What differs between two sources, in words."""
-    here, there = json.loads(json.dumps(mine)), theirs
-    if here.get("iterable"):
-        yield "documents that come from Python cannot be read a second time"
-    for name in sorted({*here, *there} - {"files"}):
-        if here.get(name) != there.get(name):
-            yield f"{name} is {there.get(name)} there, {here.get(name)} here"
-    my_files, their_files = _by_path(here), _by_path(there)
-    for path in sorted({*my_files, *their_files}):
-        if path not in their_files:
-            yield f"{path} was not among the files"
-        elif path not in my_files:
-            yield f"{path} is not among the files any more"
-        elif my_files[path] != their_files[path]:
-            yield f"{path} has changed since"
-
-
-def _by_path(source: dict[str, Any]) -> dict[str, Any]:
-    return {file["path"]: file for file in source.get("files", [])}
+        there, here = (each.split.rule if each.split else "none" for each in (theirs, mine))
+        yield f"split is {there!r} there, {here!r} here"

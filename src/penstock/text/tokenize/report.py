@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from penstock.formats.files import read_whole
+from penstock.text.tokenize.document_counts import DocumentCounts
 from penstock.text.tokenize.plan import TokenizePlan
-from penstock.text.tokenize.statistics import Statistics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class TokenizeReport:
     @classmethod
     def of(
         cls,
-        sums: Statistics,
+        sums: DocumentCounts,
         plan: TokenizePlan,
         *,
         wall_seconds: float,
@@ -66,7 +66,7 @@ class TokenizeReport:
             text_bytes=sums.text_bytes,
             bytes_per_token=sums.text_bytes / max(1, sums.tokens - sums.marks),
             histogram=tuple(sums.histogram[:used]),
-            splits={side: _pair(sums.sides.get(side, [0, 0])) for side in plan.split.sides if side},
+            splits={side: _pair(sums.sides.get(side, [0, 0])) for side in plan.sides if side},
             skipped=sums.skipped,
             places=tuple(sums.places),
             lost_spans=sums.lost_spans,

@@ -110,7 +110,7 @@ def open_side(place: JobDirectory, side: str) -> Dataset:
 def cut_parts(place: JobDirectory, plan: TokenizePlan) -> tuple[ShuffledPart, ...]:
     """Parts of equal numbers of documents, for all sides."""
     parts = list[ShuffledPart]()
-    for side in plan.split.sides:
+    for side in plan.sides:
         data = open_side(place, side)
         size = min(max(data.size_bytes // _NUM_PARTS, _MIN_PART_BYTES), plan.shard_bytes)
         count = max(1, min(-(-data.size_bytes // size), 99_999))

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError
 from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Slice, Source
-from penstock.text.tokenize.split import Split, hash_documents
-from penstock.text.tokenize.statistics import Statistics
+from penstock.text.tokenize.document_counts import DocumentCounts
+from penstock.text.tokenize.document_hashes import hash_documents
+from penstock.text.tokenize.split import Split
 from penstock.text.tokenize.text_pieces import TextPiece, cut_pieces
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
@@ -22,7 +23,7 @@ class SliceReader:
 
     source: Source
     tokenizer: Tokenizer
-    statistics: Statistics = field(default_factory=Statistics)
+    counts: DocumentCounts = field(default_factory=DocumentCounts)
     """what it counts bad rows and time in"""
 
     def pieces(self, task: Slice) -> Iterator[TextPiece]:
@@ -33,13 +34,13 @@ class SliceReader:
         while True:
             started = time.perf_counter()
             piece = next(pieces, None)
-            self.statistics.spend("reading", time.perf_counter() - started)
+            self.counts.spend("reading", time.perf_counter() - started)
             if piece is None:
                 return
             yield piece
 
     def _skip(self, row: BadRow) -> None:
-        self.statistics.skip(str(row))
+        self.counts.skip(str(row))
 
     def _refuse_first(self, batch: TextBatch, reason: str) -> None:
         self.refuse(batch, 0, reason)
@@ -51,7 +52,7 @@ class SliceReader:
             raise FormatError(
                 f"{place}; mend it, or leave such rows out with bad_rows='skip' (--bad-rows skip)"
             )
-        self.statistics.skip(place)
+        self.counts.skip(place)
 
     def hashes(self, batch: TextBatch, split: Split) -> tuple[NDArray[np.uint64], set[int]]:
         """What decides the side of each document, and the documents that have no such thing."""

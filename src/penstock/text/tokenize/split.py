@@ -1,165 +1,124 @@
-"""Which documents are for validation: by file, by a fraction of all, or by count.
+"""`Split`: which documents are for validation.
 
-The last two go by a hash of the document, so the choice depends on nothing but the document: it is
-the same for whoever makes it, in whatever order, and stays when data are added (with a count, up to
-the documents whose place new ones take). Equal documents are on one side.
+A fraction or a count goes by a hash of each document, so the choice depends on the document alone:
+it is the same for whoever makes it and in whatever order, and it stays when data are added (with a
+count, except for documents whose places new ones take). Equal documents are on the same side.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import Any, Literal
-
-import numpy as np
-import xxhash
-from numpy.typing import NDArray
+from typing import Any, Literal, Self
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
 from penstock.suggestions import did_you_mean
-from penstock.text.batch import TextBatch
 
-SplitKind = Literal["none", "files", "fraction", "count"]
-Hashes = NDArray[np.uint64]
+SplitKind = Literal["files", "fraction", "count"]
 
 TRAIN, VAL = "train", "val"
 TEXT = "text"
-# Long documents are not held whole; their first bytes decide.
-PREFIX_BYTES = 1 << 20
-_SEED = 0x70656E73746F636B
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """The rule."""
+    """Which documents are for validation, by exactly one of `files`, `fraction` and `count`.
 
-    kind: SplitKind = "none"
-    files: tuple[str, ...] = ()
-    """patterns of the names, or of the paths, of the files for validation"""
-    fraction: float = 0.0
-    """of the documents, for validation"""
-    count: int = 0
-    """of the documents for validation: those with the smallest hashes"""
+    >>> Split(fraction=0.01).rule
+    '0.01 of documents by xxh3 of text'
+    """
+
+    files: str | Sequence[str] = ()
+    """the documents of files whose name or path matches one of these patterns"""
+    fraction: float | None = None
+    """this fraction of all documents, chosen by their hashes"""
+    count: int | None = None
+    """this many documents, those with the smallest hashes"""
     by: str = TEXT
-    """what is hashed: the text, or a key of the metadata"""
+    """what is hashed: "text", or the name of a metadata column, such as an id"""
+
+    def __post_init__(self) -> None:
+        patterns = (self.files,) if isinstance(self.files, str) else tuple(self.files)
+        object.__setattr__(self, "files", tuple(map(_absolute, patterns)))
+        if bool(patterns) + (self.fraction is not None) + (self.count is not None) != 1:
+            raise UsageError("a Split takes exactly one of files, fraction and count")
+        if self.fraction is not None:
+            if not isinstance(self.fraction, int | float) or not 0 < self.fraction < 1:
+                raise UsageError(f"fraction is {self.fraction!r}; it must be between 0 and 1")
+            object.__setattr__(self, "fraction", float(self.fraction))
+        if self.count is not None:
+            object.__setattr__(self, "count", integer("count", self.count, 1, 1 << 32))
+        if self.by != TEXT and not self.goes_by_hash:
+            raise UsageError(f"by is {self.by!r}; it is only for a split by fraction or by count")
 
     @property
-    def sides(self) -> tuple[str, ...]:
-        """The datasets that are written; "" if there is only one."""
-        return ("",) if self.kind == "none" else (TRAIN, VAL)
+    def kind(self) -> SplitKind:
+        """What it goes by."""
+        return "files" if self.files else "fraction" if self.fraction is not None else "count"
 
     @property
     def goes_by_hash(self) -> bool:
-        """Whether documents decide, not files."""
-        return self.kind in ("fraction", "count")
+        """True if the document decides, not its file."""
+        return self.kind != "files"
 
     @property
     def rule(self) -> str:
-        """In words, for the manifest."""
-        if self.kind == "none":
-            return "none"
+        """The rule in words, for the manifest."""
         if self.kind == "files":
             return f"files {' '.join(self.files)}"
         amount = f"{self.fraction} of" if self.kind == "fraction" else f"{self.count}"
         return f"{amount} documents by xxh3 of {self.by}"
 
-    def note(self, side: str) -> dict[str, str]:
-        """What the manifest of a side says."""
-        return {"name": side, "rule": self.rule} if side else {}
+    def to_json(self) -> dict[str, Any]:
+        """The form stored in plans and reports."""
+        return {
+            "kind": self.kind,
+            "files": list(self.files),
+            "fraction": self.fraction or 0.0,
+            "count": self.count or 0,
+            "by": self.by,
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self | None:
+        """The split that was stored, or None for no split."""
+        if stored["kind"] == "none":
+            return None
+        return cls(**{stored["kind"]: stored[stored["kind"]], "by": stored["by"]})
 
     def matches(self, file: str) -> bool:
-        """Whether a file is for validation."""
+        """True if a file is for validation."""
         names = (file, PurePath(file).name)
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.files)
 
-    def check_files(self, files: Sequence[str]) -> None:
-        """Refuse patterns that no file matches, or every one: a side would have nothing."""
-        if self.kind != "files":
-            return
+    def check(self, files: Sequence[str], metadata: Sequence[str]) -> None:
+        """Refuse a source that this cannot split; `metadata` are the columns that it keeps."""
+        if self.by != TEXT and self.by not in metadata:
+            kept = f" ({', '.join(metadata)})" if metadata else "; no column is (--metadata)"
+            raise UsageError(
+                f"the split goes by {self.by!r}, which must be 'text' or a column kept as "
+                f"metadata{kept}{did_you_mean(self.by, [TEXT, *metadata])}"
+            )
+        if self.kind == "files":
+            self._check_files(files)
+
+    def _check_files(self, files: Sequence[str]) -> None:
         num_val = sum(map(self.matches, files))
-        patterns = f"val_files {' '.join(self.files)}"
+        patterns = f"the split's files {' '.join(self.files)} (--val-files)"
         if num_val == 0:
-            raise UsageError(f"{patterns}: of {len(files):,} files none has such a name or path")
+            raise UsageError(f"{patterns} match none of the {len(files):,} names and paths")
         if num_val == len(files):
             raise UsageError(
-                f"{patterns}: all {len(files):,} files match, which leaves nothing to train on"
+                f"{patterns} match all {len(files):,} files and leave nothing to train on"
             )
 
 
-def make_split(
-    val_files: str | Sequence[str],
-    val_fraction: float | None,
-    val_count: int | None,
-    by: str,
-    metadata: Sequence[str],
-) -> Split:
-    """The split that a user's arguments mean; `metadata` are the keys that documents have."""
-    patterns = (val_files,) if isinstance(val_files, str) else tuple(val_files)
-    patterns = tuple(map(_absolute, patterns))
-    if bool(patterns) + (val_fraction is not None) + (val_count is not None) > 1:
-        raise UsageError("give one of val_files, val_fraction and val_count")
-    if by != TEXT and by not in metadata:
-        raise UsageError(
-            f"split_by is {by!r}; it must be 'text' or a column that is kept as metadata"
-            + (f" ({', '.join(metadata)})" if metadata else ", and none is (--metadata)")
-            + did_you_mean(by, [TEXT, *metadata])
-        )
-    if patterns:
-        return Split(kind="files", files=patterns)
-    if val_fraction is not None:
-        if not isinstance(val_fraction, int | float) or not 0 < val_fraction < 1:
-            raise UsageError(f"val_fraction is {val_fraction!r}; it must lie between 0 and 1")
-        return Split(kind="fraction", fraction=float(val_fraction), by=by)
-    if val_count is not None:
-        return Split(kind="count", count=integer("val_count", val_count, 1, 1 << 32), by=by)
-    if by != TEXT:
-        raise UsageError("split_by needs val_fraction or val_count")
-    return Split()
+NO_SPLIT = {"kind": "none", "files": [], "fraction": 0.0, "count": 0, "by": TEXT}
+"""how plans and reports store that there is no split"""
 
 
 def _absolute(pattern: str) -> str:
-    """A pattern of relative paths, as paths are compared: wherever a task runs."""
+    """A pattern of relative paths, made absolute as the paths are that it is compared with."""
     is_relative = "/" in pattern and not pattern.startswith(("/", "*"))
     return str(Path(pattern).absolute()) if is_relative else pattern
-
-
-def threshold_of_fraction(fraction: float) -> int:
-    """Documents with hashes below it are for validation."""
-    return round(fraction * (1 << 64))
-
-
-def threshold_of_count(hashes: Hashes, count: int) -> int:
-    """Documents with hashes below it are for validation: `count`, or less where some are equal.
-
-    `hashes` are those of all documents, or the `count + 1` smallest.
-    """
-    if len(hashes) <= count:
-        raise UsageError(f"val_count is {count:,}; there are only {len(hashes):,} documents")
-    return int(np.partition(hashes, count)[count])
-
-
-def smallest(hashes: Hashes, count: int) -> Hashes:
-    """The smallest, sorted; equal ones as often as they are there."""
-    return np.sort(hashes)[:count]
-
-
-def hash_documents(batch: TextBatch, by: str, bad: Callable[[int, str], None]) -> Hashes:
-    """One hash for each document; `bad` is told of those without a value to hash."""
-    digest = xxhash.xxh3_64_intdigest
-    hashes = np.zeros(batch.num_documents, np.uint64)
-    if by == TEXT:
-        data = batch.data.data
-        for k, (start, stop) in enumerate(pairwise(batch.offsets.tolist())):
-            hashes[k] = digest(data[start : min(stop, start + PREFIX_BYTES)], _SEED)
-        return hashes
-    metadata: Sequence[dict[str, Any]] = batch.metadata or [{}] * batch.num_documents
-    for k, values in enumerate(metadata):
-        value = values.get(by)
-        if value is None:
-            bad(k, f"has no {by!r} to split by")
-        else:
-            hashes[k] = digest(json.dumps(value, sort_keys=True).encode(), _SEED)
-    return hashes

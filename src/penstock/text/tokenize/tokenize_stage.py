@@ -18,6 +18,7 @@ from penstock.text.marks import Marks
 from penstock.text.sources import Source
 from penstock.text.sources.batch_builder import without_documents
 from penstock.text.tokenize.annotations import WrongSpan, check_spans, lay_over, to_tokens
+from penstock.text.tokenize.document_counts import DocumentCounts
 from penstock.text.tokenize.document_records import fill_records_u16, fill_records_u32
 from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
 from penstock.text.tokenize.plan import TokenizePlan
@@ -25,7 +26,6 @@ from penstock.text.tokenize.sampled_check import SampledCheck
 from penstock.text.tokenize.slice_reader import SliceReader
 from penstock.text.tokenize.split import VAL
 from penstock.text.tokenize.stage import task_progress
-from penstock.text.tokenize.statistics import Statistics
 from penstock.text.tokenize.text_pieces import TextPiece
 from penstock.text.tokenizers.tokenizer import Ids, Offsets, Tokenizer
 from penstock.write.writer import Writer
@@ -62,10 +62,10 @@ class TokenizeStage:
 
     def is_done(self, number: int) -> bool:
         """Whether all its parts are there, and what it counted."""
-        return self.place.statistics(self.name, number).exists() and not self._missing(number)
+        return self.place.counts(self.name, number).exists() and not self._missing(number)
 
     def _missing(self, number: int) -> list[str]:
-        sides = self.plan.split.sides
+        sides = self.plan.sides
         return [s for s in sides if not part_is_finished(self.place.parts(self.plan, s), number)]
 
     def run(self, number: int, report: OnProgress) -> None:
@@ -77,15 +77,15 @@ class TokenizeStage:
             task = _Task(self, writers)
             for piece in task.reading.pieces(self.plan.tasks[number]):
                 task.write(piece)
-                counted = task.statistics
+                counted = task.counts
                 report(task_progress(self, counted.text_bytes, counted.tokens))
             started = time.perf_counter()
             for writer in writers.values():
                 writer.finish()
-            task.statistics.spend("writing", time.perf_counter() - started)
+            task.counts.spend("writing", time.perf_counter() - started)
         # Were this lost, the slice would only be counted again.
-        path = self.place.statistics(self.name, number)
-        publish(path, task.statistics.to_json(), lasting=False)
+        path = self.place.counts(self.name, number)
+        publish(path, task.counts.to_json(), lasting=False)
 
     def _writer(self, side: str, number: int) -> Writer:
         plan = self.plan
@@ -98,7 +98,7 @@ class TokenizeStage:
             tokenizer={key: plan.tokenizer[key] for key in ("name", "fingerprint")},
             bos_id=plan.marks.bos_id,
             eos_id=plan.marks.eos_id,
-            split=plan.split.note(side),
+            split=plan.split_note(side),
         )
 
 
@@ -118,15 +118,15 @@ class _Task:
         """how long it is so far"""
 
     @property
-    def statistics(self) -> Statistics:
+    def counts(self) -> DocumentCounts:
         """What it has counted."""
-        return self.reading.statistics
+        return self.reading.counts
 
     @contextlib.contextmanager
     def _spending(self, what: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.statistics.spend(what, time.perf_counter() - started)
+        self.counts.spend(what, time.perf_counter() - started)
 
     def write(self, piece: TextPiece) -> None:
         """Tokenize and write some documents."""
@@ -141,7 +141,7 @@ class _Task:
         if self._check is not None and piece.begins:
             with self._spending("checking"):
                 self._check.compare(batch, ids, offsets)
-            self.statistics.checked_bytes = self._check.checked_bytes
+            self.counts.checked_bytes = self._check.checked_bytes
         with self._spending("writing"):
             left_out = set[int]()
             spans = None
@@ -183,25 +183,27 @@ class _Task:
         """Which documents go to which side."""
         split, batch = self._plan.split, piece.batch
         is_val = np.zeros(batch.num_documents, bool)
-        if split.kind == "files":
+        if split is None:
+            pass
+        elif not split.goes_by_hash:
             is_val[:] = split.matches(batch.file)
-        elif split.goes_by_hash and piece.begins:
+        elif piece.begins:
             hashes, bad = self.reading.hashes(batch, split)
             threshold = self._plan.threshold
             assert threshold is not None  # it is known before anything is tokenized
             is_val = hashes < np.uint64(threshold)
             left_out |= bad
-        elif split.goes_by_hash:
+        else:
             is_val[:] = self._side == VAL
         kept = np.ones(batch.num_documents, bool)
         kept[list(left_out)] = False
-        for side in split.sides:
+        for side in self._plan.sides:
             chosen = np.flatnonzero(kept & (is_val if side == VAL else ~is_val if side else kept))
             if chosen.size:
                 self._side = side
                 yield side, chosen
         text_bytes = np.diff(batch.offsets)[kept].sum()
-        self.statistics.text_bytes += int(text_bytes)
+        self.counts.text_bytes += int(text_bytes)
 
     def _write_side(
         self,
@@ -226,12 +228,12 @@ class _Task:
         if writer is not None:
             attached = self._attached(chosen, piece, lengths, spans, int(marks.bos_id is not None))
             writer.extend(records, lengths, **attached, continues=not piece.ends)
-        self.statistics.marks += marks.num_tokens * len(chosen)
+        self.counts.marks += marks.num_tokens * len(chosen)
         if not piece.begins:
             lengths[0] += self._length
         self._length = int(lengths[-1])
         if piece.ends:
-            self.statistics.count(side, lengths)
+            self.counts.count(side, lengths)
 
     def _attached(
         self,
@@ -244,7 +246,7 @@ class _Task:
         """The metadata of documents, as the writer takes it."""
         metadata = piece.batch.metadata
         if metadata is not None:
-            self.statistics.lost_spans += int((lengths == 0).sum())
+            self.counts.lost_spans += int((lengths == 0).sum())
         if spans is not None:
             return {
                 "spans": [
@@ -280,5 +282,5 @@ class _Task:
                 found.append([])
                 continue
             found.append(in_tokens.spans)
-            self.statistics.lost_spans += in_tokens.num_lost
+            self.counts.lost_spans += in_tokens.num_lost
         return found

@@ -15,7 +15,7 @@ _SUMS = ("documents", "tokens", "marks", "text_bytes", "skipped", "lost_spans", 
 
 
 @dataclass(kw_only=True, slots=True)
-class Statistics:
+class DocumentCounts:
     """Sums over documents."""
 
     documents: int = 0
@@ -59,7 +59,7 @@ class Statistics:
         """Count time."""
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
 
-    def add(self, other: "Statistics") -> None:
+    def add(self, other: "DocumentCounts") -> None:
         """Count what another task has counted."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -83,7 +83,7 @@ class Statistics:
         return cls(**values)
 
 
-def no_documents(sums: Statistics, num_files: int) -> UsageError:
+def no_documents(sums: DocumentCounts, num_files: int) -> UsageError:
     """Why nothing is written of a source, and what to do."""
     if sums.skipped:
         found = f"all {sums.skipped:,} rows are bad and were skipped, such as {sums.places[0]}"

@@ -1,0 +1,114 @@
+"""The end of a tokenize job: shuffle, join the parts, report, and clear away the rest."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.arguments import integer
+from penstock.errors import MissingDataError
+from penstock.formats.checksums import publish_checked
+from penstock.progress import OnProgress
+from penstock.text.tokenize.document_counts import DocumentCounts, no_documents
+from penstock.text.tokenize.job_directory import JobDirectory, is_finished
+from penstock.text.tokenize.plan import TokenizePlan
+from penstock.text.tokenize.report import TokenizeReport
+from penstock.text.tokenize.stage_runner import StageRunner
+from penstock.write.joining import join_parts
+
+
+def finish_tokenize_job(
+    path: Path,
+    *,
+    workers: int | None = None,
+    allow_empty: bool = False,
+    progress: OnProgress | None = None,
+) -> TokenizeReport:
+    """Finish a job whose tasks have all been run."""
+    started = time.perf_counter()
+    place = JobDirectory(path.absolute())
+    plan = place.read_plan()
+    if plan is None:
+        raise MissingDataError(f"{place.plan}: no such file; there is no tokenize job to finish")
+    workers = None if workers is None else integer("workers", workers, 1)
+    start_seconds = time.perf_counter() - started
+    return JobEnd(
+        place=place,
+        plan=plan,
+        runner=StageRunner("processes", workers, progress),
+        allow_empty=allow_empty,
+    ).finish(started=started, start_seconds=start_seconds, resumed=len(plan.tasks))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobEnd:
+    """What is left to do when all tasks of a plan have been run. Any runner may do it, once."""
+
+    place: JobDirectory
+    plan: TokenizePlan
+    runner: StageRunner
+    allow_empty: bool
+
+    def finish(self, *, started: float, start_seconds: float, resumed: int) -> TokenizeReport:
+        """Write the datasets and the report, unless another runner has."""
+        place = self.place
+        with place.hold("finish", wait=True) as is_ours:
+            if is_ours and place.plan.exists():  # else another runner has been here
+                if not place.is_written(self.plan):
+                    self._write_datasets()
+                if not place.report.exists():
+                    report = TokenizeReport.of(
+                        self._count(),
+                        self.plan,
+                        wall_seconds=time.perf_counter() - started,
+                        start_seconds=start_seconds,
+                        resumed=resumed,
+                    )
+                    publish_checked(place.report, report.to_json())
+            if is_ours:
+                place.clear()
+        return TokenizeReport.load(place.report)
+
+    def _write_datasets(self) -> None:
+        place, num_tasks = self.place, len(self.plan.tasks)
+        place.refuse_missing("tokenize", range(num_tasks), self.plan)
+        if not self.allow_empty:
+            self._refuse_empty()
+        num_parts = dict.fromkeys(self.plan.sides, num_tasks)
+        if self.plan.shuffle is not None:
+            num_parts = self._shuffle()
+        for side, count in num_parts.items():
+            if not is_finished(place.out / side):
+                place.keep_tokenizer(side)
+                join_parts(place.out / side, count)
+
+    def _count(self) -> DocumentCounts:
+        """The counts of all tasks together."""
+        sums = DocumentCounts()
+        for number in range(len(self.plan.tasks)):
+            path = self.place.counts("tokenize", number)
+            sums.add(DocumentCounts.from_json(path.read_bytes()))
+        return sums
+
+    def _refuse_empty(self) -> None:
+        """Refuse to make a dataset without tokens, and remove what was begun."""
+        sums = self._count()
+        if sums.tokens == 0:
+            self.place.remove_parts(self.plan)
+            self.place.clear()
+            raise no_documents(sums, num_files=len(self.plan.source.get("files", ())))
+
+    def _shuffle(self) -> dict[str, int]:
+        """Write the parts of all sides again, in a random order; returns how many each has."""
+        from penstock.text.tokenize.shuffle_stage import (  # which most jobs do without
+            ShuffleStage,
+            cut_parts,
+        )
+
+        place, plan = self.place, self.plan
+        for side in plan.sides:
+            if not is_finished(place.unshuffled / side):
+                join_parts(place.unshuffled / side, len(plan.tasks))
+        parts = cut_parts(place, plan)
+        stage = ShuffleStage(place=place, plan=plan, parts=parts)
+        self.runner.run(stage, list(range(len(parts))))
+        return {side: sum(part.side == side for part in parts) for side in plan.sides}
