@@ -62,7 +62,8 @@ def test_a_text_loader_names_its_source_and_its_tokenizer(tmp_path):
     (tmp_path / "a.txt").write_text("some words\n" * 99)
     loader = penstock.TextLoader(tmp_path / "a.txt", "bytes", 2, 8, output="numpy")
     assert repr(loader) == (
-        "<TextLoader of 2 x 8 (bos_best_fit_keep), rank 0 of 1, 1 lane, at position 0; "
+        "<TextLoader of 2 rows on rank 0 of 1, seed 0, at position 0; "
+        "bos_best_fit_keep in rows of 8, 1 lane; "
         f"<Source {tmp_path}/a.txt: text>, <ByteTokenizer: 257 ids>>"
     )
     (tmp_path / "b.txt").touch()

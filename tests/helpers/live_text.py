@@ -69,7 +69,8 @@ def make_loader(path, policy, seq_len, batch_size=2, buffer_size=5, refill=4, **
     packing = Packing(
         policy=policy, buffer_size=buffer_size, refill=refill, extras=("document_ids",)
     )
-    return TextLoader(path, Bytes(), batch_size, seq_len, packing, output="numpy", **options)
+    options = {"shuffle": False, "endless": True, "output": "numpy"} | options
+    return TextLoader(path, Bytes(), batch_size, seq_len, packing, **options)
 
 
 texts = st.text(st.sampled_from("abcdefgh"), max_size=30)

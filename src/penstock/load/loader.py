@@ -10,17 +10,15 @@ import numpy as np
 from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
+from penstock.load.base_loader import BaseLoader, BatchDict
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
-from penstock.load.closable import Closable
 from penstock.load.frameworks import check_caller
 from penstock.load.plan import Step, StepPlan, Tail
-from penstock.load.rank_agreement import check_agreement
-from penstock.load.ranks import find_rank, num_local_ranks
+from penstock.load.ranks import num_rank_processors
 from penstock.load.read_ahead import ReadAhead
-from penstock.load.state import HEADER, State, check_keys, list_differences
+from penstock.load.state import State
 from penstock.load.tensors import (
-    check_output,
     from_numpy,
     new_pinned,
     plain_dtype,
@@ -30,14 +28,10 @@ from penstock.load.walk import Iteration, Walk
 from penstock.load.worker_iteration import FailedIteration, WorkerIteration
 from penstock.load.workers import Board, Worker, find_worker
 from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
-from penstock.reprs import one_line
-from penstock.system.processors import num_processors
 from penstock.views.view import View
 
 _MAX_POSITION = 1 << 62
 _MAX_DEPTH = 512
-
-Batch = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +58,31 @@ def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
     return make_order(shuffle, len(view), seed)
 
 
-class Loader(Closable):
-    """Batches of `view`, one epoch per `iter`, the same global order on any number of ranks.
+class Loader(BaseLoader):
+    """Batches of `view`, one epoch per `iter`, in the same global order on any number of ranks.
 
     Arguments:
         view: what to load, such as `data.windows(2048)` or `data.packed(2048)`.
         batch_size: rows per rank.
-        seed: with the epoch it decides the shuffle.
+        seed: decides the shuffle, together with the epoch.
         shuffle: True for a global shuffle, False for the stored order, or a `BlockShuffle` or
             `LengthBuckets`.
-        rank, ranks: this process's share; found in torch.distributed or the environment.
-        tail: what happens to the rest of an epoch: 'drop', 'keep' or 'wrap' (see `load.plan`).
+        rank, ranks: this process's share; None takes it from torch.distributed or the environment.
+        tail: what becomes of the rest of an epoch: 'drop', 'keep' or 'wrap' (see `load.plan`).
         endless: never stop at the end of an epoch.
         output: 'torch' or 'numpy'.
         dtype: of token ids, NumPy's or torch's; None keeps the stored one, which moves the least.
-        pin_memory: batches in page-locked memory, for copies to the accelerator.
-        prefetch: how many batches are read ahead; two for each thread and for the consumer, who
-            reads along instead of waiting. 0 reads when asked.
-        threads: how many threads read ahead, without the GIL; one for each processor that this
-            rank has but one, from 1 to 4.
+        pin_memory: put batches into page-locked memory, for copies to the accelerator.
+        prefetch: how many batches are made ahead; None for two per thread and two for the
+            consumer, who reads along instead of waiting. 0 reads when asked.
+        threads: how many threads read ahead, without the GIL; None for one fewer than the
+            processors that this rank has, from 1 to 4.
         announce: how many batches ahead rows that are not cached are announced to the system.
         cache_files: whether a row that is not cached makes the loader read all files into the page
-            cache; None if they fit into half of the free memory (see `load.caching`).
+            cache; None if they fit into half of the free memory (see `load.file_caching`).
         digest_tokens: keep a hash of every batch's tokens, for `token_digest()`.
-        check_ranks: compare the loader with that of other ranks when it begins, where
-            torch.distributed is up (see `load.agreement`).
+        check_ranks: compare the loader with those of other ranks when it begins, where
+            torch.distributed is initialized (see `load.rank_agreement`).
 
     `state_dict()` may be taken after any batch. It counts what was handed out, never what was
     read ahead, and loads into a loader with any other ranks, batch_size, tail or prefetch.
@@ -99,6 +93,10 @@ class Loader(Closable):
     >>> loader.state_dict()["position"]
     2
     """
+
+    kind = "Loader"
+    tails = ("drop", "keep", "wrap")
+    state_keys = ("position", "seed", "order", "view")
 
     def __init__(
         self,
@@ -121,8 +119,6 @@ class Loader(Closable):
         digest_tokens: bool = False,
         check_ranks: bool = True,
     ) -> None:
-        self._finds_rank = rank is None
-        rank, ranks = find_rank(rank, ranks)
         if not isinstance(view, View):
             raise UsageError(f"a Loader takes a view, such as data.windows(2048), not {view!r:.60}")
         if not len(view):
@@ -130,23 +126,33 @@ class Loader(Closable):
                 f"the view has no samples: the dataset has {view.dataset.num_records:,} records, "
                 f"for rows of {view.seq_len:,}"
             )
+        super().__init__(
+            batch_size=batch_size,
+            seed=seed,
+            rank=rank,
+            ranks=ranks,
+            tail=tail,
+            endless=endless,
+            output=output,
+            pin_memory=pin_memory,
+            check_ranks=check_ranks,
+        )
         self.view = view
-        self.order: Order = order_of(view, shuffle, seed)
+        self.order: Order = order_of(view, shuffle, self.seed)
         self.plan = StepPlan(
             num_samples=len(view),
-            batch_size=integer("batch_size", batch_size, 1),
-            rank=integer("rank", rank),
-            ranks=integer("ranks", ranks, 1),
+            batch_size=self.batch_size,
+            rank=self.rank,
+            ranks=self.ranks,
             tail=tail,
             endless=endless,
         )
-        check_output(output, pin_memory=pin_memory)
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
         if threads is None:
             # Measured with a consumer that uses its batches: a thread on the consumer's own core
             # costs more than it gives, and with deeper queues batches fall out of the cache.
-            threads = min(4, max(1, num_processors() // num_local_ranks() - 1))
+            threads = min(4, max(1, num_rank_processors() - 1))
         if prefetch is None:
             prefetch = 2 * integer("threads", threads, 1, 64) + 2
         if cache_files is not None and not isinstance(cache_files, bool):
@@ -156,7 +162,7 @@ class Loader(Closable):
         self._source = ReadAhead(
             view=view,
             order=self.order,
-            layout=view.layout(self.plan.batch_size, plain_dtype(dtype)),
+            layout=view.layout(self.batch_size, plain_dtype(dtype)),
             plan=self.plan,
             prefetch=integer("prefetch", prefetch, 0, _MAX_DEPTH),
             threads=integer("threads", threads, 1, 64),
@@ -165,8 +171,6 @@ class Loader(Closable):
             output=output,
             digests_tokens=digest_tokens,
         )
-        self._pin_memory = pin_memory
-        self._has_to_agree = self._checks_ranks = check_ranks
         self._board = Board()
         self._num_iterations, self._has_jumped = 0, False  # as a worker
         self._is_restored = False  # a state was loaded, and nothing has been read since
@@ -183,30 +187,24 @@ class Loader(Closable):
         finish = source.finish if source.finishes else None
         return Walk(self.plan, pool, maker, source.new_queue, finish)
 
-    @one_line
-    def __repr__(self) -> str:
-        plan = self.plan
-        is_moved = find_worker() is None and self._board.read().begun
-        place = "read by workers" if is_moved else f"at position {self._walk.position:,}"
-        return (
-            f"of {plan.batch_size:,} rows on rank {plan.rank} of {plan.ranks}, seed "
-            f"{self.order.seed}, {place}; {self.view!r}"
-        )
+    def _content(self) -> str:
+        return repr(self.view)
 
-    def __iter__(self) -> Iterator[Batch]:
-        """One epoch from the current position; with `endless`, all of them."""
-        expected = check_caller(self, endless=self.plan.endless)
-        worker = find_worker()
-        if worker is not None:
-            return self._iterate_as_worker(worker)
-        self._refuse_if_workers_moved()
-        self._board.leave()
-        if expected.state is not None:
-            self.load_state_dict(expected.state)
-        if expected.begins_epoch and not self.plan.endless and self.remaining < len(self):
+    def _where(self) -> str:
+        return "read by workers" if self._have_workers_moved() else super()._where()
+
+    def __iter__(self) -> Iterator[BatchDict]:
+        """Iterate over the rest of the epoch, or a whole one at its end; if endless, over all."""
+        if find_worker() is None:
+            self._refuse_if_workers_moved()
+            self._board.leave()
+        return super().__iter__()
+
+    def _skip_rest_of_epoch(self) -> None:
+        if self.remaining < len(self):
             self._walk.jump_to(self.plan.end_of_epoch(self._walk.position))
-        if self._has_to_agree:
-            self._compare_with_other_ranks()
+
+    def _iterate(self) -> Iterator[BatchDict]:
         self._walk.take_every(1, skip=0)
         iteration = Iteration(self._walk)
         if self._rest_is_empty:
@@ -214,19 +212,7 @@ class Loader(Closable):
         self._is_restored = self._rest_is_empty = False
         return iteration
 
-    def _compare_with_other_ranks(self) -> None:
-        plan = self.plan
-        facts = {
-            "batch_size": plan.batch_size,
-            "ranks": plan.ranks,
-            "tail": plan.tail,
-            "endless": plan.endless,
-            "position": self._walk.position,
-        }
-        check_agreement(facts | self._identity(), plan.rank, plan.ranks, is_found=self._finds_rank)
-        self._has_to_agree = False
-
-    def _iterate_as_worker(self, worker: Worker) -> Iterator[Batch]:
+    def _iterate_as_worker(self, worker: Worker) -> Iterator[BatchDict]:
         is_first, has_jumped = not self._num_iterations, self._has_jumped
         if self._rest_is_empty:
             epoch = self._walk.position // self.plan.num_samples
@@ -241,55 +227,38 @@ class Loader(Closable):
             self._walk.jump_to(start)
         return WorkerIteration(worker, self._board, self._walk, self.plan)
 
+    def _have_workers_moved(self) -> bool:
+        return find_worker() is None and bool(self._board.read().begun)
+
     def _refuse_if_workers_moved(self) -> None:
-        """Raise where workers have read: nobody knows which of their batches have arrived."""
-        if find_worker() is None and self._board.read().begun:
+        """Raise if workers have read: nobody knows which of their batches have arrived."""
+        if self._have_workers_moved():
             raise StateError(
-                "batches of this loader were read by the workers of a DataLoader, so that its own "
-                "position is not known: use num_workers=0 or torchdata's StatefulDataLoader, or, "
-                "after a whole epoch, call loader.set_epoch(…) with the next one"
+                "the workers of a DataLoader read batches of this loader, so its own position is "
+                "unknown: use num_workers=0 or torchdata's StatefulDataLoader or, after a whole "
+                "epoch, call loader.set_epoch(…) with the next one"
             )
 
-    def __len__(self) -> int:
-        """Steps of a full epoch, wherever the loader stands in it; see `remaining`.
-
-        With `tail="wrap"` epochs differ by a step, and this is the current one's.
-        """
-        self._refuse_endless()
-        return self.plan.num_steps_of_epoch(self._walk.position)
-
-    @property
-    def remaining(self) -> int:
-        """How many batches the next `iter` gives: on every rank the same."""
-        self._refuse_endless()
+    def _num_steps(self, *, of_epoch: bool) -> int:
+        """Steps of the epoch; with `tail="wrap"` epochs differ by a step."""
+        if of_epoch:
+            return self.plan.num_steps_of_epoch(self._walk.position)
         return self.plan.num_steps(self.position)
 
-    def _refuse_endless(self) -> None:
-        if self.plan.endless:
-            raise TypeError("an endless loader has no length")
-
-    def __bool__(self) -> bool:
-        return True  # `if loader` must not ask an endless one for its length
-
-    def state_dict(self) -> State:
-        """What to save: a position in the global order, and what it is a position in."""
-        return HEADER | {"position": self.position} | self._identity()
+    def _standing(self) -> State:
+        return {"position": self.position}
 
     def _identity(self) -> State:
-        """What a position is a position in."""
         return {
-            "seed": self.order.seed,
+            "seed": self.seed,
             "order": self.order.fingerprint,
             "view": self.view.fingerprint,
         }
 
-    def load_state_dict(self, state: State) -> None:
-        """Go on where `state` was taken, or say why that cannot be."""
-        identity = self._identity()
-        check_keys(state, ("position", *identity), "Loader")
-        differences = list_differences(state, identity)
-        if differences:
-            raise StateError("this state continues another order of samples; " + differences)
+    def _argument_for(self, key: str, saved: Any) -> str:
+        return f"seed={saved!r:.40}" if key == "seed" else ""
+
+    def _restore(self, state: State) -> None:
         position = state["position"]
         if type(position) is not int or not 0 <= position < _MAX_POSITION:
             raise StateError(f"position is {position!r}, not a count of samples")
@@ -389,7 +358,7 @@ class Loader(Closable):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
-        check_caller(self, endless=self.plan.endless)
+        check_caller(self, endless=self.endless)
         if get_spawning_popen() is None:
             self._refuse_if_workers_moved()
         settings = {key: value for key, value in self.__dict__.items() if key != "_walk"}

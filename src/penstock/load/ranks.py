@@ -1,10 +1,11 @@
-"""Which share of the batches is this process's, when nobody says."""
+"""This process's share of the batches and of the processors, where the user does not say."""
 
 import os
 import sys
 from typing import Any
 
 from penstock.errors import UsageError
+from penstock.system.processors import num_processors
 
 
 def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
@@ -41,3 +42,8 @@ def num_local_ranks() -> int:
     """How many ranks share this machine, if a launcher such as torchrun says so; else 1."""
     number = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, int(number)) if number.isdecimal() else 1
+
+
+def num_rank_processors() -> int:
+    """How many processors there are for each rank on this machine, at least 1."""
+    return max(1, num_processors() // num_local_ranks())

@@ -1,12 +1,11 @@
-"""Versions of saved states: what is read, and how states may grow.
+"""Saved states: their versions, and the checks that all loaders share.
 
-1   exactly the keys that its kind of loader had; read for ever
-2   these, and any others. A key that is not known here was written by a later Penstock, and is
-ignored, unless the state names it in the list `requires`: then it changes what follows, and
-the state is refused.
+1   exactly the keys of its kind of loader; stays readable
+2   these and any others. An unknown key was written by a later Penstock and is ignored, unless the
+    state lists it in `requires`: then it changes the rows that follow, and the state is refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock._version import __version__
@@ -14,12 +13,12 @@ from penstock.errors import StateError
 
 State = dict[str, Any]
 
-# What all states begin with; `penstock` says who wrote it, for people who look for a mistake.
+# What all states begin with; `penstock` is the version that wrote it, for debugging.
 HEADER: State = {"version": 2, "penstock": __version__}
 
 
 def check_keys(state: Any, keys: Sequence[str], kind: str) -> None:
-    """Refuse what is not a state of a `kind`, all of which have `keys`."""
+    """Refuse anything but a state of a `kind` of loader, which has these `keys`."""
     if not isinstance(state, dict):
         raise StateError(f"not a state of a {kind}: found a {type(state).__name__}, not a dict")
     version, found = state.get("version"), sorted(map(str, state))
@@ -30,21 +29,27 @@ def check_keys(state: Any, keys: Sequence[str], kind: str) -> None:
         )
     if type(version) is not int or version not in (1, 2):
         raise StateError(
-            f"the state has version {version!r:.40}; this Penstock ({__version__}) reads versions "
-            "1 and 2, and a later one may read this"
+            f"the state has version {version!r:.40}, and Penstock {__version__} reads versions 1 "
+            "and 2; a later Penstock may read this one"
         )
     required = state.get("requires", [])
     if not isinstance(required, list) or any(key not in keys for key in required):
         raise StateError(
-            f"the state requires {required!r:.100}, not all of which this Penstock ({__version__}) "
-            f"knows; penstock {state.get('penstock', '(a later one)')!s:.40} has written it"
+            f"the state requires {required!r:.100}, not all of which Penstock {__version__} knows; "
+            f"penstock {state.get('penstock', '(a later one)')!s:.40} has written it"
         )
 
 
-def list_differences(state: State, identity: State) -> str:
-    """What a state says of itself that is not so here; empty if all is."""
-    return "; ".join(
-        f"{key}: saved {state[key]!r}, here {value!r}"
-        for key, value in identity.items()
-        if state[key] != value
+def check_identity(state: State, identity: State, argument_for: Callable[[str, Any], str]) -> None:
+    """Refuse a state of other rows, and name the arguments with which it would continue."""
+    differing = [key for key, value in identity.items() if state[key] != value]
+    if not differing:
+        return
+    found = "; ".join(
+        f"{key} was {state[key]!r:.200} and is {identity[key]!r:.200}" for key in differing
     )
+    arguments = [argument_for(key, state[key]) for key in differing]
+    remedy = ""
+    if all(arguments):
+        remedy = f"; to continue it, make the loader with {', '.join(arguments)}"
+    raise StateError(f"this state was saved by a loader of other rows: {found}{remedy}")

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock import Packing, TextLoader
-from penstock.errors import FormatError
+from penstock.errors import FormatError, UsageError
 from tests.helpers.live_text import POLICIES, Bytes, corpora, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 12)], ["d" * 5] * 3, ["e", "", "f" * 40]]]
@@ -70,6 +70,102 @@ def test_an_epoch_on_changing_ranks_has_every_row_once(
     )
     found = [row for step in whole[:middle] + rest for share in step for row in share]
     assert sorted(found) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    files=corpora,
+    policy=st.sampled_from(POLICIES),
+    seq_len=st.integers(2, 9),
+    batch_size=st.integers(1, 4),
+    lanes=st.integers(1, 5),
+    tails=st.tuples(*[st.sampled_from(["drop", "keep"])] * 2),
+    shuffle=st.booleans(),
+    step=st.integers(0, 30),
+)
+def test_an_epoch_that_is_not_counted_has_the_rows_states_and_end_of_one_that_is(
+    tmp_path_factory, files, policy, seq_len, batch_size, lanes, tails, shuffle, step
+):
+    path = write_text(tmp_path_factory.mktemp("text"), files)
+    options = {"lanes": min(lanes, sum(map(len, files))), "shuffle": shuffle, "endless": False}
+
+    def walk(state, tail, *, is_counted):
+        """Three iterations, the first of which may have little left, or a message."""
+        found = []
+        with make_loader(path, policy, seq_len, batch_size, tail=tail, **options) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            try:
+                for _ in range(3):
+                    if is_counted:
+                        assert loader.remaining
+                    found += [(rows_of([batch]), loader.state_dict()) for batch in loader]
+                    found.append((loader.epoch, loader.position))
+            except UsageError as error:
+                found.append(str(error))
+        return found
+
+    whole = walk(None, tails[0], is_counted=False)
+    assert whole == walk(None, tails[0], is_counted=True)
+    state = json.loads(json.dumps(whole[step % len(whole)][1]))
+    if isinstance(state, dict):  # of a batch; loaders of another tail continue it too
+        assert walk(state, tails[1], is_counted=False) == walk(state, tails[1], is_counted=True)
+
+
+def test_one_rank_iterates_without_counting_and_several_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write_text(tmp_path / "text", FILES)
+    counted = tmp_path / "cache" / "penstock" / "lengths"
+    with make_loader(path, "flat", 8, endless=False) as loader:
+        num_steps = sum(1 for _ in loader)
+        assert not counted.exists()
+        assert len(loader) == num_steps
+    assert len(list(counted.iterdir())) == 1
+    (path_of_counts,) = counted.iterdir()
+    path_of_counts.unlink()
+    with make_loader(path, "flat", 8, endless=False, rank=0, ranks=2) as loader:
+        next(iter(loader))
+    assert len(list(counted.iterdir())) == 1
+
+
+def test_counting_much_text_is_announced_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("penstock.text.live.row_counts.LARGE_BYTES", 100)
+    path = write_text(tmp_path / "text", FILES)
+    with make_loader(path, "flat", 8, endless=False) as loader:
+        with pytest.warns(UserWarning, match=r"tokenizes all of it .* endless=True starts at once"):
+            num_steps = len(loader)
+    with make_loader(path, "flat", 8, endless=False) as loader:
+        assert len(loader) == num_steps  # cached: a warning would be an error
+
+
+def test_set_epoch_begins_an_epoch_and_stays_in_the_one_of_a_state(tmp_path):
+    path = write_text(tmp_path / "text", FILES)
+    options = {"endless": False, "shuffle": True, "tail": "keep", "lanes": 2}
+    with make_loader(path, "flat", 8, **options) as loader:
+        epochs, states = [], []
+        for _ in range(3):
+            epochs.append([])
+            for batch in loader:
+                epochs[-1].append(rows_of([batch]))
+                states.append(loader.state_dict())
+        assert epochs[0] != epochs[1]
+        loader.set_epoch(1)
+        next(iter(loader))
+        loader.set_epoch(1)  # already there
+        assert [rows_of([batch]) for batch in loader] == epochs[1][1:]
+        loader.set_epoch(1)  # read to its end: once more
+        assert [rows_of([batch]) for batch in loader] == epochs[1]
+        loader.load_state_dict(states[1])
+        loader.set_epoch(0)
+        assert [rows_of([batch]) for batch in loader] == epochs[0][2:]
+        loader.load_state_dict(states[len(epochs[0]) - 1])
+        loader.set_epoch(0)
+        assert list(iter(loader)) == []
+        loader.load_state_dict(states[len(epochs[0]) - 1])
+        assert [rows_of([batch]) for batch in loader] == epochs[1]
+    with pytest.raises(UsageError, match="an endless TextLoader has no epochs to set"):
+        make_loader(path, "flat", 8).set_epoch(1)
 
 
 def test_threads_that_share_a_loader_share_an_epoch(tmp_path):

@@ -141,11 +141,11 @@ def saved(corpus, steps=2, **options):
 def test_a_state_of_other_text_tokens_or_rows_is_refused(corpus, tmp_path):
     state = saved(corpus)
     other = write_text(tmp_path / "other", [DOCUMENTS])
-    with pytest.raises(StateError, match="continues other rows; text"):
+    with pytest.raises(StateError, match="saved by a loader of other rows: text was"):
         make_loader(other, "bos_best_fit_keep", 16).load_state_dict(state)
-    with pytest.raises(StateError, match="packing: saved 'bos_best_fit_keep-v1-16-buffer5'"):
+    with pytest.raises(StateError, match="packing was 'bos_best_fit_keep-v1-16-buffer5' and is"):
         make_loader(corpus, "bos_best_fit_keep", 17).load_state_dict(state)
-    with pytest.raises(StateError, match=r"text: saved .* sequential"):
+    with pytest.raises(StateError, match=r"text was .* sequential' and is .*; .* with shuffle=False$"):
         make_loader(corpus, "bos_best_fit_keep", 16, shuffle=True).load_state_dict(state)
     with make_loader(corpus, "bos_best_fit_keep", 16, seed=1) as loader:
         loader.load_state_dict(state)  # where nothing is shuffled, the seed decides nothing
@@ -161,9 +161,9 @@ def test_a_rank_takes_its_own_state_or_that_of_all(corpus):
     states = [saved(corpus, rank=rank, ranks=2) for rank in range(2)]
     with pytest.raises(StateError, match="rank 1 of 2 needs lanes"):
         make_loader(corpus, "bos_best_fit_keep", 16, rank=1, ranks=2).load_state_dict(states[0])
-    with pytest.raises(StateError, match=r"lanes \[1\] are in none"):
+    with pytest.raises(StateError, match=r"lanes \[1\] are missing"):
         TextLoader.join_states(states[:1])
-    with pytest.raises(StateError, match="not of one step: position"):
+    with pytest.raises(StateError, match="not from one step: position"):
         TextLoader.join_states([states[0], saved(corpus, steps=3, rank=1, ranks=2)])
     joined = TextLoader.join_states(states)
     with make_loader(corpus, "bos_best_fit_keep", 16, rank=0, ranks=1) as loader:
@@ -188,7 +188,7 @@ DAMAGE = [
     (["epoch"], 1 << 61, "epoch"),
     (["lanes"], 0, "lanes is 0"),
     (["lanes"], 1 << 60, "1,152,921,504,606,846,976 lanes"),
-    (["lane_states"], [], "has to be a dict"),
+    (["lane_states"], [], "must be a dict"),
     (["lane_states"], {}, "needs lanes"),
     (["lane_states", "0"], None, "a lane of the state"),
     (["lane_states", "0", "ordinal"], -1, "ordinal"),

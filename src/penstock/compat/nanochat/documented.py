@@ -46,8 +46,10 @@ def shard_batches(
             refill=tokenizer_batch_size,
             add="bos",
         ),
+        shuffle=False,
         rank=rank,
         ranks=ranks,
+        endless=True,
         threads=num_threads(integer("tokenizer_threads", tokenizer_threads, 1)),
     )
     if state is not None:

@@ -10,21 +10,19 @@ from penstock.errors import UsageError
 from penstock.text.batch import TextBatch
 from penstock.text.live.lane_state import LaneState
 from penstock.text.live.lane_text import LanePosition
-from penstock.text.live.loader import LoaderPosition, TextLoader
+from penstock.text.live.loader import TextLoader
 from penstock.text.sources import BadRow, Slice, Source
 
 
 class RowGroupLoader(TextLoader):
     """Row groups rank, rank + world, … of every file, as the real nanochat shares them out."""
 
-    _dealing = "within_files"
+    dealing = "within_files"
 
     def last_read(self) -> dict[str, int]:
-        """Where the last document came from that is packed or waits: nanochat's own state."""
-        lane, place = (
-            self._lanes_at(self._reached.position, self.lanes.count)[0],
-            self._reached.snapshots[0].place,
-        )
+        """Where the last document that is packed or waits came from: nanochat's own state."""
+        lane, snapshot = self.walk.last_snapshot()
+        place = snapshot.place
         # At the start of a block nothing of it has been taken.
         is_behind = place.ordinal > 0 and not place.number and not place.first_token
         epoch, _ = self.lanes.block_at(lane, place.ordinal - is_behind)
@@ -38,10 +36,10 @@ class RowGroupLoader(TextLoader):
         end = self.lanes.first_ordinal(lane, epoch)
         while ordinal < end and self._file_and_group(lane, ordinal) < (pq_idx, next_group):
             ordinal += 1
-        self._reached = LoaderPosition(0, 0, {lane: LaneState(place=LanePosition(ordinal=ordinal))})
+        self.walk.jump_to(0, states={lane: LaneState(place=LanePosition(ordinal=ordinal))})
 
     def _file_and_group(self, lane: int, ordinal: int) -> tuple[int, int]:
-        block = self._blocks[self.lanes.block_at(lane, ordinal)[1]]
+        block = self.lanes.blocks[self.lanes.block_at(lane, ordinal)[1]]
         return self._file_numbers[block.files[0]], block.start
 
     @cached_property
@@ -86,14 +84,15 @@ class CountingSource(Source):
 class FileLoader(TextLoader):
     """Whole files rank, rank + world, …, as nanochat's documentation shares them out."""
 
-    _dealing = "files"
+    dealing = "files"
     source: CountingSource
 
     def __init__(self, source: CountingSource, *args: Any, **options: Any) -> None:
         super().__init__(source, *args, **options)
-        _, firsts = np.unique(self._blocks.file_numbers, return_index=True)
+        blocks = self.lanes.blocks
+        _, firsts = np.unique(blocks.file_numbers, return_index=True)
         if len(firsts) < len(source.files):
-            with_text = {self._blocks[int(first)].files[0] for first in firsts}
+            with_text = {blocks[int(first)].files[0] for first in firsts}
             empty = next(file for file in source.files if file not in with_text)
             raise UsageError(f"{empty}: has no text, so no rank can be given it; leave it out")
         self._restored: tuple[LanePosition, tuple[int, int]] | None = None
@@ -105,31 +104,31 @@ class FileLoader(TextLoader):
 
         Bytes are those of the documents themselves, in UTF-8, without line ends.
         """
-        snapshot = self._reached.snapshots[0]
+        lane, snapshot = self.walk.last_snapshot()
         block, block_bytes = snapshot.block, snapshot.block_bytes
         if block < 0:  # nothing was read since a state was loaded
-            block, block_bytes = self._find(snapshot.place)
+            block, block_bytes = self._find(lane, snapshot.place)
         if block != self._counted_to[0]:
             self._counted_to = block, self._bytes_before(block)
-        return int(self._blocks.file_numbers[block]), self._counted_to[1] + block_bytes
+        return int(self.lanes.blocks.file_numbers[block]), self._counted_to[1] + block_bytes
 
-    def _find(self, place: LanePosition) -> tuple[int, int]:
-        """The block of a place, and the bytes before it there, by reading so far."""
+    def _find(self, lane: int, place: LanePosition) -> tuple[int, int]:
+        """The block of a place and the bytes before it there, found by reading up to it."""
         if self._restored is None or self._restored[0] != place:
-            lane = self._lanes_at(self._reached.position, self.lanes.count)[0]
             _, block = self.lanes.block_at(lane, place.ordinal)
-            text = next(self._text().read_block(block, place.number), None)
-            block_bytes = text.block_bytes if text else self.source.text_bytes(self._blocks[block])
+            text = next(self.walk.text().read_block(block, place.number), None)
+            whole = self.lanes.blocks[block]
+            block_bytes = text.block_bytes if text else self.source.text_bytes(whole)
             self._restored = place, (block, block_bytes)
         return self._restored[1]
 
     def _bytes_before(self, number: int) -> int:
         """Of the blocks before this one in its file."""
         last, counted = self._counted_to
-        files = self._blocks.file_numbers
+        blocks, files = self.lanes.blocks, self.lanes.blocks.file_numbers
         if last >= 0 and files[last] != files[number]:
-            self.source.forget(self._blocks[last].files[0])
+            self.source.forget(blocks[last].files[0])
         elif 0 <= last < number:
-            return counted + sum(map(self.source.text_bytes, self._blocks[last:number]))
+            return counted + sum(map(self.source.text_bytes, blocks[last:number]))
         first = int(np.searchsorted(files, files[number]))
-        return sum(map(self.source.text_bytes, self._blocks[first:number]))
+        return sum(map(self.source.text_bytes, blocks[first:number]))

@@ -91,8 +91,10 @@ def _start(
         tokenizer_of(options.tokenizer, options.tokenizer_threads),
         *shape,
         packing,
+        shuffle=False,
         rank=rank,
         ranks=ranks,
+        endless=True,
         pin_memory=pins,
         threads=num_threads(options.tokenizer_threads),
     )

@@ -47,17 +47,18 @@ cdef class Handover:
 
 
 cdef class BatchIterator:
-    """Iterates over a `TextLoader`; it survives interrupts, as a generator does not.
+    """Iterates over the batches of a `LiveWalk`; it survives interrupts, as a generator does not.
 
-    A loader moves on with the return of a batch: in `for batch in loader` an interrupt falls before
-    both or after both.
+    The walk moves on as the batch is returned: in `for batch in loader` an interrupt falls before
+    both or after both. Before its first batch it goes on to the next epoch if the current one has
+    ended, unless `has_begun`.
     """
 
-    cdef object _loader
+    cdef object _walk
     cdef bint _has_begun, _has_ended
 
-    def __cinit__(self, loader):
-        self._loader = loader
+    def __cinit__(self, walk, *, bint has_begun=False):
+        self._walk, self._has_begun = walk, has_begun
 
     def __iter__(self):
         return self
@@ -73,17 +74,18 @@ cdef class BatchIterator:
     def __next__(self):
         if self._has_ended:
             raise StopIteration
-        if not self._has_begun:
-            self._loader._start_epoch()
-            self._has_begun = True
-        self._loader._notice_fork()
-        with self._loader._lock:
+        self._walk.notice_fork()
+        with self._walk.lock:
             while True:
-                reached = self._loader._reached
-                found = self._loader._find_next()
-                if found is None:
+                reached = self._walk.reached
+                found = self._walk.find_next()
+                if self._walk.reached is not reached:  # a signal handler may have moved it
+                    continue
+                if found is not None:
+                    batch, self._walk.reached = found
+                    self._has_begun = True
+                    return batch
+                if self._has_begun:
                     self._has_ended = True
                     raise StopIteration
-                if self._loader._reached is reached:  # a signal handler may have moved it
-                    batch, self._loader._reached = found
-                    return batch
+                self._walk.begin_next_epoch()

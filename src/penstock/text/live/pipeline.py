@@ -40,7 +40,10 @@ class RankWork:
     first: int
     """which of the lanes gives the first row"""
     epoch: int | None
-    """to the end of which it goes; None goes on for ever"""
+    """the epoch to stop after; None never stops"""
+    tail: str | None
+    """how the epoch ends, where this rank finds the end by itself: 'drop' before the first short
+    batch, 'keep' after the last row"""
     num_threads: int
 
 
@@ -54,6 +57,10 @@ class PackedBatch:
     """of the lanes, after it"""
     num_cropped: int
     """tokens that were dropped since the batch before"""
+
+
+class EpochEnd:
+    """Comes instead of a batch where the epoch has no more."""
 
 
 class Pipeline:
@@ -80,13 +87,14 @@ class Pipeline:
         """What all threads did so far."""
         return self._packing.seconds
 
-    def get(self, position: int) -> PackedBatch | None:
-        """The batch of a position; waits for it, and raises what failed. None if it was closed.
+    def get(self, position: int) -> PackedBatch | EpochEnd | None:
+        """Wait for the batch of a position and return it; None if the pipeline was closed.
 
-        The first of all, the next one, or the same again, as after an interrupt.
+        The position is the first, the next, or the same again, as after an interrupt. Raises what
+        failed in a thread.
         """
         self._thread.start()
-        ready: PackedBatch | BaseException | None = self._handover.get(position)
+        ready: PackedBatch | EpochEnd | BaseException | None = self._handover.get(position)
         if isinstance(ready, BaseException):
             self.is_closed = True
             raise ready
@@ -154,16 +162,42 @@ class _PackingThread:
             epoch=work.epoch,
         )
         self._tokenizing.start()
+        held = list[tuple[int, PackedBatch]]()  # without rows: none may follow
         for lane_of_row in _turns(len(work.lanes), work.first, work.layout.rows):
-            started = time.perf_counter()
-            self._handover.wait_for_place()
-            self._seconds.waiting_for_consumer += time.perf_counter() - started
+            if not held:
+                self._wait_for_place()
             if not self._stop.is_set:
                 ready = self._pack_batch(packer, lane_of_row)
             if self._stop.is_set:  # perhaps while it was packed, so that lanes ended early
                 return
-            self._handover.put(self._position, ready)
+            held.append((self._position, ready))
+            if self._is_end(ready.rows, len(held)):
+                self._handover.put(held[0][0], EpochEnd())
+                return
+            if ready.rows or work.tail != "keep":
+                for number, (position, batch) in enumerate(held):
+                    if number:
+                        self._wait_for_place()
+                    self._handover.put(position, batch)
+                held.clear()
             self._position += work.step_size
+
+    def _is_end(self, num_rows: int, num_held: int) -> bool:
+        """Whether the epoch ends before the batches held back, the last of which has these rows."""
+        work = self._work
+        if work.tail == "drop":
+            return num_rows < work.layout.rows
+        # Every lane was asked for a row.
+        return (
+            work.tail == "keep"
+            and not num_rows
+            and (num_held * work.layout.rows >= len(work.lanes))
+        )
+
+    def _wait_for_place(self) -> None:
+        started = time.perf_counter()
+        self._handover.wait_for_place()
+        self._seconds.waiting_for_consumer += time.perf_counter() - started
 
     def _pack_batch(self, packer: RowPacker, lane_of_row: NDArray[np.int64]) -> PackedBatch:
         started, waited = time.perf_counter(), self._seconds.waiting_for_tokens

@@ -8,10 +8,12 @@ this epoch or in another, takes no more than packing these lengths.
 import io
 import json
 import secrets
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import xxhash
@@ -28,6 +30,7 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 
 _VERSION = 1
 _ROWS_AT_ONCE = 4096
+LARGE_BYTES = 256 << 20  # of files: counting takes seconds, or with little compute minutes
 
 Lengths = list[NDArray[np.int64]]
 """of the documents of each block"""
@@ -70,14 +73,17 @@ class RowCounts:
 
     def check(self, positions: range, num_found: int) -> None:
         """Refuse a batch with more or fewer rows than were counted: ranks could end apart."""
-        expected = self.among(positions)
-        if num_found != expected:
-            raise FormatError(
-                f"an epoch has {num_found:,} rows from position {positions[0]:,} on, and "
-                f"{expected:,} were counted; the text has changed meanwhile, or the tokenizer does "
-                "not give it the same tokens as another one that was taken for it (what was "
-                f"counted is in {cache_directory('lengths')})"
-            )
+        if num_found != self.among(positions):
+            self.refuse(positions, num_found)
+
+    def refuse(self, positions: range, num_found: int) -> NoReturn:
+        """Say that a batch has more or fewer rows than were counted."""
+        raise FormatError(
+            f"an epoch has {num_found:,} rows from position {positions[0]:,} on, and "
+            f"{self.among(positions):,} were counted: the text has changed since, or this "
+            "tokenizer gives other tokens than the one with the same fingerprint that counted "
+            f"(counts are stored in {cache_directory('lengths')})"
+        )
 
 
 def count_rows(
@@ -123,7 +129,8 @@ def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> 
     """The number of ids of every document; from the cache, if they have been counted before."""
     num_blocks = len(text.lanes.blocks)
     # With the files' times: others may have the same names and sizes.
-    identity = [_VERSION, text.source.identity(), tokenizer.fingerprint]
+    identity_of_text = text.source.identity()
+    identity = [_VERSION, identity_of_text, tokenizer.fingerprint]
     name = f"{xxhash.xxh3_128_hexdigest(json.dumps(identity).encode())}.npy"
 
     def find(path: Path) -> Lengths | None:
@@ -141,6 +148,7 @@ def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> 
         return np.split(lengths, np.cumsum(counts)[:-1])
 
     def make(path: Path) -> None:
+        _warn_if_large(identity_of_text)
         lengths = _count(text, tokenizer, num_threads)
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         counts = np.array([block.size for block in lengths], np.int64)
@@ -153,6 +161,17 @@ def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> 
             temporary.unlink(missing_ok=True)
 
     return cached("lengths", name, find, make)
+
+
+def _warn_if_large(identity: dict[str, Any]) -> None:
+    num_bytes = sum(file["size_bytes"] for file in identity["files"])
+    if num_bytes >= LARGE_BYTES:
+        warnings.warn(
+            f"counting the rows of an epoch tokenizes all of it once, {num_bytes >> 20:,} MiB of "
+            "files, before the first batch; the counts are cached. Several ranks need them to end "
+            "at the same step, as does len(loader). A loader with endless=True starts at once",
+            stacklevel=2,
+        )
 
 
 def _count(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> Lengths:

@@ -1,0 +1,188 @@
+"""`BaseLoader`: what `Loader` and `TextLoader` do in the same way."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from penstock.arguments import integer, one_of
+from penstock.errors import UsageError
+from penstock.load.frameworks import check_caller
+from penstock.load.rank_agreement import check_agreement
+from penstock.load.ranks import find_rank
+from penstock.load.state import HEADER, State, check_identity, check_keys
+from penstock.load.tensors import check_output
+from penstock.load.workers import Worker, find_worker
+from penstock.reprs import one_line
+
+BatchDict = dict[str, Any]
+
+
+class BaseLoader(ABC):
+    """This rank's batches, epoch by epoch, from a position that can be saved and restored."""
+
+    kind: ClassVar[str]
+    """the name of the loader in messages about its states"""
+    tails: ClassVar[tuple[str, ...]]
+    """the values that `tail` may have"""
+    state_keys: ClassVar[tuple[str, ...]]
+    """the keys of its states, beside those of `HEADER`"""
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int | None,
+        ranks: int | None,
+        tail: str,
+        endless: bool,
+        output: str,
+        pin_memory: bool,
+        check_ranks: bool,
+    ) -> None:
+        self._finds_rank = rank is None
+        rank, ranks = find_rank(rank, ranks)
+        self.ranks = integer("ranks", ranks, 1, 1 << 31)
+        self.rank = integer("rank", rank, 0, self.ranks - 1)
+        self.batch_size = integer("batch_size", batch_size, 1, 1 << 31)
+        self.seed = integer("seed", seed, 0, (1 << 64) - 1)
+        self.tail: str = one_of("tail", tail, self.tails)
+        if not isinstance(endless, bool):
+            raise UsageError(f"endless is {endless!r:.60}; it must be True or False")
+        self.endless = endless
+        check_output(output, pin_memory=pin_memory)
+        self._output, self._pin_memory = output, pin_memory
+        self._has_to_agree = self._checks_ranks = check_ranks
+
+    @property
+    @abstractmethod
+    def position(self) -> int:
+        """How many rows all ranks together have been handed."""
+
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+
+    @abstractmethod
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch, unless the loader is in it already."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all threads; iterating again starts them again."""
+
+    @abstractmethod
+    def _standing(self) -> State:
+        """Where the loader stands: what changes from batch to batch."""
+
+    @abstractmethod
+    def _identity(self) -> State:
+        """What decides the rows, and so must be the same where a state is loaded."""
+
+    @abstractmethod
+    def _argument_for(self, key: str, saved: Any) -> str:
+        """The argument that gives `key` of `_identity` its saved value; empty if none does."""
+
+    @abstractmethod
+    def _restore(self, state: State) -> None:
+        """Go to where `state`, which has the right keys and identity, was saved."""
+
+    @abstractmethod
+    def _num_steps(self, *, of_epoch: bool) -> int:
+        """Steps of the whole epoch, or those that are left of it."""
+
+    @abstractmethod
+    def _skip_rest_of_epoch(self) -> None:
+        """Go to the start of the next epoch, unless the loader is at the start of one."""
+
+    @abstractmethod
+    def _iterate(self) -> Iterator[BatchDict]:
+        """Iterate in this process."""
+
+    @abstractmethod
+    def _iterate_as_worker(self, worker: Worker) -> Iterator[BatchDict]:
+        """Iterate in a worker of a DataLoader."""
+
+    @abstractmethod
+    def _content(self) -> str:
+        """What is loaded, for `repr`."""
+
+    def _where(self) -> str:
+        return f"at position {self.position:,}"
+
+    @one_line
+    def __repr__(self) -> str:
+        return (
+            f"of {self.batch_size:,} rows on rank {self.rank} of {self.ranks}, seed {self.seed}, "
+            f"{self._where()}; {self._content()}"
+        )
+
+    def __iter__(self) -> Iterator[BatchDict]:
+        """Iterate over the rest of the epoch, or a whole one at its end; if endless, over all."""
+        expected = check_caller(self, endless=self.endless)
+        worker = find_worker()
+        if worker is not None:
+            return self._iterate_as_worker(worker)
+        if expected.state is not None:
+            self.load_state_dict(expected.state)
+        if expected.begins_epoch and not self.endless:
+            self._skip_rest_of_epoch()
+        if self._has_to_agree:
+            self._compare_with_other_ranks()
+        return self._iterate()
+
+    def _compare_with_other_ranks(self) -> None:
+        facts = {
+            "batch_size": self.batch_size,
+            "ranks": self.ranks,
+            "tail": self.tail,
+            "endless": self.endless,
+        }
+        check_agreement(
+            facts | self._standing() | self._identity(),
+            self.rank,
+            self.ranks,
+            is_found=self._finds_rank,
+        )
+        self._has_to_agree = False
+
+    def __len__(self) -> int:
+        """Steps of the whole epoch, wherever the loader stands in it; see `remaining`."""
+        self._refuse_endless()
+        return self._num_steps(of_epoch=True)
+
+    @property
+    def remaining(self) -> int:
+        """How many batches the next `iter` gives; the same on every rank."""
+        self._refuse_endless()
+        return self._num_steps(of_epoch=False)
+
+    def _refuse_endless(self) -> None:
+        if self.endless:
+            raise TypeError("an endless loader has no length")
+
+    def __bool__(self) -> bool:
+        return True  # `if loader` must not ask an endless one for its length
+
+    def state_dict(self) -> State:
+        """What to save: where the loader stands, and what decides its rows."""
+        return HEADER | self._standing() | self._identity()
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where `state` was saved, or raise a `StateError` that says why not."""
+        check_keys(state, self.state_keys, self.kind)
+        check_identity(state, self._identity(), self._argument_for)
+        self._restore(state)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

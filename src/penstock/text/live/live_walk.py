@@ -1,0 +1,354 @@
+"""`LiveWalk`: how far a `TextLoader` has come in its lanes, and the batches from there on."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from penstock.batches.layout import BatchLayout
+from penstock.errors import UsageError
+from penstock.load.base_loader import BatchDict
+from penstock.load.batch_maker import BatchMaker
+from penstock.load.batch_memory import Pool
+from penstock.load.tensors import from_numpy, new_pinned
+from penstock.reprs import counted
+from penstock.text.live.block_dealing import Lanes
+from penstock.text.live.lane_state import LaneState, Snapshot
+from penstock.text.live.lane_text import LanePosition, LaneText
+from penstock.text.live.packing import Packing
+from penstock.text.live.pipeline import EpochEnd, PackedBatch, Pipeline, RankWork
+from penstock.text.live.row_counts import RowCounts, count_rows
+from penstock.text.live.stats import LiveCounts, Seconds, SkippedRows, TextLoaderStats
+from penstock.text.sources import Source
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+_READ_BYTES, _LEAST_READ_BYTES = 1 << 18, 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LivePlan:
+    """What one rank of a `TextLoader` makes, and from what."""
+
+    source: Source
+    tokenizer: Tokenizer
+    packing: Packing
+    layout: BatchLayout
+    rank: int
+    ranks: int
+    tail: str
+    endless: bool
+    output: str
+    pin_memory: bool
+    prefetch: int
+    threads: int
+
+    @property
+    def step_size(self) -> int:
+        """Rows of one step on all ranks."""
+        return self.layout.rows * self.ranks
+
+
+class LoaderPosition(NamedTuple):
+    """What was handed out: replaced as a whole, so that an interrupt leaves no half of it."""
+
+    epoch: int
+    position: int
+    states: Mapping[int, LaneState]
+    """of this rank's lanes"""
+    snapshots: tuple[Snapshot, ...] = ()
+    """or these, in the order of the lanes, if a batch was handed out since"""
+    counts: LiveCounts = LiveCounts()
+    """since the loader was made"""
+    may_be_past_end: bool = False
+    """whether only counting tells if the epoch has ended: see `LiveWalk.jump_to`"""
+
+
+class LiveWalk:
+    """Walks the rows of this rank's lanes, batch by batch.
+
+    The end of an epoch is where the text ends. One rank finds it as it goes. Several ranks must end
+    at the same step, so each counts the rows of all lanes first (`row_counts`).
+    """
+
+    def __init__(self, plan: LivePlan, lanes: Lanes) -> None:
+        self.plan, self.lanes = plan, lanes
+        self.reached = LoaderPosition(0, 0, {})
+        self._counted: tuple[tuple[int, int], RowCounts] | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget what was started and counted; the position stays."""
+        plan = self.plan
+        self._pipeline: Pipeline | None = None
+        self.lock = threading.RLock()
+        """held while the position changes"""
+        # Besides those packed ahead: the one being packed, and some in the user's hands.
+        new_tensor = new_pinned if plan.pin_memory else None
+        self._pool = Pool(plan.layout.num_bytes, plan.prefetch + 4, new_tensor)
+        self._maker = BatchMaker(plan.layout.places(), plan.layout.rows, from_numpy(plan.output))
+        self._seconds, self._skipped = Seconds(), SkippedRows()
+        self.reached = self.reached._replace(counts=LiveCounts())
+        self._ended_at: LoaderPosition | None = None
+        self._restored_at: LoaderPosition | None = None
+        self._first: tuple[float, int] | None = None
+        """when the first batch came, and its tokens"""
+        self._pid = os.getpid()  # last: interrupted, a forked child begins again
+
+    def notice_fork(self) -> None:
+        """Start anew in a forked child: it has no threads, and a lock may have been held."""
+        if self._pid != os.getpid():
+            self._stop_pipeline()
+            self._reset()
+
+    def lanes_of_rank(self, position: int | None = None, count: int | None = None) -> list[int]:
+        """The lanes that give this rank's rows from `position` on, ascending."""
+        plan = self.plan
+        start = self.reached.position if position is None else position
+        return list(range((start + plan.rank) % plan.ranks, count or self.lanes.count, plan.ranks))
+
+    def states(self) -> Mapping[int, LaneState]:
+        """This rank's lanes after what was handed out; empty at the start of an epoch."""
+        reached = self.reached
+        if not reached.snapshots:
+            return reached.states
+        lanes = self.lanes_of_rank(reached.position)
+        states = (snapshot.state() for snapshot in reached.snapshots)
+        return dict(zip(lanes, states, strict=True))
+
+    def last_snapshot(self) -> tuple[int, Snapshot]:
+        """The first lane of this rank, and where it stands after the last batch."""
+        return self.lanes_of_rank()[0], self.reached.snapshots[0]
+
+    def jump_to(
+        self,
+        epoch: int,
+        position: int = 0,
+        states: Mapping[int, LaneState] | None = None,
+        lanes: Lanes | None = None,
+    ) -> None:
+        """Continue with lanes in these states; those not named begin their epoch."""
+        states, lanes = states or {}, lanes or self.lanes
+        # With tail='drop' an epoch ends at the first row that a lane lacks. A lane with nothing
+        # waiting may have lacked one before `position`, and batches smaller than the number of
+        # lanes would not notice at once.
+        is_unclear = (
+            self.plan.tail == "drop"
+            and position > 0
+            and self.plan.layout.rows < lanes.count
+            and any(not state.waiting.documents.size for state in states.values())
+        )
+        self.notice_fork()
+        with self.lock:
+            self._stop_pipeline()
+            reached = LoaderPosition(
+                epoch, position, states, counts=self.reached.counts, may_be_past_end=is_unclear
+            )
+            # Between these no signal handler runs.
+            self.lanes, self.reached, self._restored_at = lanes, reached, reached
+
+    def begin_next_epoch(self) -> None:
+        """Go to the start of the next epoch; refused at the start of one that has no step."""
+        self.notice_fork()
+        with self.lock:
+            reached = self.reached
+            if not reached.position:
+                what = f"epoch {reached.epoch} is less than one step"
+                raise UsageError(what + self._why_no_step())
+            self._stop_pipeline()
+            self.reached = LoaderPosition(reached.epoch + 1, 0, {}, counts=reached.counts)
+
+    def set_epoch(self, epoch: int) -> bool:
+        """Begin an epoch, unless the walk is in it; returns whether what is left may be nothing."""
+        self.notice_fork()
+        with self.lock:
+            if self.reached.epoch == epoch and self._ended_at is not self.reached:
+                return self._restored_at is self.reached
+            self.jump_to(epoch)
+            return False
+
+    def num_steps(self, *, of_epoch: bool) -> int:
+        """Steps of the epoch, or those left of it; at its end, of the next one."""
+        self.notice_fork()
+        with self.lock:
+            while not self._steps_from(self.reached.position):
+                self.begin_next_epoch()
+            return self._steps_from(0 if of_epoch else self.reached.position)
+
+    def _steps_from(self, position: int) -> int:
+        return self._rows_of_epoch().steps_from(position, self.plan.step_size, self.plan.tail)
+
+    def _rows_of_epoch(self) -> RowCounts:
+        rows = self._rows_if_counted()
+        if rows is None:
+            plan, epoch = self.plan, self.reached.epoch
+            rows = count_rows(
+                self.text(), plan.tokenizer, plan.packing, plan.layout.width, epoch, plan.threads
+            )
+            self._counted = (epoch, self.lanes.count), rows
+        return rows
+
+    def _rows_if_counted(self) -> RowCounts | None:
+        key = self.reached.epoch, self.lanes.count
+        return self._counted[1] if self._counted is not None and self._counted[0] == key else None
+
+    def _rows_to_expect(self) -> RowCounts | None:
+        """The rows of the epoch where they must be known, or are; None leaves it to the text."""
+        if self.plan.endless:
+            return None
+        if self.plan.ranks == 1 and not self.reached.may_be_past_end:
+            return self._rows_if_counted()
+        return self._rows_of_epoch()
+
+    def _why_no_step(self) -> str:
+        """What an epoch lacks for a step, and what would help."""
+        plan, rows, count = self.plan, self._rows_of_epoch(), self.lanes.count
+        if rows.end == 0:
+            fewer = ", fewer lanes" if count > plan.ranks else ""
+            return (
+                f": the text fills no row of {plan.layout.width:,} tokens in any of "
+                f"{counted(count, 'lane')}; use a smaller seq_len{fewer}, or more text"
+            )
+        largest = rows.first_hole // plan.ranks
+        smaller = f"batch_size={largest:,}{' or less' if largest > 1 else ''}, " if largest else ""
+        return (
+            f" of {counted(plan.layout.rows, 'row')} on {counted(plan.ranks, 'rank')}: it has "
+            f"{counted(sum(rows.of_lanes), 'row')} in {counted(count, 'lane')}; use {smaller}"
+            "tail='keep', or endless=True"
+        )
+
+    def find_next(self) -> tuple[BatchDict, LoaderPosition] | None:
+        """The next batch and the position after it; None at the end of the epoch.
+
+        Until that position is stored, by `BatchIterator`, this finds the same batch again.
+        """
+        reached, rows = self.reached, self._rows_to_expect()
+        if rows is not None and not self._steps_from(reached.position):
+            self._ended_at = reached
+            return None
+        started = time.perf_counter()
+        ready = self._get_ready(rows)
+        now = time.perf_counter()
+        self._seconds.consumer_waiting += now - started
+        if isinstance(ready, EpochEnd):
+            self._ended_at = reached
+            return None
+        before, num_tokens = reached.counts, ready.memory.num_tokens
+        self._first = self._first or (now, num_tokens)
+        counts = LiveCounts(
+            batches=before.batches + 1,
+            rows=before.rows + ready.rows,
+            tokens=before.tokens + num_tokens,
+            cropped=before.cropped + ready.num_cropped,
+        )
+        return self._maker.make(ready.memory, ready.rows), reached._replace(
+            position=reached.position + self.plan.step_size,
+            states={},
+            snapshots=ready.snapshots,
+            counts=counts,
+        )
+
+    def _get_ready(self, rows: RowCounts | None) -> PackedBatch | EpochEnd:
+        ready = None
+        while ready is None:  # a signal handler may close the pipeline that we wait for
+            if self._pipeline is None or self._pipeline.is_closed:
+                self._stop_pipeline()
+                self._pipeline = self._new_pipeline()
+            try:
+                ready = self._pipeline.get(self.reached.position)
+                if rows is not None and ready is not None:
+                    self._check(rows, ready)
+            except Exception:  # not an interrupt, after which the pipeline goes on
+                self._stop_pipeline()
+                raise
+        return ready
+
+    def _check(self, rows: RowCounts, ready: PackedBatch | EpochEnd) -> None:
+        """Compare a batch with what was counted."""
+        plan, first = self.plan, self.reached.position + self.plan.rank
+        positions = range(first, first + plan.step_size, plan.ranks)
+        if isinstance(ready, EpochEnd):
+            rows.refuse(positions, 0)
+        rows.check(positions, ready.rows)
+
+    def text(self) -> LaneText:
+        """The text of all lanes."""
+        read_bytes = max(_READ_BYTES * self.plan.ranks // self.lanes.count, _LEAST_READ_BYTES)
+        return LaneText(
+            source=self.plan.source,
+            lanes=self.lanes,
+            batch_bytes=read_bytes,
+            skipped=self._skipped,
+        )
+
+    def _new_pipeline(self) -> Pipeline:
+        plan, reached, lanes = self.plan, self.reached, self.lanes_of_rank()
+        begin = {
+            lane: LaneState(
+                place=LanePosition(ordinal=self.lanes.first_ordinal(lane, reached.epoch))
+            )
+            for lane in lanes
+        }
+        states = begin | dict(self.states())
+        work = RankWork(
+            text=self.text(),
+            tokenizer=plan.tokenizer,
+            packing=plan.packing,
+            layout=plan.layout,
+            lanes=tuple(lanes),
+            states=tuple(states[lane] for lane in lanes),
+            position=reached.position,
+            step_size=plan.step_size,
+            first=(reached.position + plan.rank) // plan.ranks % len(lanes),
+            epoch=None if plan.endless else reached.epoch,
+            tail=plan.tail if plan.ranks == 1 and not plan.endless else None,
+            num_threads=plan.threads,
+        )
+        return Pipeline(work, self._pool, plan.prefetch)
+
+    def stats(self) -> TextLoaderStats:
+        """Counts since this walk was made."""
+        pipeline, seconds = self._pipeline, Seconds()
+        seconds.add(self._seconds)
+        if pipeline is not None:
+            seconds.add(pipeline.seconds)
+        began, tokens = self._first or (time.perf_counter(), 0)
+        counts = self.reached.counts
+        rate = (counts.tokens - tokens) / max(time.perf_counter() - began, 1e-9)
+        return counts.to_stats(
+            seconds,
+            row_tokens=self.plan.layout.width,
+            tokens_per_second=rate,
+            ready=pipeline.num_ready if pipeline else 0,
+            skipped_rows=self._skipped.count,
+        )
+
+    def close(self) -> None:
+        """End all threads; the next batch starts them again."""
+        self.notice_fork()
+        with self.lock:
+            self._stop_pipeline()
+
+    def _stop_pipeline(self) -> None:
+        pipeline = self._pipeline
+        if pipeline is not None:
+            pipeline.close()  # interrupted, it stays here, to be closed by whoever comes next
+            seconds = Seconds()
+            seconds.add(self._seconds)
+            seconds.add(pipeline.seconds)
+            self._seconds, self._pipeline = seconds, None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle for other processes: settings and position, no threads and no memory."""
+        reached = self.reached._replace(states=self.states(), snapshots=())
+        return {
+            "plan": self.plan,
+            "lanes": self.lanes,
+            "reached": reached,
+            "_counted": self._counted,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
