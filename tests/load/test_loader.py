@@ -299,7 +299,10 @@ def test_what_a_later_release_adds_to_a_state_is_ignored_unless_the_state_requir
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (lambda d: penstock.Loader(d.windows(50), 3, seed=6), "seed was 5 and is 6; .* with seed=5$"),
+        (
+            lambda d: penstock.Loader(d.windows(50), 3, seed=6),
+            "seed was 5 and is 6; .* with seed=5$",
+        ),
         (lambda d: penstock.Loader(d.windows(51), 3, seed=5), "view was 'windows-v1 of 51"),
         (lambda d: penstock.Loader(d.windows(50), 3, seed=5, shuffle=False), "sequential-v1"),
     ],

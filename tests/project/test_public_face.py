@@ -19,7 +19,7 @@ INTERNAL = {
     *("Documents.recipe", "Packed.recipe", "PlannedView.rows"),
     *("View.layout", "Packing.layout", "RecordStream.reader", "Order.new_state"),
     *("View.for_kernels", "Windows.for_kernels", "PlannedView.for_kernels"),
-    *("Source.blocks", "Source.read", "Source.slices", "TokenizeReport.of"),
+    *("Source.blocks", "Source.read", "Source.slices", "TokenizeReport.of", "TextLoader.lanes"),
 }
 """members of exported classes that serve other modules of ours, not users"""
 

@@ -132,9 +132,11 @@ def test_counting_much_text_is_announced_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("penstock.text.live.row_counts.LARGE_BYTES", 100)
     path = write_text(tmp_path / "text", FILES)
-    with make_loader(path, "flat", 8, endless=False) as loader:
-        with pytest.warns(UserWarning, match=r"tokenizes all of it .* endless=True starts at once"):
-            num_steps = len(loader)
+    with (
+        make_loader(path, "flat", 8, endless=False) as loader,
+        pytest.warns(UserWarning, match=r"tokenizes all of it .* endless=True starts at once"),
+    ):
+        num_steps = len(loader)
     with make_loader(path, "flat", 8, endless=False) as loader:
         assert len(loader) == num_steps  # cached: a warning would be an error
 

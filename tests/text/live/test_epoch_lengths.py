@@ -150,11 +150,14 @@ def test_a_state_of_epochs_or_of_other_marks_does_not_continue_an_endless_loader
     with make_loader(corpus, "flat", 16, endless=False) as loader:
         next(iter(loader))
         state = loader.state_dict()
-    with pytest.raises(StateError, match="endless was False and is True; .* with endless=False$"):
+    with pytest.raises(StateError, match=r"endless was False and is True; .* with endless=False$"):
         make_loader(corpus, "flat", 16).load_state_dict(state)
     packing = penstock.Packing(policy="flat", add="none")
     other = penstock.TextLoader(corpus, Bytes(), 2, 16, packing, endless=False, output="numpy")
-    with pytest.raises(StateError, match=r"'b bos 256 eos -1' and is 'b bos -1 .* with packing=Packing\(add='bos'\)$"):
+    with pytest.raises(
+        StateError,
+        match=r"'b bos 256 eos -1' and is 'b bos -1 .* with packing=Packing\(add='bos'\)$",
+    ):
         other.load_state_dict(state)
 
 

@@ -145,7 +145,9 @@ def test_a_state_of_other_text_tokens_or_rows_is_refused(corpus, tmp_path):
         make_loader(other, "bos_best_fit_keep", 16).load_state_dict(state)
     with pytest.raises(StateError, match="packing was 'bos_best_fit_keep-v1-16-buffer5' and is"):
         make_loader(corpus, "bos_best_fit_keep", 17).load_state_dict(state)
-    with pytest.raises(StateError, match=r"text was .* sequential' and is .*; .* with shuffle=False$"):
+    with pytest.raises(
+        StateError, match=r"text was .* sequential' and is .*; .* with shuffle=False$"
+    ):
         make_loader(corpus, "bos_best_fit_keep", 16, shuffle=True).load_state_dict(state)
     with make_loader(corpus, "bos_best_fit_keep", 16, seed=1) as loader:
         loader.load_state_dict(state)  # where nothing is shuffled, the seed decides nothing
