@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock import atomic
+from penstock.atomic import TEMPORARY, hold_lock, publish
 from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
 from penstock.formats.checksums import publish_checked
 from penstock.formats.recognition import is_json_lines, text_advice
@@ -70,9 +70,7 @@ def list_files(
     with contextlib.ExitStack() as stack:
         try:
             list_path.parent.mkdir(parents=True, exist_ok=True)
-            died = stack.enter_context(
-                atomic.hold_lock(list_path.parent, list_path.name, wait=True)
-            )
+            died = stack.enter_context(hold_lock(list_path.parent, list_path.name, wait=True))
         except OSError:
             return measure_files(find())
         files = _read_if_current(list_path, root)
@@ -83,7 +81,7 @@ def list_files(
         files = measure_files(find())
         if files:
             with contextlib.suppress(OSError):
-                atomic.publish(list_path, _to_json(files, root))
+                publish(list_path, _to_json(files, root))
         return files
 
 
@@ -107,7 +105,7 @@ def _refuse_outside(list_path: Path, root: Path, files: Sequence[ListedFile]) ->
 
 def write_file_list(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
     """Write a list, whole or not at all; paths below `root` are stored relative to it."""
-    with atomic.hold_lock(list_path.parent, list_path.name, wait=True):
+    with hold_lock(list_path.parent, list_path.name, wait=True):
         publish_checked(list_path, _to_json(files, root))
 
 
@@ -196,7 +194,7 @@ def _begins_like_a_list(text: bytes) -> bool:
 
 def _remove_leftovers(list_path: Path) -> None:
     """Remove what a killed process had begun; only who holds the lock writes such files."""
-    leftover = re.compile(re.escape(list_path.name) + atomic.TEMPORARY)
+    leftover = re.compile(re.escape(list_path.name) + TEMPORARY)
     for path in list_path.parent.iterdir():
         if leftover.fullmatch(path.name):
             path.unlink(missing_ok=True)
