@@ -372,7 +372,7 @@ def test_a_read_that_the_system_refuses_is_named_with_file_and_offset(tmp_path):
     (held,) = [fd for fd in descriptors if os.path.samestat(fstat(fd), stream.stat())]
     with stream.open("ab") as for_writing_only:
         os.dup2(for_writing_only.fileno(), held)
-    with pytest.raises(ReadError, match=r"00000.stream: cannot be read at byte 200: Bad file"):
+    with pytest.raises(ReadError, match=r"00000.stream: cannot read at byte 200: Bad file"):
         next(batches)
 
 

@@ -155,7 +155,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_stopped_with_its_name(tmp_path, 
     with penstock.Loader(view, 1, shuffle=False, prefetch=prefetch, threads=1) as loader:
         next(iter(loader))  # the file is open
         os.truncate(tmp_path / "d" / f"00000.{suffix}", 160)
-        with pytest.raises(FormatError, match=rf"00000\.{suffix}: .* it was cut"):
+        with pytest.raises(FormatError, match=rf"00000\.{suffix}: .* truncated"):
             list(loader)
 
 

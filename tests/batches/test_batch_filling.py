@@ -200,5 +200,5 @@ def test_views_and_samples_that_kernels_could_not_trust_are_refused(stream):
     for sample in (-1, 3):
         with pytest.raises(ValueError, match="outside of the view"):
             Batch(view, stream(), [sample], width=6)
-    with pytest.raises(ValueError, match="not one of this view"):
+    with pytest.raises(ValueError, match="does not belong to this view"):
         Batch(view, stream(), [0], width=5)

@@ -355,7 +355,7 @@ def test_an_end_in_the_last_column_and_one_that_is_only_a_label(dtype):
 
 
 def test_documents_cannot_be_named_by_the_token_that_ends_them(data):
-    with pytest.raises(UsageError, match="does not name them"):
+    with pytest.raises(UsageError, match="documents have no numbers"):
         data.windows(4, eos_id=7, extras="document_ids")
 
 

@@ -229,7 +229,7 @@ def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
     assert "x.bin: 0 bytes, too short: the manifest says 200" in find_problems(data)[0]
     with pytest.raises(FormatError, match="is not a regular file"):
         _ = data.fingerprint
-    with pytest.raises(FormatError, match="is not a file of 200 bytes any more"):
+    with pytest.raises(FormatError, match="no longer a file of 200 bytes"):
         data.records(0, 10)
 
 

@@ -121,5 +121,5 @@ def test_an_id_that_the_shard_does_not_have_is_a_fault(tmp_path, stored):
 def test_memory_that_is_too_small_is_refused(tmp_path):
     spans = Spans(tmp_path, [[0, 0, 0]], [[b"abc"]], width=2, samples=[0])
     files = write_files(tmp_path, [np.zeros(3, np.uint8)], FileKind.METADATA_BYTES)
-    with pytest.raises(ValueError, match="larger than the memory"):
+    with pytest.raises(ValueError, match="too small for the metadata"):
         spans.table.read(files, np.zeros(2, np.uint8))

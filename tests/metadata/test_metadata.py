@@ -375,7 +375,7 @@ def test_bytes_that_are_no_whole_numbers_are_an_error_with_the_file(tmp_path, pr
             writer.append([1, 2], blob)
     view = penstock.open(tmp_path / "d").documents(2, metadata="<u2")
     assert view.read([1, 0])["metadata_offsets"].tolist() == [0, 0, 2]
-    words = r"00002\.index: metadata 0 has 3 bytes, not a multiple of the 2 of uint16"
+    words = r"00002\.index: metadata 0 has 3 bytes, not a multiple of the 2 bytes of uint16"
     with pytest.raises(FormatError, match=words):
         view.read([0, 2])
     with (

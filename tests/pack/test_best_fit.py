@@ -92,7 +92,7 @@ def test_tables_of_a_wrong_shape_are_refused():
         plan.number_rows(np.empty(5, np.int64))
     with pytest.raises(ValueError, match="three columns"):
         plan.deal(offsets_of([3]), 0, 0, np.zeros(2, np.int64), np.empty((2, 4), np.int64))
-    with pytest.raises(ValueError, match="one more offset"):
+    with pytest.raises(ValueError, match="at least one offset"):
         count_lengths(np.empty(0, np.int64), True, np.zeros(3, np.int64))
     with pytest.raises(ValueError, match="lengths from 0"):
         BestFit(np.zeros(1, np.int64))

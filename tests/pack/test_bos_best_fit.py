@@ -112,7 +112,7 @@ def test_small_tables_change_nothing_and_rows_are_full(lengths, columns, buffer_
 def test_documents_that_are_not_the_next_are_refused():
     pieces, row_ends = np.empty((8, 3), np.int64), np.empty(1, np.int64)
     packer = BosBestFit(8, 2, 1, False, pieces, row_ends)
-    with pytest.raises(ValueError, match="come next"):
+    with pytest.raises(ValueError, match="do not follow"):
         packer.pack(np.array([0]), np.array([4]), 1, False)
     with pytest.raises(ValueError, match="differ in number"):
         packer.pack(np.array([0]), np.array([4, 4]), 0, False)

@@ -142,7 +142,7 @@ def test_rows_that_lie_nowhere_are_an_error_that_says_where(path, cache):
     (path / "plans").write_text("")
     cache.parent.mkdir(parents=True)
     cache.write_text("")
-    with pytest.raises(ReadError, match=r"can be stored nowhere .*set XDG_CACHE_HOME") as caught:
+    with pytest.raises(ReadError, match=r"cannot store .*set XDG_CACHE_HOME") as caught:
         len(penstock.open(path).packed(32))
     assert str(path / "plans") in str(caught.value)
     assert str(cache) in str(caught.value)
@@ -166,7 +166,7 @@ def test_a_user_without_a_home_is_told_so_where_the_dataset_cannot_be_written(pa
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", no_such_user)
     (path / "plans").write_text("")
-    with pytest.raises(ReadError, match="can be stored nowhere"):
+    with pytest.raises(ReadError, match="cannot store the planned rows"):
         len(penstock.open(path).packed(32))
 
 

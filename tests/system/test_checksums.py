@@ -151,5 +151,5 @@ def test_checksums_that_are_not_one_for_each_block_are_refused(size, count):
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (0, 11), (3, 2), (11, 11)])
 def test_bytes_that_are_not_there_are_refused(start, stop):
-    with pytest.raises(ValueError, match="not all there"):
+    with pytest.raises(ValueError, match="outside of the memory"):
         CheckedBlocks(bytes(10), block_checksums(bytes(10))).find_damage(start, stop)

@@ -1,9 +1,12 @@
-"""Proof, without a distributed system, that every sample is served exactly once per epoch.
+"""Audits: proof, without a distributed system, that every sample arrives once per epoch.
 
-An audit walks the same plan and the same order that loaders walk, for all ranks at once, and
-marks every sample it meets. Ranks and batch size may change at any step, as in a run that is
-resumed on other machines. `audit_tokens` goes on from there: which tokens the samples of a view
-are made of.
+    audit          walks the plan and the order of a loader, for all ranks at once, and marks every
+                   sample; ranks and batch size may change at any step (`Change`), as in a run that
+                   is resumed on other machines
+    audit_tokens   proves which tokens the samples of a view hold
+
+Both raise VerificationError at the first repetition or gap, and otherwise return a report. `proofs`
+has the loops over all samples and pieces.
 """
 
 from collections.abc import Sequence
@@ -29,7 +32,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunShape:
-    """From the global step `step` on, this many ranks with this many rows each."""
+    """From the global step `step` on: the number of ranks, and of rows on each."""
 
     step: int
     ranks: int
@@ -38,18 +41,18 @@ class RunShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochReport:
-    """What became of the samples of one epoch."""
+    """The samples of one epoch."""
 
     epoch: int
     served: int
-    """how many were served, each once"""
+    """samples that arrived, each once"""
     dropped: int
-    """how many the plan left out at the end of the epoch"""
+    """samples that the plan left out at the end of the epoch"""
 
 
 @dataclass(slots=True)
 class AuditReport:
-    """What an audit found; nothing came twice and nothing was lost, or it would have raised."""
+    """The result of an audit: no sample was repeated or lost; that raises."""
 
     num_samples: int
     num_steps: int = 0
@@ -64,9 +67,9 @@ def audit(
     tail: Tail = "drop",
     progress: OnProgress | None = None,
 ) -> AuditReport:
-    """Walk `epochs` epochs of `order`, and raise if a sample is repeated or missing.
+    """Walk `epochs` epochs of `order`; raise if a sample is repeated or missing.
 
-    `changes[0]` says how the run starts; its step must be 0.
+    `changes[0]` is the start of the run; its step must be 0.
 
     >>> order = penstock.make_order(True, num_samples=1000, seed=0)
     >>> resumed = [RunShape(step=0, ranks=4, batch_size=8), RunShape(step=9, ranks=3, batch_size=5)]
@@ -77,7 +80,7 @@ def audit(
     if not changes or [change.step for change in changes] != sorted(
         {change.step for change in changes} | {0}
     ):
-        raise UsageError("changes must start at step 0 and come in ascending order of their steps")
+        raise UsageError("changes must start at step 0, and their steps must ascend")
     size = order.num_samples
     marks = _SeenSamples(order)
     report = AuditReport(size)
@@ -111,14 +114,14 @@ def audit(
         largest_step = max(change.ranks * change.batch_size for change in changes)
         if size - served >= largest_step:
             raise VerificationError(
-                f"epoch {epoch}: {size - served:,} samples were dropped, more than a step"
+                f"epoch {epoch}: {size - served:,} samples were dropped, a whole step or more"
             )
     return report
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenReport:
-    """Which tokens the samples of a view hold as inputs; none of them twice, or it had raised."""
+    """The tokens that are inputs of a view's samples; duplicates raise."""
 
     num_records: int
     num_inputs: int
@@ -130,10 +133,9 @@ class TokenReport:
 
 
 def audit_tokens(view: View) -> TokenReport:
-    """Prove that no token is an input of two samples, and count those that are of none.
+    """Prove that no token is an input of two samples, and count the inputs.
 
-    For windows that is arithmetic. Stored rows are read, all of them, and compared with the
-    documents.
+    For windows this is arithmetic. Planned rows are all read and compared with the documents.
 
     >>> audit_tokens(data.packed(16))
     TokenReport(num_records=100, num_inputs=100)
@@ -142,7 +144,9 @@ def audit_tokens(view: View) -> TokenReport:
     if isinstance(view, Windows):
         return TokenReport(num_records=num_records, num_inputs=len(view) * view.seq_len)
     if not isinstance(view, Packed | Documents):
-        raise UsageError(f"{type(view).__name__} cannot be audited")
+        raise UsageError(
+            f"cannot audit {type(view).__name__}: it must be windows, documents or packed rows"
+        )
     view.rows.check()
     pieces, row_first = view.rows.pieces, view.rows.row_first
     num_inputs, is_whole = tiling(pieces, row_first, view.seq_len, num_records)
@@ -160,7 +164,7 @@ def audit_tokens(view: View) -> TokenReport:
 
 
 def _check_documents(view: Packed | Documents) -> None:
-    """Every piece lies in its document; where records are left out, it is all there is of it."""
+    """Check that each piece lies in its document; lossy plans use a document at most once."""
     data, pieces = view.dataset, view.rows.pieces
     edges = np.zeros(data.num_documents + 1, np.int64)
     for offsets, first_record, first_document in document_chunks(data.shards):
@@ -170,23 +174,27 @@ def _check_documents(view: Packed | Documents) -> None:
     for start in range(0, len(pieces), _CHUNK):
         starts, lengths, documents = pieces[start : start + _CHUNK].T
         if documents.min() < 0 or documents.max() >= data.num_documents:
-            raise VerificationError(f"{view.stored_in}: a piece is of a document that is not there")
+            raise VerificationError(
+                f"{view.stored_in}: a piece names a document that does not exist"
+            )
         first, end = edges[documents], edges[documents + 1]
         if np.any(starts < first) or np.any(starts + lengths > end):
-            raise VerificationError(f"{view.stored_in}: a piece does not keep to its document")
+            raise VerificationError(f"{view.stored_in}: a piece reaches outside of its document")
         if np.any((starts + lengths < end) & ~fills_row[start : start + _CHUNK]):
-            raise VerificationError(f"{view.stored_in}: a piece ends before its document and row")
+            raise VerificationError(
+                f"{view.stored_in}: a piece ends before both its document and its row"
+            )
         if view.report.is_lossless:
             continue
         if np.any(starts != first):
             raise VerificationError(f"{view.stored_in}: a piece is not the start of its document")
         repeated = mark_once(np.ascontiguousarray(documents), seen)
         if repeated >= 0:
-            raise VerificationError(f"{view.stored_in}: document {repeated:,} comes twice")
+            raise VerificationError(f"{view.stored_in}: document {repeated:,} is used twice")
 
 
 def _fills_row(view: Packed | Documents) -> NDArray[np.bool_]:
-    """Which pieces end in the last column of their row, which is only a label."""
+    """The pieces that end in the last column of their row, which is only a label."""
     lengths, row_first = view.rows.pieces[:, 1], view.rows.row_first
     if not row_first.size or not lengths.size:
         return np.asarray(lengths == view.seq_len + 1)
@@ -211,7 +219,7 @@ def _plans(num_samples: int, change: RunShape, tail: Tail) -> list[StepPlan]:
 
 
 class _SeenSamples:
-    """One bit for every sample of every epoch, evaluated for many positions at a time."""
+    """A bit for every sample of every epoch; positions are evaluated many at a time."""
 
     def __init__(self, order: Order) -> None:
         self._order = order

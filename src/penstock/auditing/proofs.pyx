@@ -1,4 +1,4 @@
-"""What an audit proves sample by sample and piece by piece, outside the GIL."""
+"""Proofs over all samples and all pieces, outside the GIL."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -7,12 +7,12 @@ from penstock.pack.piece cimport Piece
 
 
 def mark_once(const int64_t[::1] numbers, uint64_t[::1] seen):
-    """Set the bit of every number; returns the first that was set already, or -1."""
+    """Set the bit of every number; returns the first whose bit was set already, or -1."""
     cdef int64_t found
     cdef Py_ssize_t k
     for k in range(numbers.shape[0]):
         if not 0 <= numbers[k] < 64 * seen.shape[0]:
-            raise ValueError(f"there is no bit for {numbers[k]}")
+            raise ValueError(f"number {numbers[k]} is out of range")
     if numbers.shape[0] == 0:
         return -1
     with nogil:
@@ -31,28 +31,28 @@ cdef int64_t mark_all(const int64_t *numbers, Py_ssize_t count, uint64_t *seen) 
     return -1
 
 
-# Rows of pieces, and the stream that they are of.
+# Rows of pieces, and the stream that they belong to.
 cdef struct Tiling:
     const Piece *pieces
     int64_t num_pieces
     int64_t width  # inputs in a row
     int64_t num_records
-    WordPair sum  # over all edges, that of the stream's own taken off
+    WordPair sum  # over all edges, minus the edge of the whole stream
     int64_t num_inputs
 
 
 def tiling(
     const int64_t[:, ::1] pieces, const int64_t[::1] row_first, int64_t width, int64_t num_records
 ):
-    """Find out whether the inputs of all rows are the whole stream, every record once.
+    """Decide whether the inputs of all rows are the whole stream, every record once.
 
-    Every piece is an edge from its first record to the one after its last input. If all starts but
-    the stream's are also ends, and all ends but the stream's are also starts, each as often, then
-    the edges, which all lead forwards, are one path from the stream's start to its end. That is
-    decided by sums of a 128-bit hash, in one pass and without memory.
+    Every piece is an edge from its first record to the one after its last input. If every start but
+    the stream's is also an end, and every end but the stream's also a start, equally often, then
+    the edges, which all lead forward, form one path from the start of the stream to its end. Sums
+    of a 128-bit hash decide that in one pass and without memory.
 
-    Returns the number of inputs, or -1 for a piece outside of the stream or its row, and whether
-    the sums say that the rows are the stream.
+    Returns the number of inputs, or -1 if a piece lies outside of the stream or its row; and
+    whether the rows are the whole stream.
     """
     cdef Tiling rows = Tiling(NULL, pieces.shape[0], width, num_records, WordPair(0, 0), 0)
     cdef Py_ssize_t row, num_rows = pieces.shape[0]
@@ -77,7 +77,7 @@ def tiling(
 
 
 cdef void add_edge(WordPair *total, int64_t start, int64_t stop) noexcept nogil:
-    """Add the hash of an edge's start, and take off that of its end."""
+    """Add the hash of an edge's start, and subtract that of its end."""
     cdef WordPair one = threefry(DIGEST_KEY, FOR_EDGES, <uint64_t>start, 0)
     cdef WordPair other = threefry(DIGEST_KEY, FOR_EDGES, <uint64_t>stop, 0)
     total.first += one.first - other.first

@@ -1,1 +1,13 @@
-"""Samples to the memory of batches: layouts, segments, labels and positions."""
+"""Batches: from the samples of a view to the memory of a batch.
+
+    output         one array of a batch: a field of the records, or derived from the segments
+    extra          a derived output that the user asks for, such as `position_ids`
+    label          the token that follows an input; -100 where there is none to learn
+    layout         where the outputs are in the memory of a batch
+    counts         what kernels say about a batch, in a header of that memory
+
+For each row, `batch_filling` lists the segments of its sample (`document_search` cuts windows where
+documents end), has `penstock.read` read them, and `labels_and_positions` derives the rest: all in
+one call outside the GIL. `outputs` says what each output is, `layout` where it goes, and
+`layout_table` has the layout as kernels take it. `SampleReader` holds the files of one thread.
+"""

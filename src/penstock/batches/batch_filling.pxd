@@ -16,7 +16,7 @@ cpdef enum ViewKind:
     WINDOWS_BY_EOS
     ROWS
 
-# A view as kernels see it.
+# A view as kernels take it.
 cdef struct ViewParams:
     ViewKind kind
     int64_t num_samples
@@ -25,16 +25,16 @@ cdef struct ViewParams:
     int64_t stride  # of windows
     int64_t eos_id
     bint mask_ends  # whether a document's last label is ignored where another document follows
-    int64_t narrow_to  # 0, or batches are as wide as their longest row, to a multiple of this
+    int64_t narrow_to  # batches are as wide as their longest row, to a multiple of this; 0: not
     bint pad_boundaries  # whether cu_seqlens has the same length in every batch
-    bint is_plain  # whether rows are full and nothing is derived
+    bint is_plain  # whether rows are always full and nothing is derived
     # Of stored rows:
     const Piece *pieces
     int64_t num_pieces
-    const int64_t *row_first  # the first piece of each row and one more; NULL: a row is one piece
-    const BlockSums *blocks  # that both lie in, or NULL if they are not from a file
+    const int64_t *row_first  # the first piece of each row, and the end; NULL: a row is one piece
+    const BlockSums *blocks  # their checksums, or NULL if they are not from a file
 
-# What one thread reads the batches of a view with.
+# What one thread needs to read batches of a view.
 cdef struct BatchReading:
     ViewParams view
     const LayoutParams *layout
@@ -48,7 +48,7 @@ cdef struct BatchReading:
     int64_t max_segments
     BatchCounts counts
     Fault fault
-    int stop  # set by another thread, to end the work after the row at hand
+    int stop  # set by another thread, to stop after the current row
 
 
 cdef class ViewState:

@@ -30,7 +30,7 @@ from penstock.batches.document_search cimport cut_by_documents
 from penstock.batches.labels_and_positions cimport begin_batch, end_batch, end_row, finish_row
 
 cdef class ViewState:
-    """A view, for kernels; `View.for_kernels` makes it."""
+    """A view as kernels take it; `View.for_kernels` makes it."""
 
     def __cinit__(
         self,
@@ -56,7 +56,7 @@ cdef class ViewState:
         self.view.mask_ends, self.view.narrow_to = mask_ends, narrow_to
         self.view.pad_boundaries, self.view.is_plain = pad_boundaries, is_plain
         if min(num_samples, num_records, width, stride, narrow_to) < 0:
-            raise ValueError("a view has no negative sizes")
+            raise ValueError("sizes of a view must not be negative")
         if kind == ROWS:
             self._use_rows()
         elif num_samples and (
@@ -73,7 +73,7 @@ cdef class ViewState:
             num_rows = self.row_first.shape[0] - 1
             self.view.row_first = &self.row_first[0]
         if num_rows != self.view.num_samples:
-            raise ValueError("there is one row for each sample")
+            raise ValueError("expected one row for each sample")
         self.view.num_pieces = self.pieces.shape[0]
         if self.pieces.shape[0]:
             self.view.pieces = <const Piece *>&self.pieces[0, 0]
@@ -87,17 +87,16 @@ cdef class ViewState:
         if not lies_in(blocks, self.view.pieces, pieces_bytes) or (
             not lies_in(blocks, self.view.row_first, rows_bytes)
         ):
-            raise ValueError("rows lie outside of the memory that is checked")
+            raise ValueError("the rows lie outside of the memory with checksums")
         self.view.blocks = blocks
         return 0
 
 
-@cython.no_gc_clear  # files are closed after the collector has been here
+@cython.no_gc_clear  # files are closed after garbage collection
 cdef class BatchReader:
     """Reads batches of a view, with the files of one thread.
 
-    `files` are by their kinds: records, documents, metadata index, metadata, field apart. Those
-    that are not read may be None.
+    `files` has one entry for each `FileKind`, in order; None for kinds that are not read.
     """
 
     def __cinit__(
@@ -114,7 +113,7 @@ cdef class BatchReader:
         cdef FileTable *tables[NUM_KINDS]
         cdef Py_ssize_t kind
         if layout.width != view.view.width or len(files) != NUM_KINDS or max_segments < 1:
-            raise ValueError("the layout is not one of this view")
+            raise ValueError("the layout does not belong to this view")
         for kind in range(NUM_KINDS):
             tables[kind] = NULL
             if files[kind] is not None:
@@ -129,13 +128,13 @@ cdef class BatchReader:
         if view.view.kind in (WINDOWS_BY_DOCUMENT, WINDOWS_BY_EOS) and (
             max_segments <= min(view.view.width, view.view.num_records)
         ):
-            raise ValueError("a window may have a segment for each of its records")
+            raise ValueError("max_segments must allow a segment for each record of a window")
         if spans is not None and (
             spans.max_rows < layout.rows
             or spans.max_width < layout.width
             or layout.layout.metadata_ids.start < 0
         ):
-            raise ValueError("the spans are not of this layout")
+            raise ValueError("the spans do not belong to this layout")
         self.view, self.layout, self.files, self.spans = view, layout, files, spans
         reading.view, reading.layout = view.view, &layout.layout
         reading.files = reading.records.files = reading.search.records = tables[<int>RECORDS]
@@ -164,21 +163,21 @@ cdef class BatchReader:
         free(self.reading.records.scratch)
 
     def read(self, const int64_t[::1] samples, uint8_t[::1] memory):
-        """Read samples into the memory of a batch; False, with `fault`, if that fails."""
+        """Read samples into the memory of a batch; False, with `fault`, on failure."""
         cdef Py_ssize_t k
         cdef bint done
         if samples.shape[0] > self.layout.rows or memory.shape[0] < self.layout.num_bytes:
             raise ValueError("the memory is too small for these samples")
         for k in range(samples.shape[0]):
             if not 0 <= samples[k] < self.view.view.num_samples:
-                raise ValueError("a sample is outside of the view")
+                raise ValueError("a sample lies outside of the view")
         cdef const int64_t *first = &samples[0] if samples.shape[0] else NULL
         with nogil:
             done = fill_batch(&self.reading, first, samples.shape[0], <char *>&memory[0])
         return done
 
     cpdef void close(self):
-        """Close the files; they are opened again when they are read."""
+        """Close the files; reading opens them again."""
         for files in self.files:
             if files is not None:
                 (<Files>files).close()
@@ -189,41 +188,41 @@ cdef class BatchReader:
         return describe_fault(&self.reading.fault)
 
     def stop(self):
-        """Make the batch under way fail after the row at hand; any thread may call this."""
+        """Make the current batch fail after its current row; any thread may call this."""
         set_flag(&self.reading.stop)
 
     @property
     def is_stopped(self):
-        """Whether somebody has called `stop`."""
+        """Whether `stop` was called."""
         return is_set(&self.reading.stop)
 
 
 cdef int check_files(ViewState view, LayoutTable layout, tuple files) except -1:
-    """Refuse a view without the files or outputs that its kernels read and write."""
+    """Refuse a view without the files and outputs that its kernels use."""
     cdef Files records = files[<int>RECORDS]
     if records is None or records.table.first_item[records.table.num_shards] < (
         view.view.num_records
     ):
-        raise ValueError("the records are not those of the view")
+        raise ValueError("the records do not belong to the view")
     if view.view.kind == WINDOWS_BY_DOCUMENT and files[<int>DOCUMENT_OFFSETS] is None:
-        raise ValueError("windows are cut by documents, and there are none")
+        raise ValueError("windows are cut by documents, but there are no document offsets")
     if layout.layout.apart.count and files[<int>FIELD_APART] is None:
-        raise ValueError("a field lies in files of its own, and there are none")
+        raise ValueError("a field is in files of its own, but there are no such files")
     if layout.layout.metadata_ids.start >= 0 and (
         files[<int>METADATA_OFFSETS] is None or files[<int>METADATA_BYTES] is None
     ):
-        raise ValueError("records have metadata, and there are no files of it")
+        raise ValueError("records have metadata, but there are no metadata files")
     if layout.layout.outputs.count < 2 and (
         view.view.mask_ends or view.view.kind == WINDOWS_BY_EOS
     ):
-        raise ValueError("documents end in tokens, and none are shown")
+        raise ValueError("labels and eos_id need the tokens among the outputs")
     return 0
 
 
 cdef int64_t cut_by_eos(
     BatchReading *reading, const BatchRow *row, int64_t start
 ) noexcept nogil:
-    """Cut a window that has been read after every token `eos_id`; returns how many segments."""
+    """Cut a window, which has been read, after every `eos_id`; returns the number of segments."""
     cdef const OutputParams *input_ids = reading.layout.outputs.items
     cdef const char *tokens = place_of(input_ids, row, 0)
     cdef int64_t size = input_ids.size_out, num = 0, first = 0, column
@@ -243,7 +242,7 @@ cdef inline int64_t place_in(const BlockSums *blocks, const void *address) noexc
 
 
 cdef bint lies_in(const BlockSums *blocks, const void *first, int64_t num_bytes) noexcept nogil:
-    """Whether some bytes, if there are any, are among those with checksums."""
+    """Whether bytes, if there are any, lie in the memory with checksums."""
     cdef int64_t start
     if num_bytes == 0:
         return True
@@ -254,7 +253,7 @@ cdef bint lies_in(const BlockSums *blocks, const void *first, int64_t num_bytes)
 cdef inline bint is_sound(
     BatchReading *reading, const void *first, int64_t num_bytes
 ) noexcept nogil:
-    """Whether bytes of stored rows are as they were written; False, and a fault, if not."""
+    """Whether bytes of stored rows match their checksums; False, with a fault, if not."""
     cdef const BlockSums *blocks = reading.view.blocks
     cdef int64_t start, block
     if not blocks or num_bytes <= 0:
@@ -270,7 +269,7 @@ cdef struct PieceRange:
 
 
 cdef inline PieceRange pieces_of(const ViewParams *view, int64_t sample) noexcept nogil:
-    """Which pieces make up a stored row; none, with a stop of -1, if the stored rows are broken."""
+    """The pieces of a stored row; none, with a stop of -1, if the stored rows are damaged."""
     cdef PieceRange pieces = PieceRange(sample, sample + 1)
     check(0 <= sample < view.num_samples)
     if view.row_first:
@@ -281,7 +280,7 @@ cdef inline PieceRange pieces_of(const ViewParams *view, int64_t sample) noexcep
 
 
 cdef int64_t list_pieces(BatchReading *reading, int64_t sample, int64_t row) noexcept nogil:
-    """List the segments of a stored row; returns how many, or -1 and a fault."""
+    """List the segments of a stored row; returns their number, or -1 with a fault."""
     cdef const ViewParams *view = &reading.view
     cdef PieceRange pieces = pieces_of(view, sample)
     cdef Piece piece
@@ -308,7 +307,7 @@ cdef int64_t list_pieces(BatchReading *reading, int64_t sample, int64_t row) noe
 
 
 cdef int64_t list_segments(BatchReading *reading, int64_t sample, int64_t row) noexcept nogil:
-    """List the segments of a sample; returns how many, or -1 and a fault."""
+    """List the segments of a sample; returns their number, or -1 with a fault."""
     cdef const ViewParams *view = &reading.view
     if view.kind == ROWS:
         return list_pieces(reading, sample, row)
@@ -324,7 +323,7 @@ cdef int64_t list_segments(BatchReading *reading, int64_t sample, int64_t row) n
 cdef void prefetch_rows(
     const ViewParams *view, const int64_t *samples, int64_t count
 ) noexcept nogil:
-    """Bring what says which pieces the rows have towards the processor, for all rows at once."""
+    """Prefetch the pieces of all rows of a batch into the processor's cache."""
     cdef PieceRange pieces
     cdef int64_t k, piece
     if view.row_first:
@@ -339,7 +338,7 @@ cdef void prefetch_rows(
 cdef int64_t batch_width(
     const ViewParams *view, const int64_t *samples, int64_t count
 ) noexcept nogil:
-    """How wide a batch is: all inputs of a row, or those of the longest."""
+    """The width of a batch: that of the view, or of its longest row."""
     cdef int64_t longest = 1, length, k, piece
     cdef PieceRange pieces
     if view.narrow_to == 0:
@@ -357,7 +356,7 @@ cdef int64_t batch_width(
 cdef bint read_fields(
     BatchReading *reading, int64_t num_segments, const BatchRow *row
 ) noexcept nogil:
-    """Read all fields of a row's records; the one that lies apart last, for it may mask others."""
+    """Read all fields of a row; the one in files of its own last, as it may mask others."""
     if not fill_segments(
         &reading.records, reading.segments, num_segments, row.batch, row.width
     ):
@@ -370,7 +369,7 @@ cdef bint read_fields(
 cdef bint derive(
     BatchReading *reading, int64_t num_segments, const BatchRow *row, int64_t *num_tokens
 ) noexcept nogil:
-    """Derive what follows from a row's segments, its spans too; False, and a fault, if not."""
+    """Derive outputs and spans from a row's segments; False, with a fault, on failure."""
     cdef int64_t ids = reading.layout.metadata_ids.start
     if reading.view.kind == WINDOWS_BY_EOS:
         num_segments = cut_by_eos(reading, row, reading.segments[0].start)
@@ -398,7 +397,7 @@ cdef bint derive(
 
 
 cdef bint fill_row(BatchReading *reading, int64_t sample, const BatchRow *row) noexcept nogil:
-    """Read one sample; False, and a fault, if that fails."""
+    """Read one sample into a row; False, with a fault, on failure."""
     cdef int64_t num_tokens = row.width, s
     cdef int64_t num = list_segments(reading, sample, row.row)
     if reading.files.use_mmap:
@@ -413,7 +412,7 @@ cdef bint fill_row(BatchReading *reading, int64_t sample, const BatchRow *row) n
 
 
 cdef void pad_boundaries(BatchReading *reading, int64_t num_rows, char *batch) noexcept nogil:
-    """Fill cu_seqlens up with the end of the batch, to a length that is always the same."""
+    """Pad cu_seqlens with the end of the batch to its full length."""
     cdef int64_t last = num_rows * reading.layout.cu_seqlens.max_entries, k
     for k in range(reading.counts.num_boundaries, last + 1):
         store_u32(
@@ -426,7 +425,7 @@ cdef void pad_boundaries(BatchReading *reading, int64_t num_rows, char *batch) n
 cdef bint fill_batch(
     BatchReading *reading, const int64_t *samples, int64_t num_samples, char *batch
 ) noexcept nogil:
-    """Read samples into the memory of a batch; False, with the fault, if that fails."""
+    """Read samples into the memory of a batch; False, with a fault, on failure."""
     cdef const ViewParams *view = &reading.view
     cdef int64_t row
     cdef BatchRow target
@@ -451,7 +450,7 @@ cdef bint fill_batch(
 
 
 cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil:
-    """Ask the system to fetch what a sample will need."""
+    """Ask the system to fetch the records of a sample."""
     cdef const ViewParams *view = &reading.view
     cdef int64_t num = 1, s
     if view.kind == ROWS:
@@ -468,13 +467,13 @@ cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil:
 
 
 cdef int64_t first_record(BatchReading *reading, int64_t sample) noexcept nogil:
-    """A sample's first record, or -1 if it has none or the stored rows are broken."""
+    """The first record of a sample; -1 if it has none or the stored rows are damaged."""
     if reading.view.kind != ROWS:
         return sample * reading.view.stride
     return reading.segments[0].start if list_pieces(reading, sample, 0) > 0 else -1
 
 
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil:
-    """Whether a sample's first record can be read without waiting for the disk."""
+    """Whether the first record of a sample can be read without waiting for the disk."""
     cdef int64_t start = first_record(reading, sample)
     return start < 0 or is_cached(reading.files, start, &reading.fault)

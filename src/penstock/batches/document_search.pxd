@@ -1,4 +1,4 @@
-"""Where documents start, looked up in the shards' tables. See `document_search.pyx`."""
+"""Finds where documents start in the shards' tables. See `document_search.pyx`."""
 
 from libc.stdint cimport int64_t
 
@@ -8,7 +8,7 @@ from penstock.read.segments cimport Segment
 cdef enum:
     NUM_ENTRIES = 64  # offsets that are read at a time
 
-# The tables of documents, and the part of one that was read last.
+# The document tables, and the part of one that was read last.
 cdef struct DocumentSearch:
     FileTable *records
     FileTable *documents

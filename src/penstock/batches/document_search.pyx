@@ -1,6 +1,6 @@
-"""Cutting windows where documents end, by the shards' tables of offsets, outside the GIL.
+"""Cuts windows where documents end, by the shards' tables of offsets, outside the GIL.
 
-No table is held in memory: offsets are read from disk, a few at a time, where they are needed.
+No table is held in memory: offsets are read from disk as they are needed, a few at a time.
 """
 
 from libc.stdint cimport int64_t
@@ -16,14 +16,14 @@ from penstock.read.files cimport (
 
 
 cdef bint refuse(DocumentSearch *search, int64_t shard, int64_t k, int64_t offset) noexcept nogil:
-    """Note that an offset of a shard cannot be right; always False."""
+    """Record the fault of an impossible offset; returns False."""
     return set_fault(search.fault, WRONG_CONTENT, search.documents.kind, shard, k, offset)
 
 
 cdef bint read_stored(
     DocumentSearch *search, int64_t shard, int64_t first, int64_t count
 ) noexcept nogil:
-    """Read offsets from a table; one at its very start may be left out there, because it is 0."""
+    """Read offsets from a table, which may leave out the first, a 0."""
     cdef int64_t num_implied = search.documents.geometry[shard].num_implied
     cdef int64_t skipped = num_implied if first == 0 else 0
     search.entries[0] = 0
@@ -39,7 +39,7 @@ cdef bint read_stored(
 
 
 cdef bint read_offsets(DocumentSearch *search, int64_t shard, int64_t first) noexcept nogil:
-    """Read some offsets of a shard's documents, and check them against each other."""
+    """Read offsets of a shard's documents, and check them against each other."""
     cdef int64_t num = num_items(search.documents, shard)
     cdef int64_t count = min(<int64_t>NUM_ENTRIES, num - first)
     cdef int64_t num_records = num_items(search.records, shard)
@@ -62,14 +62,14 @@ cdef bint read_offsets(DocumentSearch *search, int64_t shard, int64_t first) noe
 
 
 cdef int64_t document_offset(DocumentSearch *search, int64_t shard, int64_t k) noexcept nogil:
-    """Where document k of a shard starts, read with its neighbours; or -1 and a fault."""
+    """Where document k of a shard starts, read with its neighbours; or -1 with a fault."""
     cdef bint is_there = search.shard == shard and 0 <= k - search.first < NUM_ENTRIES
     if not is_there and not read_offsets(search, shard, k - k % NUM_ENTRIES):
         return -1
     return search.entries[k - search.first]
 
 
-# Two documents of a shard, and where they start, with the one that is wanted between them.
+# Two documents of a shard around the wanted one, and where they start.
 cdef struct Bracket:
     int64_t low
     int64_t low_offset
@@ -80,7 +80,7 @@ cdef struct Bracket:
 cdef bint narrow(
     DocumentSearch *search, int64_t shard, int64_t record, int64_t k, Bracket *between
 ) noexcept nogil:
-    """Move an end of the bracket to document k, if that is inside; False, and a fault, if not."""
+    """Move an end of the bracket to document k, if k is inside; False, with a fault, on failure."""
     cdef int64_t offset
     if between.low < k < between.high:
         offset = document_offset(search, shard, k)
@@ -94,9 +94,9 @@ cdef bint narrow(
 
 
 cdef int64_t guess(const Bracket *between, int64_t record, int num_guesses) noexcept nogil:
-    """Texts vary in length but not wildly, so the place is guessed by the rule of three.
+    """Guess by interpolation, as documents vary in length but not wildly.
 
-    After three guesses every other one is the middle, which bounds their number.
+    After three guesses every second one is the middle, which bounds their number.
     """
     cdef bint by_rule = num_guesses < 3 or num_guesses % 2 == 0
     cdef int64_t place = (between.low + between.high) // 2
@@ -109,7 +109,7 @@ cdef int64_t guess(const Bracket *between, int64_t record, int num_guesses) noex
 
 
 cdef int64_t find_document(DocumentSearch *search, int64_t shard, int64_t record) noexcept nogil:
-    """Which document of a shard holds its record `record`; -1, and a fault, if that fails."""
+    """The document of a shard that holds its record `record`; -1, with a fault, on failure."""
     cdef Bracket between = Bracket(
         0, 0, num_items(search.documents, shard) - 1, num_items(search.records, shard)
     )
@@ -129,7 +129,7 @@ cdef int64_t find_document(DocumentSearch *search, int64_t shard, int64_t record
 cdef int64_t cut_by_documents(
     DocumentSearch *search, int64_t start, int64_t length, int64_t row, Segment *segments
 ) noexcept nogil:
-    """Cut a window where documents end; returns the number of segments, or -1 and a fault.
+    """Cut a window where documents end; returns the number of segments, or -1 with a fault.
 
     There are at most as many segments as records.
     """

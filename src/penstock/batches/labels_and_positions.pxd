@@ -1,4 +1,4 @@
-"""What follows from the segments of a row. See `labels_and_positions.pyx`."""
+"""What is derived from the segments of a row. See `labels_and_positions.pyx`."""
 
 from libc.stdint cimport int64_t
 

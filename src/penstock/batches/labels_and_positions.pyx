@@ -1,8 +1,8 @@
-"""What follows from the segments of a row, outside the GIL.
+"""Derives outputs from the segments of a row, outside the GIL.
 
 A row has `width` columns of inputs and one more that is only a label. Its segments say which
-records stand where; position ids, boundaries, document ids, labels and padding are derived from
-them here, and from nothing else.
+records are where; position ids, boundaries, document ids, ignored labels and padding are derived
+from them alone.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -20,7 +20,7 @@ cdef enum:
 cdef void begin_batch(
     const LayoutParams *layout, char *batch, int64_t width, BatchCounts *counts
 ) noexcept nogil:
-    """Start counting; `batch` may be NULL, where rows are only counted."""
+    """Reset the counts; `batch` is NULL if rows are only counted."""
     counts.num_tokens, counts.width = 0, width
     counts.num_boundaries, counts.max_seqlen = 1, 0
     if batch and layout.cu_seqlens.start >= 0:
@@ -28,7 +28,7 @@ cdef void begin_batch(
 
 
 cdef void end_row(const BatchRow *row, int64_t num_tokens, BatchCounts *counts) noexcept nogil:
-    """Note how many columns of a row hold records."""
+    """Store the number of columns of a row that hold records."""
     cdef int64_t *lengths
     counts.num_tokens += num_tokens
     if row.batch:
@@ -37,7 +37,7 @@ cdef void end_row(const BatchRow *row, int64_t num_tokens, BatchCounts *counts) 
 
 
 cdef void end_batch(char *batch, const BatchCounts *counts) noexcept nogil:
-    """Leave the counts at the start of the batch."""
+    """Store the counts at the start of the batch."""
     memcpy(batch, counts, sizeof(BatchCounts))
 
 
@@ -64,7 +64,7 @@ cdef inline char *derived_at(
 cdef inline void pad(
     const DerivedParams *derived, char *batch, int64_t element, int64_t count, int64_t value
 ) noexcept nogil:
-    """Fill a derived output where there are no records, if it is wanted."""
+    """Fill a part of a derived output with one value, if the output is wanted."""
     if derived.start >= 0:
         fill_numbers(derived_at(derived, batch, element), derived.size, count, value)
 
@@ -72,7 +72,7 @@ cdef inline void pad(
 cdef void finish_segment(
     const LayoutParams *layout, const BatchRow *row, const Segment *segment, BatchCounts *counts
 ) noexcept nogil:
-    """Derive what belongs to the inputs of one segment."""
+    """Derive the outputs of the inputs of one segment."""
     cdef int64_t element = row.row * row.width + segment.column
     cdef int64_t count = min(segment.length, row.width - segment.column)
     if count <= 0:
@@ -94,9 +94,9 @@ cdef int64_t finish_row(
     bint mask_ends,
     BatchCounts *counts,
 ) noexcept nogil:
-    """Derive what follows from the segments of a row; returns how many of its inputs are records.
+    """Derive outputs from the segments of a row; returns the number of inputs that are records.
 
-    With `mask_ends` the last label of a document is ignored where another document follows.
+    With `mask_ends` the last label of a document is ignored if another document follows in the row.
     """
     cdef const OutputParams *labels = layout.outputs.items + LABELS
     cdef int64_t first = row.row * row.width, end = 0, column, num_tokens, s

@@ -9,7 +9,7 @@ from penstock.read.segments cimport Segment
 cdef struct SpanParams:
     int64_t shard
     int64_t id  # in the shard
-    int64_t start  # where its bytes lie among all that are read for the batch
+    int64_t start  # of its bytes, among all bytes that are read for the batch
     int64_t stop
 
 # Metadata of one shard that is read in one go.
@@ -17,9 +17,9 @@ cdef struct SpanGroup:
     int64_t shard
     int64_t first_byte
     int64_t num_bytes
-    int64_t where  # its bytes go
+    int64_t where  # the start of its bytes, among all that are read
 
-# The spans of a batch, and room to group them.
+# The spans of a batch, and memory to group them.
 cdef struct SpanList:
     SpanParams *spans
     int64_t *row_first  # the first span of each row, and one more entry at the end

@@ -1,4 +1,4 @@
-"""From the metadata ids of a batch to spans, and from spans to bytes, outside the GIL."""
+"""Turns the metadata ids of a batch into spans, and reads their bytes, outside the GIL."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from penstock.read.files cimport (
 )
 
 cdef uint32_t _NO_METADATA = _shard.NO_METADATA
-# Of metadata in one batch: more is a broken index.
+# Metadata of one batch; more than this means that the index is damaged.
 cdef int64_t _MAX_BYTES = <int64_t>1 << 60
 
 _SPAN = np.dtype([(name, np.int64) for name in ("shard", "id", "start", "stop")])
@@ -27,7 +27,7 @@ _GROUP = np.dtype([(name, np.int64) for name in ("shard", "first_byte", "num_byt
 
 
 cdef class SpanTable:
-    """Room for the spans of a batch, at most one for each record.
+    """Memory for the spans of a batch, at most one for each record.
 
     `spans` and `row_first` are arrays: the spans of row r of the batch that was read last are
     `spans[row_first[r] : row_first[r + 1]]`.
@@ -39,7 +39,7 @@ cdef class SpanTable:
         cdef SpanGroup[::1] groups
         cdef int64_t[::1] row_first, offsets, sequence
         if rows < 0 or width < 1:
-            raise ValueError("a batch has columns")
+            raise ValueError("a batch must have columns")
         self.max_rows, self.max_width = rows, width
         self.spans, self.row_first = np.empty(most, _SPAN), np.zeros(rows + 1, np.int64)
         spans, row_first = self.spans, self.row_first
@@ -52,27 +52,27 @@ cdef class SpanTable:
 
     @property
     def num_spans(self):
-        """Of the batch that was read last."""
+        """The number of spans of the batch that was read last."""
         return self.spans_.num_spans
 
     @property
     def num_groups(self):
-        """Of the batch that was read last: how many reads its metadata takes."""
+        """The number of reads for the metadata of the batch that was read last."""
         return self.spans_.num_groups
 
     @property
     def total_bytes(self):
-        """Of the metadata of the batch that was read last."""
+        """The bytes of metadata of the batch that was read last."""
         return self.spans_.total_bytes
 
     def read(self, Files blobs, uint8_t[::1] target):
-        """Read the bytes of all groups to where the spans expect them; the fault, or None."""
+        """Read the bytes of all groups into `target`; returns the fault, or None."""
         cdef Fault fault
         cdef SpanGroup *group
         cdef int64_t g
         cdef bint done = True
         if target.shape[0] < self.spans_.total_bytes:
-            raise ValueError("the metadata is larger than the memory for it")
+            raise ValueError("the memory is too small for the metadata")
         fault.code = FINE
         with nogil:
             for g in range(self.spans_.num_groups):
@@ -97,7 +97,7 @@ cdef struct LastSpan:
     int64_t column  # the last one that belongs to it
 
 
-# Columns of a row whose records are of one shard.
+# Columns of a row whose records are in one shard.
 cdef struct IdRun:
     int64_t shard
     int64_t column
@@ -108,7 +108,7 @@ cdef struct IdRun:
 cdef bint number_ids(
     const MetadataFiles *files, SpanList *list_, const IdRun *run, LastSpan *last, char *ids
 ) noexcept nogil:
-    """Number the spans of a run: the stored ids at `ids` become numbers of spans in the row."""
+    """Replace the stored ids at `ids` by the numbers of their spans within the row."""
     cdef int64_t at = run.column, stop = run.column + run.count
     cdef int64_t num_ids = num_items(files.index, run.shard) - 1
     cdef uint32_t stored, local
@@ -143,7 +143,7 @@ cdef bint collect_spans(
     int64_t width,
     char *ids,
 ) noexcept nogil:
-    """Add the spans of the next row, whose stored ids lie at `ids`; False, and a fault, if not."""
+    """Add the spans of the next row, with stored ids at `ids`; False, with a fault, on failure."""
     cdef LastSpan last = LastSpan(-1, -1, -1)
     cdef IdRun run
     cdef int64_t s, left, start
@@ -183,7 +183,7 @@ cdef void sift_down(
 
 
 cdef void sort_row(const SpanParams *spans, int64_t *sequence, int64_t size) noexcept nogil:
-    """Sort spans by shard and id; as a writer lays them out, they are sorted already."""
+    """Sort spans by shard and id; those that our writer makes are sorted already."""
     cdef bint is_sorted = True
     cdef int64_t k
     for k in range(1, size):
@@ -198,7 +198,7 @@ cdef void sort_row(const SpanParams *spans, int64_t *sequence, int64_t size) noe
 
 
 cdef int64_t group_end(const SpanList *list_, int64_t first, int64_t *last_id) noexcept nogil:
-    """The end of the spans that are read together with the first, in `sequence`."""
+    """The end, in `sequence`, of the spans that are read together with the first."""
     cdef const SpanParams *span = &list_.spans[list_.sequence[first]]
     cdef int64_t low = span.id, shard = span.shard, stop = first + 1
     last_id[0] = low
@@ -214,7 +214,7 @@ cdef int64_t group_end(const SpanList *list_, int64_t first, int64_t *last_id) n
 cdef bint read_group(
     const MetadataFiles *files, SpanList *list_, const SpanParams *first, int64_t last_id
 ) noexcept nogil:
-    """Read the index entries of a group, and append it; False, and a fault, if they are wrong."""
+    """Read the index entries of a group, and append it; False, with a fault, on failure."""
     cdef int64_t count = last_id - first.id + 2, shard = first.shard
     cdef int64_t size_bytes = num_items(files.blobs, shard), previous = 0, i
     cdef int64_t *offsets = list_.offsets
@@ -238,9 +238,9 @@ cdef bint read_group(
 cdef bint find_groups(
     const MetadataFiles *files, SpanList *list_, int64_t num_rows
 ) noexcept nogil:
-    """Read the index for all spans, once for ids that follow each other, also across rows.
+    """Group all spans by consecutive ids, also across rows, and read the index of each group.
 
-    Within a row no bytes are wanted twice, in whatever order its records refer to them.
+    No bytes are read twice for a row, whatever the order of its spans.
     """
     cdef int64_t *sequence = list_.sequence
     cdef const SpanGroup *group

@@ -1,4 +1,4 @@
-"""The metadata of a batch: bytes from disk, and objects from the user's decoder."""
+"""Reads and decodes the metadata of a batch."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,7 +17,7 @@ Decoder = Callable[[bytes], Any] | DTypeLike
 
 
 def check_decoder(decoder: Any) -> Callable[[bytes], Any] | np.dtype[Any]:
-    """Tell a function of bytes from a NumPy type."""
+    """Return the decoder as a function of bytes, or as a NumPy type; refuse anything else."""
     is_type = isinstance(decoder, type) and issubclass(decoder, np.generic)
     if not is_type and not isinstance(decoder, str | np.dtype) and callable(decoder):
         function: Callable[[bytes], Any] = decoder
@@ -35,23 +35,23 @@ def check_decoder(decoder: Any) -> Callable[[bytes], Any] | np.dtype[Any]:
 
 
 def as_array(content: bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The metadata of one span as numbers."""
+    """Decode the metadata of one span as numbers."""
     if len(content) % dtype.itemsize:
         raise FormatError(
-            f"{len(content):,} bytes are not a multiple of the {dtype.itemsize} of {dtype}"
+            f"{len(content):,} bytes, not a multiple of the {dtype.itemsize} bytes of {dtype}"
         )
     return np.frombuffer(content, dtype)
 
 
 class SpanReader:
-    """Reads the metadata of the batches of one thread, after a kernel has found their spans."""
+    """Reads the metadata of one thread's batches after kernels have found their spans."""
 
     def __init__(self, reader: LocalReader, decoder: Any, spans: SpanTable, files: Files) -> None:
         self._reader, self._spans, self._files = reader, spans, files
         self._decode = check_decoder(decoder)
 
     def read(self, rows: int) -> dict[str, Any]:
-        """What is added to a batch of `rows` rows: objects, or arrays."""
+        """Decode the metadata of a batch of `rows` rows: lists of objects, or arrays."""
         data = np.empty(self._spans.total_bytes, np.uint8)
         fault = self._spans.read(self._files, data)
         if fault is not None:
@@ -63,13 +63,13 @@ class SpanReader:
         content = data.tobytes()
         starts, stops = spans["start"].tolist(), spans["stop"].tolist()
         edges, objects = zip(starts, stops, strict=True), list[Any]()
-        if self._decode is bytes:  # which they are
+        if self._decode is bytes:  # nothing to decode
             objects = [content[start:stop] for start, stop in edges]
         try:
             for start, stop in edges:
                 objects.append(self._decode(content[start:stop]))
         except BaseException as error:
-            if len(objects) < len(spans):  # an interrupt may come after the last
+            if len(objects) < len(spans):  # an interrupt may come after the last one
                 error.add_note(f"while decoding {self._name(spans[len(objects)])}")
             raise
         firsts = row_first.tolist()
@@ -82,16 +82,16 @@ class SpanReader:
         row_first: NDArray[np.int64],
         dtype: np.dtype[Any],
     ) -> dict[str, Any]:
-        """All values end to end, where each span starts, and which span is the first of a row."""
+        """All values end to end, the start of each span, and the first span of each row."""
         starts, stops = spans["start"], spans["stop"]
         sizes = stops - starts
         uneven = np.flatnonzero(sizes % dtype.itemsize)
         if uneven.size:
             raise FormatError(
                 f"{self._name(spans[uneven[0]])} has {sizes[uneven[0]]:,} bytes, not a multiple "
-                f"of the {dtype.itemsize} of {dtype}"
+                f"of the {dtype.itemsize} bytes of {dtype}"
             )
-        if not np.array_equal(starts[1:], stops[:-1]):  # two rows share a span: it comes twice
+        if not np.array_equal(starts[1:], stops[:-1]):  # rows share a span, which is repeated
             parts = zip(starts.tolist(), stops.tolist(), strict=True)
             data = np.concatenate([data[:0], *(data[a:b] for a, b in parts)])
         offsets = np.zeros(len(spans) + 1, np.int64)
@@ -103,5 +103,5 @@ class SpanReader:
         }
 
     def _name(self, span: np.void) -> str:
-        """Which metadata of which shard it is."""
+        """Name a span by its shard and id, for errors."""
         return f"{self._reader.shards[span['shard']].path(INDEX)}: metadata {span['id']:,}"

@@ -3,12 +3,12 @@
     position   index into the endless global order, epochs included
     epoch      position // num_samples
     index      position % num_samples: the place within the epoch
-    sample     what stands there: an index into the view
+    sample     the sample at that index: a number in the view
 
-An order is a bijection between the indices and the samples of every epoch, evaluated and
-inverted in O(1) time and memory. Loaders take it as `shuffle=`: False for the stored order, True
-for a global shuffle, `BlockShuffle(block_size)` where storage wants longer runs, or
-`LengthBuckets(group_size)` where the rows of a step should be of similar length.
+An order is a bijection between the indices and the samples of every epoch, evaluated and inverted
+in O(1) time and memory (`evaluation`). Loaders take it as `shuffle=`: False for the stored order,
+True for a global shuffle, `BlockShuffle(block_size)` for storage that needs longer reads, or
+`LengthBuckets(group_size)` for steps whose rows have similar lengths.
 
 >>> order = make_order(True, num_samples=10, seed=0)
 >>> order.samples_at(range(20)).tolist()
@@ -47,8 +47,8 @@ class BlockShuffle:
     """Blocks of consecutive samples in shuffled order, for storage that is slow at random reads.
 
     With `inside=True` the samples inside a block are shuffled too: a rank then reads one region of
-    `block_size` samples at a time, in random order. The price is stated by the name: samples that
-    are stored together are served together.
+    `block_size` samples at a time, in random order. The price: samples that are stored together
+    arrive together.
     """
 
     block_size: int
@@ -65,13 +65,13 @@ class LengthBuckets:
     Neighbours in length make a bucket of `bucket_size` samples and are shuffled among themselves.
     The buckets are then cut into groups of `group_size`, and all groups of the epoch are shuffled.
     With a group for every step, `batch_size * ranks` at the start, the rows of a step are about
-    equally long. Keep the number when ranks or batch size change: it is part of the order, which is
-    read on exactly, with a little more padding.
+    equally long. Keep the number when ranks or batch size change: it is part of the order, which
+    then continues exactly, with a little more padding.
     """
 
     group_size: int
     bucket_size: int | None = None
-    """a multiple of the group; left out, 64 groups, or less where that is more than 1/32 of all"""
+    """a multiple of the group size; by default 64 groups, but at most 1/32 of all samples"""
 
     def __post_init__(self) -> None:
         group = integer("group_size", self.group_size, 1, 1 << 31)
@@ -83,7 +83,7 @@ class LengthBuckets:
                 raise UsageError(f"bucket_size is {bucket}; it must be a multiple of {group}")
 
     def bucket_size_for(self, num_samples: int) -> int:
-        """The size that was asked for, or one that suits so many samples."""
+        """The bucket size, or the default for so many samples."""
         if self.bucket_size is not None:
             return self.bucket_size
         groups = min(64, num_samples // (32 * self.group_size))
@@ -95,7 +95,7 @@ Shuffle = bool | BlockShuffle | LengthBuckets
 
 @dataclass(frozen=True, repr=False)
 class Order:
-    """A bijection of positions and samples, the same on every rank, for every epoch another."""
+    """A bijection of positions and samples: the same on every rank, different in every epoch."""
 
     kind: OrderKind
     num_samples: int
@@ -109,7 +109,7 @@ class Order:
 
     @property
     def fingerprint(self) -> str:
-        """Everything but the seed that decides the order, readable, and versioned."""
+        """Everything but the seed that decides the order; readable and versioned."""
         blocks = f" of {self.block_size}" if self.kind >= OrderKind.BLOCKS else ""
         buckets = f" in {self.bucket_size}" if self.kind == OrderKind.BUCKETS else ""
         return f"{_NAMES[self.kind]}-v1{blocks}{buckets} over {self.num_samples}"
@@ -131,7 +131,7 @@ class Order:
         return state
 
     def samples_at(self, positions: Sequence[int] | Indices) -> Indices:
-        """Which sample stands at each of `positions`."""
+        """The sample at each of `positions`."""
         wanted = _integers(positions)
         if wanted.size and (self.num_samples == 0 or wanted.min() < 0):
             raise IndexError(
@@ -142,11 +142,11 @@ class Order:
         return samples
 
     def positions_of(self, samples: Sequence[int] | Indices, epoch: int = 0) -> Indices:
-        """At which position of the endless order each of `samples` comes in `epoch`."""
+        """The position in the endless order of each of `samples` in `epoch`."""
         wanted = _integers(samples)
         first = epoch * self.num_samples
         if not 0 <= first < 1 << 63:
-            raise IndexError(f"epoch {epoch} has no positions from 0 to 2^63 - 1")
+            raise IndexError(f"epoch {epoch} is outside of the positions 0 to 2^63 - 1")
         if wanted.size and (wanted.min() < 0 or int(wanted.max()) >= self.num_samples):
             bad = wanted.min() if wanted.min() < 0 else wanted.max()
             raise IndexError(f"no sample {bad:,}: there are {self.num_samples:,}")
@@ -157,9 +157,9 @@ class Order:
         return indices + first
 
     def digest(self, start: int, stop: int) -> str:
-        """Hash which samples stand at the positions [start, stop).
+        """Hash the samples at the positions [start, stop).
 
-        It is a sum over positions: digests of neighbouring ranges add up (`penstock.sum_digests`)
+        The digest is a sum over positions: those of adjacent ranges add up (`penstock.sum_digests`)
         to that of the whole.
         """
         start, stop = operator.index(start), operator.index(stop)
@@ -172,7 +172,7 @@ class Order:
 
 
 def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
-    """Make the order that a loader's `shuffle` and `seed` mean for a view of `num_samples`."""
+    """Make the order of a loader's `shuffle` and `seed` for a view of `num_samples`."""
     if not isinstance(shuffle, bool | BlockShuffle | LengthBuckets):
         raise UsageError(
             f"shuffle is {shuffle!r}; it must be True, False, a BlockShuffle or LengthBuckets"
@@ -194,7 +194,7 @@ def digest_text(sums: tuple[int, int]) -> str:
 
 
 def sum_digests(parts: Sequence[str]) -> str:
-    """Add digests up: of the ranks' tokens to that of the step, of steps to that of the run.
+    """Add up digests: those of ranks to that of the step, those of steps to that of the run.
 
     >>> sum_digests(["0" * 15 + "1" + "2" * 16, "f" * 32])
     '00000000000000002222222222222221'
@@ -207,5 +207,5 @@ def sum_digests(parts: Sequence[str]) -> str:
 def _integers(values: Sequence[int] | Indices) -> Indices:
     array = np.asarray(values)
     if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"positions and samples are integers, not {array.dtype}")
+        raise TypeError(f"positions and samples must be integers, not {array.dtype}")
     return np.ascontiguousarray(array, np.int64)

@@ -1,4 +1,4 @@
-"""An order as compiled code sees it; `evaluation.pyx` says how it is evaluated."""
+"""An order as kernels take it. See `evaluation.pyx`."""
 
 from libc.stdint cimport int64_t, uint16_t, uint64_t
 
@@ -22,16 +22,16 @@ cdef struct OrderParams:
     uint64_t seed
     uint64_t block_size  # with buckets: the size of a group
     uint64_t bucket_size
-    # What is remembered of the epoch and block that were evaluated last.
+    # Remembered from the epoch and block that were evaluated last.
     bint has_epoch
     uint64_t epoch
-    uint64_t short_slot  # where the short block stands in the permuted sequence
+    uint64_t short_slot  # the place of the short block in the permuted sequence
     uint64_t first_left_out  # the first sample outside of all buckets
     Keys keys
     bint has_block
     uint64_t block
     Keys inner_keys  # of that block or bucket
-    # Fisher-Yates tables, where few things are permuted; NULL and 0 where many are.
+    # Fisher-Yates tables, if few things are permuted; else NULL and 0.
     uint16_t *table
     uint16_t *inverse
     uint64_t table_size

@@ -1,14 +1,14 @@
-"""Positions to samples and back, for a whole batch, outside the GIL.
+"""Turns positions into samples and back, a batch at a time, outside the GIL.
 
-The shuffle is a generalized Feistel network over pairs (left, right) of digits to the base
-a = ceil(sqrt(n)), so it covers at most 2 * sqrt(n) + 1 values too many, and a result outside of n
-is simply put through again: the walk costs next to nothing at any n. Where peers' networks show
-patterns, the round function is weak: this one is a keyed 64-bit mixer with 128 fresh key bits a
+The shuffle is a generalized Feistel network over pairs (left, right) of digits in base
+a = ceil(sqrt(n)). It covers at most 2 * sqrt(n) + 1 values too many, and a result outside of n goes
+through the network again (cycle walking), which costs next to nothing at any n. Networks that show
+patterns have a weak round function: this one is a keyed 64-bit mixer with 128 fresh key bits a
 round, reduced to the base by its high bits, and there are twelve rounds (`rounds.h`).
 
-To an odd base every round is an even permutation. One more key bit swaps indices 0 and 1 before
-the first round, or does not, so that the whole is odd as often as even. Below 2^16 samples even so
-a network is visibly not a uniform choice among all permutations: there the order is a
+In an odd base every round is an even permutation. One more key bit decides whether indices 0 and 1
+are swapped before the first round, so that the whole is odd as often as even. Below 2^16 samples a
+network is still visibly not a uniform choice among all permutations: there the order is a
 Fisher-Yates table.
 
 All keys come from Threefry, a keyed hash of (seed, purpose) and (epoch, number): no two
@@ -40,7 +40,7 @@ cdef enum:
     TABLE_BELOW = 1 << 16
     CHUNK = 256  # indices that are permuted together, small enough to stay in the first cache
 
-# The second word of the keys' key: what they are for.
+# The second word of the key that keys are derived from: their purpose.
 cdef enum KeyPurpose:
     FOR_NETWORK = 1
     FOR_TABLE = 2
@@ -49,7 +49,7 @@ cdef enum KeyPurpose:
 
 
 cdef class OrderState:
-    """An order, and what one thread remembers of it: at most 257 KiB, whatever its size."""
+    """An order, and what one thread remembers of it: at most 257 KiB for any number of samples."""
 
     def __cinit__(
         self,
@@ -60,7 +60,7 @@ cdef class OrderState:
         uint64_t bucket_size,
     ):
         if not SEQUENTIAL <= kind <= BUCKETS or block_size < 1 or bucket_size < 1:
-            raise ValueError("an order is of a known kind, and blocks and buckets have samples")
+            raise ValueError("the kind must be known, and blocks and buckets must not be empty")
         if num_samples > <uint64_t>1 << 63 or block_size > <uint64_t>1 << 63:
             raise ValueError("an order has at most 2^63 samples")
         if kind < BLOCKS and block_size != 1:
@@ -86,7 +86,7 @@ cdef class OrderState:
         return sizeof(self.order) + 2 * sizeof(uint16_t) * self.order.table_size
 
     def samples_at(self, const int64_t[::1] positions, int64_t[::1] samples):
-        """Fill in which sample stands at each position; positions are not negative."""
+        """Fill in the sample at each position; positions must not be negative."""
         if positions.shape[0] != samples.shape[0]:
             raise ValueError("positions and samples differ in number")
         if positions.shape[0] == 0:
@@ -97,7 +97,7 @@ cdef class OrderState:
             fill_samples(&self.order, &positions[0], &samples[0], positions.shape[0])
 
     def indices_of(self, uint64_t epoch, const int64_t[::1] samples, int64_t[::1] indices):
-        """Fill in where in the epoch each sample stands."""
+        """Fill in the index of each sample in an epoch."""
         if samples.shape[0] != indices.shape[0]:
             raise ValueError("samples and indices differ in number")
         cdef Py_ssize_t k
@@ -146,7 +146,7 @@ def digit_base(uint64_t num_samples):
 def shuffle_rounds(uint64_t[::1] indices, const uint64_t[::1] keys, uint64_t base, bint portable):
     """Put indices through all rounds, by the portable loop or the processor's, for tests."""
     if keys.shape[0] != NUM_KEYS or not 0 < base < <uint64_t>1 << 32:
-        raise ValueError("there are two keys for each round, and the base is less than 2^32")
+        raise ValueError("expected two keys for each round, and a base of less than 2^32")
     if indices.shape[0]:
         if portable:
             rounds_portable(&indices[0], indices.shape[0], &keys[0], base)
@@ -155,7 +155,7 @@ def shuffle_rounds(uint64_t[::1] indices, const uint64_t[::1] keys, uint64_t bas
 
 
 cdef uint64_t ceil_sqrt(uint64_t n) noexcept nogil:
-    """Exact, where a square root in double precision is off by one above 2^52."""
+    """The exact result; a square root in double precision may be off by one above 2^52."""
     cdef uint64_t root = <uint64_t>sqrt(<double>n)
     while root > 0 and root * root >= n:
         root -= 1
@@ -209,7 +209,7 @@ cdef uint64_t network_inverse(uint64_t index, uint64_t n, const Keys *keys) noex
 cdef void network_all(
     uint64_t *indices, Py_ssize_t count, uint64_t n, const Keys *keys
 ) noexcept nogil:
-    """`network` in place: side by side, indices fill the time that one waits for its own rounds."""
+    """`network` in place; several indices together hide the latency of the rounds."""
     cdef uint64_t base = ceil_sqrt(n)
     cdef Py_ssize_t size, k
     while count > 0:
@@ -251,7 +251,7 @@ cdef void fill_tables(OrderParams *order, WordPair key) noexcept nogil:
 
 
 cdef inline uint64_t num_blocks(const OrderParams *order) noexcept nogil:
-    """How many things are permuted: blocks, the last of which may be short, or whole groups."""
+    """The number of permuted things: blocks, the last of which may be short, or whole groups."""
     if order.kind == BUCKETS:
         return order.num_samples // order.block_size
     return (order.num_samples + order.block_size - 1) // order.block_size
@@ -268,7 +268,7 @@ cdef inline uint64_t permute_inverse(
 
 
 cdef void enter_epoch(OrderParams *order, uint64_t epoch) noexcept nogil:
-    """Derive what depends on (seed, epoch) alone, unless it is there already."""
+    """Derive what depends only on (seed, epoch), unless that is done already."""
     cdef uint64_t n = num_blocks(order), group
     if order.has_epoch and order.epoch == epoch:
         return
@@ -290,12 +290,12 @@ cdef void enter_block(OrderParams *order, uint64_t epoch, uint64_t block) noexce
 
 
 cdef inline uint64_t short_length(const OrderParams *order) noexcept nogil:
-    """How many samples the last block of the dataset has."""
+    """The number of samples in the last block."""
     return order.num_samples - (num_blocks(order) - 1) * order.block_size
 
 
 cdef uint64_t sample_at(OrderParams *order, uint64_t epoch, uint64_t index) noexcept nogil:
-    """Which sample stands at an index of an epoch."""
+    """The sample at an index of an epoch."""
     if order.kind == SEQUENTIAL:
         return index
     enter_epoch(order, epoch)
@@ -319,7 +319,7 @@ cdef uint64_t index_of(OrderParams *order, uint64_t epoch, uint64_t sample) noex
 
 
 cdef uint64_t sample_in_blocks(OrderParams *order, uint64_t epoch, uint64_t index) noexcept nogil:
-    """Blocks are permuted whole; what comes after the short one starts that much earlier."""
+    """The sample at an index, if blocks are permuted; blocks after the short one start earlier."""
     cdef uint64_t size = order.block_size, short = short_length(order)
     cdef uint64_t slot, block, offset
     if index >= order.short_slot * size + short:
@@ -347,10 +347,10 @@ cdef uint64_t index_in_blocks(OrderParams *order, uint64_t epoch, uint64_t sampl
 
 
 cdef uint64_t sample_in_buckets(OrderParams *order, uint64_t epoch, uint64_t index) noexcept nogil:
-    """Groups in shuffled order, of samples that are shuffled within their buckets.
+    """The sample at an index, if groups of samples shuffled within buckets are permuted.
 
-    What does not fill a group is left out of the buckets, in every epoch at another place, and
-    comes last, so that no group before it is torn between two steps.
+    Samples that do not fill a group are left out of the buckets, at another place in every epoch,
+    and come last, so that no group before them is divided between two steps.
     """
     cdef uint64_t size = order.block_size, num_groups = num_blocks(order)
     cdef uint64_t num_grouped = num_groups * size
@@ -387,14 +387,14 @@ cdef uint64_t enter_bucket(OrderParams *order, uint64_t epoch, uint64_t place) n
 
 
 cdef inline uint64_t bucket_length(const OrderParams *order, uint64_t first) noexcept nogil:
-    """How many places a bucket has; the last may have fewer."""
+    """The number of places in a bucket; the last bucket may have fewer."""
     return min(order.bucket_size, num_blocks(order) * order.block_size - first)
 
 
 cdef void fill_samples(
     OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
 ) noexcept nogil:
-    """Which sample stands at each of some positions, which are not negative."""
+    """Fill in the sample at each position; positions must not be negative."""
     cdef uint64_t *out = <uint64_t *>samples
     cdef uint64_t n = order.num_samples, first_epoch, epoch
     cdef bint one_epoch = True

@@ -1,12 +1,11 @@
-"""Best-fit-decreasing over the lengths of documents, outside the GIL.
+"""Best-fit decreasing over the lengths of documents, outside the GIL.
 
-It costs no more than counting the documents, however many there are. With lengths from 1 to `width`
-there are few *kinds* of rows: all rows in the making that have equal space left and equal content
-so far stay one group, and a group takes as many documents of the next length as fit into each of
-its rows at once. A group ends with less than half of the space it had, and every length splits at
-most two groups, so the whole packing takes O(width log width) steps. It leaves instructions: rows
-[a, b) take k pieces each of length L. Documents are then dealt out by them, in the order in which
-they lie in the stream.
+The cost does not depend on the number of documents, apart from counting them. With lengths from 1
+to `width` there are few *kinds* of rows: all open rows with equal space and equal content form one
+group, and a group takes as many documents of the next length as fit into each of its rows at once.
+A group ends with less than half of the space it had, and every length splits at most two groups, so
+packing takes O(width log width) steps. The result is a list of instructions: rows [a, b) take k
+pieces each of length L. Documents are then dealt out by them, in stream order.
 """
 
 from libc.stdint cimport int64_t
@@ -71,7 +70,7 @@ cdef struct RowPlan:
 
 
 cdef class BestFit:
-    """The plan of rows for a histogram of piece lengths; `deal` then carries it out."""
+    """Plans rows for a histogram of piece lengths; `deal` carries the plan out."""
 
     cdef RowPlan plan
 
@@ -104,7 +103,7 @@ cdef class BestFit:
 
     @property
     def num_rows(self):
-        """How many rows there are."""
+        """The number of rows."""
         return self.plan.num_rows
 
     @property
@@ -116,7 +115,7 @@ cdef class BestFit:
         return most
 
     def number_rows(self, int64_t[::1] row_first):
-        """Fill in the first piece of each row, and the number of pieces as one more entry."""
+        """Fill in the first piece of each row, then the number of pieces."""
         self.check_rows(row_first)
         with nogil:
             number_rows(&self.plan, &row_first[0])
@@ -129,9 +128,9 @@ cdef class BestFit:
         const int64_t[::1] row_first,
         int64_t[:, ::1] pieces,
     ):
-        """Put the pieces of the next documents where the plan says.
+        """Place the pieces of the next documents as planned.
 
-        Returns False if there are more of a length than were counted.
+        Returns False if there are more pieces of a length than were counted.
         """
         cdef DocumentRun documents = documents_in(offsets, first_record, first_document)
         cdef Pieces table = pieces_in(pieces)
@@ -147,15 +146,15 @@ cdef class BestFit:
 
     cdef int check_rows(self, const int64_t[::1] row_first) except -1:
         if row_first.shape[0] != self.plan.num_rows + 1:
-            raise ValueError("row_first has one more entry than there are rows")
+            raise ValueError("row_first must have one more entry than there are rows")
         return 0
 
 
 def count_lengths(const int64_t[::1] offsets, bint splits, int64_t[::1] histogram):
     """Count the pieces of each length that documents make in rows of `len(histogram) - 1` columns.
 
-    A longer document is split into full pieces and a rest, or cut off after the first. Returns how
-    many documents are empty, and how many are longer.
+    A longer document is split into full pieces and a rest, or truncated after the first. Returns
+    the numbers of empty and of longer documents.
     """
     cdef DocumentRun documents = documents_in(offsets, 0, 0)
     cdef int64_t width = histogram.shape[0] - 1, num_empty = 0, num_longer = 0, k, length
@@ -189,14 +188,14 @@ cdef bint make_plan(RowPlan *plan, const int64_t *histogram) noexcept nogil:
     plan.first_instruction[0] = plan.num_instructions
     if not has_room(plan):
         return False
-    # Cursors that are through look at the instruction after the last.
+    # Exhausted cursors look at the instruction after the last.
     plan.instructions[plan.num_instructions] = Instruction(0, 0, 0, 0)
     sort_groups(plan)
     return True
 
 
 cdef bint has_room(RowPlan *plan) noexcept nogil:
-    """Have room for one more step; False if there is no memory."""
+    """Make room for one more step; False if there is no memory."""
     cdef int64_t room = plan.room
     cdef Instruction *instructions
     cdef EqualRows *groups
@@ -231,7 +230,7 @@ cdef int64_t fill_rows(RowPlan *plan, int64_t length, int64_t left) noexcept nog
 
 
 cdef EqualRows take_group(RowPlan *plan, int64_t length, int64_t left) noexcept nogil:
-    """Return the rows with the least space that is enough: of a group, or new ones for `left`."""
+    """Return the group with the least space that suffices, or a new group for `left` pieces."""
     cdef int64_t space = next_member(&plan.spaces, length), g, per_row, num_rows
     cdef EqualRows group
     if space >= 0:
@@ -252,7 +251,7 @@ cdef EqualRows take_group(RowPlan *plan, int64_t length, int64_t left) noexcept 
 cdef void extend(
     RowPlan *plan, EqualRows *group, int64_t num_rows, int64_t per_row, int64_t length
 ) noexcept nogil:
-    """Instruct the first rows of a group to take pieces; they leave it for another group."""
+    """Instruct the first rows of a group to take pieces; they move to another group."""
     check(plan.num_instructions < plan.room)
     check(num_rows <= group.num_rows)
     plan.instructions[plan.num_instructions] = Instruction(

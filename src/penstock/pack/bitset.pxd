@@ -1,4 +1,4 @@
-"""A set of small integers, such as the lengths that wait: a bit for each, and a bit for each word.
+"""A set of small integers, such as waiting lengths: a bit for each, and a bit for each word.
 
 The second level skips 4,096 integers at a time, so the neighbour of any integer is found in a few
 steps.

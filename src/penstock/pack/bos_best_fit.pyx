@@ -1,8 +1,8 @@
-"""Packing documents as they come, through a buffer, into rows that are full to the last column.
+"""Packs documents in stream order, through a buffer, into rows that are full to the last column.
 
-The longest document of the buffer that still fits goes in; where none does, the shortest is cut,
-and its rest is dropped, or waits again as a document of its own. Before every choice the buffer is
-filled up, some documents at a time. Of equals the first to come is chosen.
+The longest document in the buffer that fits is placed. If none fits, the shortest is cut, and its
+rest is dropped or waits as a document of its own. Before every choice the buffer is refilled, some
+documents at a time. Among equals the first to arrive is chosen.
 """
 
 from libc.stdint cimport int64_t
@@ -28,7 +28,7 @@ cpdef enum PackOutcome:
     NEEDS_ROOM
     DONE
 
-# Documents that may come into the buffer, from where the packer is on.
+# Documents that may enter the buffer, from the packer's next one on.
 cdef struct Offer:
     const int64_t *starts
     const int64_t *lengths
@@ -39,23 +39,23 @@ cdef struct Offer:
 cdef struct BosPacker:
     int64_t columns
     int64_t buffer_size
-    int64_t refill  # documents that come into the buffer at a time
+    int64_t refill  # documents that enter the buffer at a time
     bint keeps_rest
     Buffer buffer
-    int64_t num_documents  # that came into the buffer so far, or were empty
+    int64_t num_documents  # that have entered the buffer, or were empty
     Pieces pieces
     int64_t *row_ends
     int64_t max_rows
     int64_t num_pieces  # of complete rows in the tables
     int64_t num_rows
-    int64_t open_pieces  # of the row in the making, which come after them
+    int64_t open_pieces  # of the open row, after those
     int64_t open_columns
     int64_t num_cropped  # records that were dropped
     int64_t num_split  # documents that were cut
 
 
 cdef class BosBestFit:
-    """Packs into the tables `pieces` and `row_ends`, which `clear` makes free again."""
+    """Packs into the tables `pieces` and `row_ends`, which `clear` empties."""
 
     cdef BosPacker packer
     cdef object tables  # kept alive: the packer points into them
@@ -70,7 +70,7 @@ cdef class BosBestFit:
         int64_t[::1] row_ends,
     ):
         if columns < 1 or buffer_size < 0 or refill < 1:
-            raise ValueError("rows have columns, and documents come in at least one at a time")
+            raise ValueError("rows must have columns, and a refill must be at least one document")
         if pieces.shape[0] < columns or row_ends.shape[0] < 1:
             raise ValueError("the tables hold less than one row")
         self.packer.columns = columns
@@ -89,7 +89,7 @@ cdef class BosBestFit:
 
     @property
     def num_documents(self):
-        """How many documents were taken from those that were offered, ever."""
+        """The number of documents taken so far."""
         return self.packer.num_documents
 
     @property
@@ -104,7 +104,7 @@ cdef class BosBestFit:
 
     @property
     def open_columns(self):
-        """Columns that are filled of the row in the making."""
+        """Filled columns of the open row."""
         return self.packer.open_columns
 
     @property
@@ -124,10 +124,10 @@ cdef class BosBestFit:
         int64_t first_document,
         bint is_last,
     ):
-        """Pack documents, of which those before `num_documents` are skipped.
+        """Pack documents; those before `num_documents` are skipped.
 
-        NEEDS_ROOM asks for `clear` and the same documents again; NEEDS_DOCUMENTS for more, unless
-        these were the last.
+        Returns NEEDS_ROOM to ask for `clear` and the same documents again, NEEDS_DOCUMENTS to ask
+        for more, unless these were the last.
         """
         cdef Offer offer
         cdef PackOutcome outcome
@@ -139,13 +139,13 @@ cdef class BosBestFit:
         if lengths.shape[0] != offer.count:
             raise ValueError("starts and lengths differ in number")
         if not 0 <= self.packer.num_documents - first_document <= offer.count:
-            raise ValueError("these are not the documents that come next")
+            raise ValueError("the documents do not follow those taken so far")
         with nogil:
             outcome = pack(&self.packer, &offer)
         return outcome
 
     def end_row(self):
-        """Complete the row in the making as it is, unless it is empty; for the end."""
+        """Complete the open row as it is, unless it is empty; for the end of the stream."""
         if self.packer.open_pieces:
             if self.packer.num_rows == self.packer.max_rows:
                 raise ValueError("the tables are full")
@@ -161,7 +161,7 @@ cdef class BosBestFit:
 
 
 cdef PackOutcome pack(BosPacker *packer, const Offer *offer) noexcept nogil:
-    """Fill rows until that needs something."""
+    """Fill rows until documents or room run out."""
     cdef int64_t slot, space
     while True:
         if not fill_buffer(packer, offer):
@@ -182,7 +182,7 @@ cdef PackOutcome pack(BosPacker *packer, const Offer *offer) noexcept nogil:
 
 
 cdef bint fill_buffer(BosPacker *packer, const Offer *offer) noexcept nogil:
-    """Have enough documents to choose from, or all; False if more are needed for that."""
+    """Refill the buffer; False if that needs more documents."""
     cdef int64_t k = packer.num_documents - offer.first_document, stop
     cdef Slot document = Slot(0, 0, 0, NO_SLOT, 0, 0, 0)
     while packer.buffer.num_used < packer.buffer_size and not (offer.is_last and k == offer.count):
@@ -201,7 +201,7 @@ cdef bint fill_buffer(BosPacker *packer, const Offer *offer) noexcept nogil:
 
 
 cdef void place(BosPacker *packer, int64_t slot, int64_t space) noexcept nogil:
-    """Put a document into the row in the making; what does not fit is dropped, or waits again."""
+    """Put a document into the open row; what does not fit is dropped, or waits again."""
     cdef Slot chosen = packer.buffer.slots[slot], rest
     cdef int64_t shown = min(chosen.length, space), more = 0
     release(&packer.buffer, slot)

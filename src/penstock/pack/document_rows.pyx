@@ -1,4 +1,4 @@
-"""Rows of one document, or one piece of it, each: in the stream's order, or by length."""
+"""Rows of one document, or one piece of it, each; in stream order, or by length."""
 
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
@@ -17,20 +17,20 @@ cdef struct RowListing:
     int64_t width
     bint splits
     bint by_length
-    int64_t *next_rows  # for each length its next row; the first entry serves all if not by length
+    int64_t *next_rows  # the next row of each length; if not by length, the first entry serves all
 
 
 cdef class DocumentRows:
-    """Assigns a row to every piece; a piece that its document goes on after keeps one record more.
+    """Assigns a row to every piece; a piece whose document continues is one record longer.
 
-    `splits` makes pieces of all of a document; else rows show its start only. With `by_length` rows
+    With `splits` the pieces make up the whole document, else only its start. With `by_length` rows
     go from the shortest to the longest.
     """
 
     cdef RowListing listing
 
     def __cinit__(self, const int64_t[::1] histogram, *, bint splits, bint by_length):
-        """Histogram[L] pieces have length L, up to the width of rows: see `count_lengths`."""
+        """`histogram[L]` pieces have length L, up to the width of rows; see `count_lengths`."""
         cdef int64_t width = histogram.shape[0] - 1, length, num_pieces = 0
         if width < 1:
             raise ValueError("a histogram counts lengths from 0 to at least 1")
@@ -55,7 +55,7 @@ cdef class DocumentRows:
         int64_t first_document,
         int64_t[:, ::1] pieces,
     ):
-        """Fill in the pieces of the next documents; False if they are more than the table holds."""
+        """Fill in the pieces of the next documents; False if the table has no room."""
         cdef DocumentRun documents = documents_in(offsets, first_record, first_document)
         cdef Pieces table = pieces_in(pieces)
         cdef bint fits
@@ -67,7 +67,7 @@ cdef class DocumentRows:
 cdef bint list_documents(RowListing *listing, DocumentRun documents, Pieces pieces) noexcept nogil:
     """Place pieces one after the other, or each after those of its length; False: no room.
 
-    A loop for either: one for both has too few registers, and takes a tenth longer.
+    Two loops: a single one has too few registers and takes a tenth longer.
     """
     cdef int64_t row = listing.next_rows[0], count
     if listing.by_length:

@@ -1,10 +1,10 @@
-"""Documents that come and pieces that they become, checked once where Python hands them over."""
+"""Documents and the pieces that they become, checked once at the border to Python."""
 
 from libc.stdint cimport int64_t
 
 from penstock.pack.piece cimport Piece
 
-# A table of pieces to be filled.
+# A table of pieces to fill.
 cdef struct Pieces:
     Piece *items
     int64_t count
@@ -18,7 +18,7 @@ cdef struct DocumentRun:
 
 
 cdef inline Pieces pieces_in(int64_t[:, ::1] table) except *:
-    """Look at an int64 array of three columns as pieces."""
+    """View an int64 array of three columns as pieces."""
     cdef Pieces pieces = Pieces(NULL, table.shape[0])
     if table.shape[1] != sizeof(Piece) // sizeof(int64_t):
         raise ValueError("a table of pieces has three columns: start, length and document")
@@ -30,21 +30,21 @@ cdef inline Pieces pieces_in(int64_t[:, ::1] table) except *:
 cdef inline DocumentRun documents_in(
     const int64_t[::1] offsets, int64_t first_record, int64_t first_document
 ) except *:
-    """Look at offsets, one more than there are documents."""
+    """View offsets, one more than there are documents, as documents."""
     if offsets.shape[0] == 0:
-        raise ValueError("documents have one more offset than there are documents")
+        raise ValueError("expected at least one offset")
     return DocumentRun(&offsets[0], offsets.shape[0] - 1, first_record, first_document)
 
 
 cdef inline int64_t next_length(int64_t left, int64_t width) noexcept nogil:
-    """How many inputs the next piece of a document has, of which so many records are left."""
+    """The number of inputs of a document's next piece, with `left` records remaining."""
     return left if left < width else width
 
 
 cdef inline void set_piece(
     Piece *piece, int64_t start, int64_t left, int64_t length, int64_t document
 ) noexcept nogil:
-    """Make a piece; if its document goes on after it, it is one record longer, its last label."""
+    """Make a piece; if its document continues, it is longer by one record, its last label."""
     piece.start = start
     piece.length = length + (left > length)
     piece.document = document

@@ -1,4 +1,4 @@
-"""A piece of a document, as stored rows hold it."""
+"""A piece of a document, as it is stored in rows."""
 
 from libc.stdint cimport int64_t
 

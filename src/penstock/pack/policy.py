@@ -1,4 +1,4 @@
-"""Policies: how documents become rows, and what that costs."""
+"""Policies: how documents become rows, and what is split, cropped or padded on the way."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -25,7 +25,7 @@ _MADE_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that decides rows, beside the lengths of the documents."""
+    """All that decides the rows, besides the lengths of the documents."""
 
     policy: str
     """one of PACKING, or 'truncate' or 'split' for one document a row"""
@@ -34,10 +34,10 @@ class Recipe:
     buffer_size: int = 0
     """documents to choose from, for policies that pack as they go"""
     by_length: bool = False
-    """rows from the shortest to the longest, for one document a row"""
+    """whether rows go from the shortest to the longest, for one document a row"""
 
     def __post_init__(self) -> None:
-        # Planning takes some memory for every possible length.
+        # Planning needs some memory for every possible length.
         integer("the length of planned rows", self.width, 1, 1 << 27)
 
     @property
@@ -54,35 +54,35 @@ class Recipe:
 
 @dataclass(slots=True)
 class PackReport:
-    """What a policy makes of a dataset; all counts are of records unless they say otherwise."""
+    """What a policy makes of a dataset; counts are of records unless they say otherwise."""
 
     policy: str
     seq_len: int
     num_documents: int = 0
     num_empty: int = 0
-    """documents without a record; they appear in no row"""
+    """documents without records, which are in no row"""
     num_records: int = 0
     num_rows: int = 0
     num_pieces: int = 0
     max_pieces: int = 0
     """in one row"""
     num_split: int = 0
-    """documents that are not whole in one row"""
+    """documents that no row holds in full"""
     cropped: int = 0
-    """ends of documents that no row shows"""
+    """ends of documents that are in no row"""
     lost: int = 0
-    """whole documents at the end that no longer fill a row"""
+    """documents at the end of the stream that do not fill a row"""
     label_only: int = 0
-    """records that are shown as a label but never as an input"""
+    """records that are a label but never an input"""
 
     @property
     def num_inputs(self) -> int:
-        """Records that are inputs."""
+        """The number of records that are inputs."""
         return self.num_records - self.cropped - self.lost - self.label_only
 
     @property
     def padding(self) -> int:
-        """Columns of inputs without a record."""
+        """The number of input columns without a record."""
         return self.num_rows * self.seq_len - self.num_inputs
 
     @property
@@ -101,13 +101,13 @@ class PackReport:
 
 
 class Sink(Protocol):
-    """What rows are written to."""
+    """Where rows are written."""
 
     def allocate(self, num_pieces: int, num_rows: int | None) -> tuple[Any, Any]:
-        """Tables of pieces and of the first piece of each row, to be filled."""
+        """Return tables to fill: the pieces, and the first piece of each row."""
 
     def append(self, pieces: NDArray[np.int64], row_ends: NDArray[np.int64]) -> None:
-        """Add rows, whose pieces are counted from the start of the file."""
+        """Append rows; `row_ends` counts pieces from the start of the file."""
 
 
 def make_rows(
@@ -128,7 +128,7 @@ def make_rows(
 
 
 def num_passes(recipe: Recipe, *, stores: bool) -> int:
-    """How often the documents are gone through."""
+    """The number of passes over the documents."""
     return 1 if recipe.policy in PACKING[1:] or not stores else 2
 
 
@@ -142,14 +142,14 @@ def _chunks(data: RecordStream, meter: ProgressMeter | None) -> Iterator[Documen
 def _count(
     data: RecordStream, recipe: Recipe, report: PackReport, meter: ProgressMeter | None
 ) -> NDArray[np.int64]:
-    """The number of pieces of each length."""
+    """Count the pieces of each length."""
     histogram = np.zeros(recipe.width + 1, np.int64)
     for chunk in _chunks(data, meter):
         num_empty, num_longer = count_lengths(chunk.offsets, recipe.policy != "truncate", histogram)
         report.num_empty += num_empty
         report.num_split += num_longer
     report.num_pieces = int(histogram.sum())
-    if recipe.policy == "truncate":  # the first token that is cut off still is the last label
+    if recipe.policy == "truncate":  # the first token that is cut off is still the last label
         num_inputs = int(histogram @ np.arange(recipe.width + 1))
         report.label_only = report.num_split
         report.cropped = report.num_records - num_inputs - report.label_only
@@ -209,7 +209,7 @@ def _bos_best_fit(
     packer = BosBestFit(columns, buffer_size, _REFILL, keeps_rest, pieces, row_ends)
 
     def hand_over() -> None:
-        """Move complete rows to the sink."""
+        """Move the complete rows to the sink."""
         ends = row_ends[: packer.num_rows]
         report.max_pieces = max(report.max_pieces, int(np.diff(ends, prepend=0).max(initial=0)))
         if sink is not None:
@@ -243,4 +243,4 @@ def _bos_best_fit(
 
 
 def _changed() -> FormatError:
-    return FormatError("the dataset's documents changed while they were packed; try again")
+    return FormatError("the documents of the dataset changed while they were packed; try again")

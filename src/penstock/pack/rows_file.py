@@ -1,15 +1,15 @@
-"""Rows on disk: made once, stored beside the dataset, mapped into memory from then on.
+"""Planned rows on disk: made once, stored beside the dataset, then mapped into memory.
 
     plans/best_fit-2048-<fingerprint>.rows
-        bytes 0 to 4095   a JSON object, padded with spaces: what the rows were made of and from
+        bytes 0 to 4095   a JSON object, padded with spaces: the recipe, the documents, the counts
         int64[pieces, 3]  start, length and document of every piece, row after row
         int64[rows + 1]   the first piece of each row (left out where a row is one piece)
         uint32[blocks]    the CRC32C of every 4 KiB of the two tables
 
-The fingerprint is that of the documents' lengths, so rows of a changed dataset have another name.
-A file that is not what it should be is made again; the header is checked against the file's size
-here. Kernels check every piece that they use against the dataset, and every block when they first
-use it against its checksum. A damaged checksum is found in the same way.
+The fingerprint covers the lengths of the documents, so the rows of a changed dataset have another
+name. The header is checked against the file's size when it is opened; a file that fails is made
+again. Kernels check every piece that they use against the dataset, and every block against its
+checksum when they first use it, which also finds a damaged checksum.
 """
 
 import contextlib
@@ -53,31 +53,31 @@ _REMEDY = "remove this file, and it will be made again"
 
 
 class PlannedRows:
-    """Stored rows, mapped when they are first used; copies for other processes map them again."""
+    """Stored rows, mapped when they are first used; a copy in another process maps them again."""
 
     def __init__(self, path: Path | None, recipe: Recipe, report: PackReport) -> None:
         self.path, self.recipe, self.report = path, recipe, report
 
     @cached_property
     def pieces(self) -> NDArray[np.int64]:
-        """Start, length and document of every piece."""
+        """The start, length and document of every piece."""
         return self._table(0, 3 * self.report.num_pieces).reshape(-1, 3)
 
     @cached_property
     def row_first(self) -> NDArray[np.int64]:
-        """The first piece of each row and one more entry, or nothing if a row is one piece."""
+        """The first piece of each row, and the number of pieces; empty if a row is one piece."""
         if self.recipe.one_piece_a_row:
             return np.empty(0, np.int64)
         return self._table(_PIECE_BYTES * self.report.num_pieces, self.report.num_rows + 1)
 
     @cached_property
     def blocks(self) -> CheckedBlocks | None:
-        """Both tables with their checksums, which tell what is checked already; None if empty."""
+        """Both tables with their checksums and what was checked so far; None if empty."""
         body, checksums = self._tables
         return CheckedBlocks(body, checksums) if body.size else None
 
     def check(self) -> None:
-        """Compare all blocks that were not used yet with their checksums."""
+        """Compare all blocks that were not checked before with their checksums."""
         self._check(0, self._tables[0].size)
 
     def pieces_of(self, row: int) -> NDArray[np.int64]:
@@ -102,7 +102,7 @@ class PlannedRows:
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-        """What follows the header: the bytes of both tables, and the checksums of their blocks."""
+        """The bytes of both tables, and the checksums of their blocks."""
         size = _body_bytes(self.report, self.recipe)
         if self.path is None or not size:
             return np.empty(0, np.uint8), np.empty(0, np.uint32)
@@ -110,9 +110,7 @@ class PlannedRows:
             whole = np.memmap(self.path, np.uint8, "r", _HEADER_BYTES, size + 4 * num_blocks(size))
             return np.asarray(whole[:size]), np.asarray(whole[size:]).view(np.uint32)
         except ValueError:
-            raise FormatError(
-                f"{self.path}: is shorter than it was; remove it, and it will be made again"
-            ) from None
+            raise FormatError(f"{self.path}: the file has become shorter; {_REMEDY}") from None
         except OSError as error:
             raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
 
@@ -125,14 +123,14 @@ def find_rows(
 ) -> PlannedRows:
     """Open the stored rows of a recipe, or make and store them.
 
-    They lie beside the dataset; in the user's cache where that cannot be written, or is not ours.
-    Of many processes that come at once, one makes them and the others wait for it.
+    They are stored beside the dataset, or in the user's cache if that directory is read-only or of
+    another format. If several processes call this at once, one makes the rows and the others wait.
     """
     if not data.num_records:
         return PlannedRows(None, recipe, make_rows(data, recipe, None))
     name = f"{recipe.name}-{data.documents_fingerprint}{SUFFIX}"
     homes = [data.shards[0].directory / "plans"] if data.manifests[0].format == FORMAT else []
-    with contextlib.suppress(ReadError):  # there is no home
+    with contextlib.suppress(ReadError):  # no cache directory
         homes.append(cache_directory("plans"))
     for home in homes:
         found = _read(home / name, data, recipe)
@@ -147,8 +145,8 @@ def find_rows(
         except OSError as error:
             problems.append(f"{home}: {error.strerror}")
     raise ReadError(
-        f"the rows can be stored nowhere ({'; '.join(problems)}); make one of these writable, or "
-        "set XDG_CACHE_HOME to where there is room"
+        f"cannot store the planned rows ({'; '.join(problems)}); make one of these writable, or "
+        "set XDG_CACHE_HOME to a directory with free space"
     )
 
 
@@ -157,11 +155,11 @@ def _make(
 ) -> PlannedRows:
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(path.parent, path.name, wait=True), contextlib.ExitStack() as undo:
-        found = _read(path, data, recipe)  # by somebody who held the lock before
+        found = _read(path, data, recipe)  # another process may have made it
         if found is not None:
             return found
         for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
-            leftover.unlink(missing_ok=True)  # of a process that died: we have its lock
+            leftover.unlink(missing_ok=True)  # of a process that died: its lock is ours
         file = _RowsFile(path)
         undo.callback(file.discard)
         total = num_passes(recipe, stores=True) * data.num_documents
@@ -172,7 +170,7 @@ def _make(
 
 
 class _RowsFile:
-    """Rows in the making, under a temporary name."""
+    """A file of rows that is being written, under a temporary name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -181,9 +179,9 @@ class _RowsFile:
         self._file = self._temporary.open("x+b")
 
     def allocate(self, num_pieces: int, num_rows: int | None) -> tuple[Any, Any]:
-        """Tables in the file, to be filled.
+        """Return tables in the file to fill: the pieces, and the first piece of each row.
 
-        The disk's space is taken first: writing to a map of a file on a full disk ends the process.
+        Disk space is allocated first: writing to a mapped file on a full disk kills the process.
         """
         pieces_end = _HEADER_BYTES + _PIECE_BYTES * num_pieces
         end = pieces_end if num_rows is None else pieces_end + 8 * (num_rows + 1)
@@ -195,7 +193,7 @@ class _RowsFile:
         return np.asarray(pieces), np.asarray(rows)
 
     def append(self, pieces: NDArray[np.int64], row_ends: NDArray[np.int64]) -> None:
-        """Add rows, whose pieces are counted from the start of the file."""
+        """Append rows; `row_ends` counts pieces from the start of the file."""
         if not self._row_ends.tell():
             self._file.seek(_HEADER_BYTES)
             self._row_ends.write(bytes(8))
@@ -203,7 +201,7 @@ class _RowsFile:
         self._row_ends.write(row_ends.tobytes())
 
     def finish(self, header: dict[str, Any]) -> None:
-        """Write checksums and the header, sync, and give the file its name."""
+        """Write checksums and the header, sync, and rename the file to its name."""
         self._row_ends.seek(0)
         shutil.copyfileobj(self._row_ends, self._file)
         self._file.flush()
@@ -219,7 +217,7 @@ class _RowsFile:
         sync_directory(self._path.parent)
 
     def discard(self) -> None:
-        """Remove the temporary file; after `finish` there is none."""
+        """Remove the temporary file, if there is one; after `finish` there is none."""
         for file in (self._row_ends, self._file):
             with contextlib.suppress(OSError):
                 file.close()
@@ -247,13 +245,13 @@ def _encode(header: dict[str, Any]) -> bytes:
 
 
 def _body_bytes(report: PackReport, recipe: Recipe) -> int:
-    """How many bytes both tables have."""
+    """The size of both tables."""
     row_bytes = 0 if recipe.one_piece_a_row else 8 * (report.num_rows + 1)
     return _PIECE_BYTES * report.num_pieces + row_bytes
 
 
 def _read(path: Path, data: RecordStream, recipe: Recipe) -> PlannedRows | None:
-    """The rows in a file, or None if they are not there, or not those that are wanted."""
+    """Open the rows in a file; None if there is no file, or it does not fit the recipe."""
     try:
         if not path.is_file():
             return None
@@ -270,7 +268,7 @@ def _read(path: Path, data: RecordStream, recipe: Recipe) -> PlannedRows | None:
 
 
 def _is_possible(report: PackReport, data: RecordStream, recipe: Recipe, size_bytes: int) -> bool:
-    """Whether counts agree with each other, the recipe, the dataset and the file's size."""
+    """Whether the counts agree with the recipe, the dataset, the size and each other."""
     counts = [value for name, value in report.to_json().items() if name != "policy"]
     if any(type(count) is not int or not 0 <= count < 1 << 60 for count in counts):
         return False
@@ -287,7 +285,7 @@ def _is_possible(report: PackReport, data: RecordStream, recipe: Recipe, size_by
 
 
 def damaged_rows(path: Path | None, block: int) -> FormatError:
-    """What to say of a block of the tables that does not have its checksum."""
+    """The error for a block of the tables that does not match its checksum."""
     start = _HEADER_BYTES + BLOCK_BYTES * block
     return FormatError(
         f"{path}: bytes {start:,} to {start + BLOCK_BYTES - 1:,} are damaged, or their checksum "
@@ -296,9 +294,9 @@ def damaged_rows(path: Path | None, block: int) -> FormatError:
 
 
 def verify_rows(path: Path) -> Iterator[str]:
-    """Check a file by itself, whatever dataset it belongs to; yields what is wrong.
+    """Check a file without its dataset; yields what is wrong.
 
-    One of an older version has no checksums; it is made again when it is needed.
+    Files of older versions have no checksums; they are made again when they are needed.
     """
     try:
         start = read_part(path, 0, _HEADER_BYTES)
@@ -328,7 +326,7 @@ def _damaged_blocks(path: Path, body_bytes: int) -> Iterator[str]:
         found = hasher.checksums()
         rest = file.read(found.nbytes + 1)
     if left or len(rest) != found.nbytes:
-        yield f"{path}: its size is not that of its tables; {_REMEDY}"
+        yield f"{path}: the size does not match the tables; {_REMEDY}"
         return
     for block in np.flatnonzero(found != np.frombuffer(rest, np.uint32)).tolist():
         yield str(damaged_rows(path, block))

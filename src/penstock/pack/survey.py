@@ -1,4 +1,4 @@
-"""What each policy would make of a dataset, and how long its documents are, without storing it."""
+"""Compares what each policy would make of a dataset, and the lengths of its documents."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,21 +18,21 @@ _NUM_BINS = 64
 
 @dataclass(slots=True)
 class LengthHistogram:
-    """Documents by length, in powers of two; bin 0 counts empty ones, bin k from 2^(k-1) on."""
+    """Counts documents by length, in powers of two: bin 0 the empty ones, bin k from 2^(k-1)."""
 
     documents: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_NUM_BINS, np.int64))
     records: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_NUM_BINS, np.int64))
     longest: int = 0
 
     def add(self, lengths: NDArray[np.int64]) -> None:
-        """Count some documents."""
+        """Count documents of these lengths."""
         _, bins = np.frexp(lengths.astype(np.float64))
         self.documents += np.bincount(bins, minlength=_NUM_BINS)
         self.records += np.bincount(bins, lengths, _NUM_BINS).astype(np.int64)
         self.longest = max(self.longest, int(lengths.max(initial=0)))
 
     def bins(self) -> Iterator[tuple[int, int, int, int]]:
-        """Shortest and longest length, documents and records of each bin that is not empty."""
+        """Yield the shortest and longest length, documents and records of each bin in use."""
         for k in np.flatnonzero(self.documents).tolist():
             low, high = (0, 0) if k == 0 else (1 << (k - 1), (1 << k) - 1)
             yield low, high, int(self.documents[k]), int(self.records[k])
@@ -41,7 +41,7 @@ class LengthHistogram:
 def survey(
     data: RecordStream, seq_len: int, buffer_size: int, progress: OnProgress | None = None
 ) -> tuple[list[PackReport], LengthHistogram]:
-    """One report for concatenation (which is what windows do) and for every policy."""
+    """Report on concatenation, which is what windows do, and on every policy."""
     integer("seq_len", seq_len, 1)
     total = _NUM_PASSES * data.num_documents
     meter = ProgressMeter(progress, "packing", total=total, unit="documents")

@@ -1,4 +1,4 @@
-"""Documents that wait for a row. See `buffer.pyx`."""
+"""Documents that wait for a row. See `waiting_buffer.pyx`."""
 
 from libc.stdint cimport int64_t
 
@@ -12,17 +12,17 @@ cdef struct Slot:
     int64_t start  # of its records or tokens
     int64_t length
     int64_t document
-    int64_t next  # the slot after it of those with its length, or of those that are free
-    int64_t first_record  # how many records of its document came before
-    int64_t goes_on  # whether its document goes on after it: 0 or 1
-    int64_t arrival  # a number that grows from one to the next, or -1 if the slot is free
+    int64_t next  # the next slot of its length, or the next free slot
+    int64_t first_record  # records of its document before this part
+    int64_t goes_on  # 1 if its document continues after this part, else 0
+    int64_t arrival  # ascending; -1 if the slot is free
 
-# The neighbours of a slot among all that wait, by arrival.
+# The neighbours of a slot by arrival, among all that wait.
 cdef struct Link:
     int64_t older
     int64_t newer
 
-# Slots of one length, by arrival; of no meaning for lengths that do not wait.
+# Slots of one length, by arrival; undefined for lengths that do not wait.
 cdef struct LengthQueue:
     int64_t first
     int64_t last
@@ -40,7 +40,7 @@ cdef struct Buffer:
     int64_t longest  # the length up to which documents wait by length
     LengthQueue *queues  # by length
     BitSet lengths  # that wait
-    int64_t *heap  # slots of longer documents: the shortest first, then the first to come
+    int64_t *heap  # slots of longer documents: the shortest first, then by arrival
     int64_t num_in_heap
 
 

@@ -1,8 +1,7 @@
-"""Documents that wait for a row, to be found by length and by arrival.
+"""Documents that wait for a row, found by length and by arrival.
 
-A document is put into a slot. It is chosen (`take`, `best_of`, `shortest_of`), after which it no
-longer can be, and its slot is released when its content has been used. Of equal lengths the first
-to come is chosen.
+A document is put into a slot. It is chosen once (`take`, `best_of`, `shortest_of`), and its slot is
+released when its content has been used. Among equal lengths the first to arrive is chosen.
 """
 
 from libc.stdint cimport int64_t
@@ -29,17 +28,17 @@ SLOT = np.dtype(
         )
     ]
 )
-"""a document that waits; its arrival is -1 in slots that are free"""
+"""a waiting document; its arrival is -1 in free slots"""
 
 
 cdef class WaitingDocuments:
-    """A buffer of its own: `num_slots` documents, those up to `longest` found by their length."""
+    """A buffer of `num_slots` documents; those up to `longest` are found by length."""
 
     cdef Buffer buffer
 
     def __cinit__(self, int64_t num_slots, int64_t longest):
         if num_slots < 1 or longest < 1:
-            raise ValueError("a buffer has slots, and documents have lengths")
+            raise ValueError("num_slots and longest must be at least 1")
         if not allocate_buffer(&self.buffer, num_slots, longest):
             raise MemoryError
 
@@ -50,7 +49,7 @@ cdef class WaitingDocuments:
         return self.buffer.num_used
 
     def put(self, int64_t document, int64_t length):
-        """Let a document wait."""
+        """Add a document."""
         cdef Slot waiting = Slot(0, length, document, NO_SLOT, 0, 0, 0)
         if self.buffer.num_used == self.buffer.num_slots or length < 1:
             raise ValueError("the buffer is full, or the document empty")
@@ -62,19 +61,19 @@ cdef class WaitingDocuments:
         if oldest == NO_SLOT:
             return None
         if self.buffer.slots[oldest].length > self.buffer.longest:
-            raise ValueError("the oldest is too long to be found by its length")
+            raise ValueError("the oldest document is too long to be found by length")
         return self.removed(take(&self.buffer, self.buffer.slots[oldest].length))
 
     def take_best(self, int64_t space):
         """Remove the longest document that fits into `space`; None if none does."""
         if not 0 < space <= self.buffer.longest:
-            raise ValueError("there is some space, and at most that of a row")
+            raise ValueError("space must be from 1 to the longest length")
         return self.removed(best_of(&self.buffer, space))
 
     def take_shortest(self, int64_t space):
         """Remove the shortest document that is longer than `space`; None if none is."""
         if not 0 <= space <= self.buffer.longest:
-            raise ValueError("a space is at most that of a row")
+            raise ValueError("space must be at most the longest length")
         return self.removed(shortest_of(&self.buffer, space))
 
     cdef removed(self, int64_t slot):
@@ -85,7 +84,7 @@ cdef class WaitingDocuments:
 
 
 cdef bint allocate_buffer(Buffer *buffer, int64_t num_slots, int64_t longest) noexcept nogil:
-    """Make an empty buffer in zeroed memory; False if there is no memory, then free it."""
+    """Make an empty buffer in zeroed memory; if False, there is no memory: free it."""
     cdef int64_t slot
     buffer.num_slots = num_slots
     buffer.longest = longest
@@ -113,7 +112,7 @@ cdef void free_buffer(Buffer *buffer) noexcept nogil:
 
 
 cdef void put(Buffer *buffer, const Slot *document) noexcept nogil:
-    """Let a document wait, in a slot that is free: there must be one."""
+    """Add a document, in a free slot; there must be one."""
     cdef int64_t slot = buffer.first_free, length = document.length
     check(slot < buffer.num_slots)
     check(length > 0)
@@ -135,7 +134,7 @@ cdef void put(Buffer *buffer, const Slot *document) noexcept nogil:
 
 
 cdef int64_t take(Buffer *buffer, int64_t length) noexcept nogil:
-    """Choose the first to come of this length, which must wait."""
+    """Choose the first to arrive of this length; there must be one."""
     cdef int64_t slot = buffer.queues[length].first, next_slot = buffer.slots[slot].next
     check(has(&buffer.lengths, length))
     check(buffer.slots[slot].length == length)
@@ -146,13 +145,13 @@ cdef int64_t take(Buffer *buffer, int64_t length) noexcept nogil:
 
 
 cdef int64_t best_of(Buffer *buffer, int64_t space) noexcept nogil:
-    """Choose the longest document that fits, of equals the first to come; NO_SLOT if none does."""
+    """Choose the longest document that fits, among equals the first to arrive; or NO_SLOT."""
     cdef int64_t length = previous_member(&buffer.lengths, space)
     return take(buffer, length) if length > 0 else <int64_t>NO_SLOT
 
 
 cdef int64_t shortest_of(Buffer *buffer, int64_t space) noexcept nogil:
-    """Choose the shortest document that is longer, of equals the first to come, or NO_SLOT."""
+    """Choose the shortest document that is longer, among equals the first to arrive; or NO_SLOT."""
     cdef int64_t length = next_member(&buffer.lengths, space + 1)
     if length >= 0:
         return take(buffer, length)
@@ -171,7 +170,7 @@ cdef void release(Buffer *buffer, int64_t slot) noexcept nogil:
 
 
 cdef inline void link(Buffer *buffer, int64_t slot) noexcept nogil:
-    """Note the newest slot."""
+    """Append a slot as the newest."""
     buffer.links[slot] = Link(buffer.newest, NO_SLOT)
     if buffer.newest == NO_SLOT:
         buffer.oldest = slot
@@ -193,7 +192,7 @@ cdef inline void unlink(Buffer *buffer, int64_t slot) noexcept nogil:
 
 
 cdef inline bint is_before(const Slot *slots, int64_t a, int64_t b) noexcept nogil:
-    """Whether slot `a` is shorter, or equally long and came earlier."""
+    """Whether slot `a` is shorter, or equally long and earlier."""
     if slots[a].length == slots[b].length:
         return slots[a].arrival < slots[b].arrival
     return slots[a].length < slots[b].length

@@ -1,9 +1,12 @@
-"""Readers: segments to filled arrays.
+"""Reading: from the records of shards to filled arrays.
 
-    segment   (row, column, start, length): a run of records and where in the batch it goes
-    layout    where in the memory of a batch each field of the records goes, and as what type
-    fault     what a kernel leaves behind when it could not read
+    record stream   the records of all shards, end to end, as one array (`RecordStream`)
+    item            an element of one kind of file: a record, an offset, a byte of metadata
+    segment         (row, column, start, length): a run of records, and where in the arrays it goes
+    output          an array that shows one field of the records, as some type
+    fault           what a kernel leaves when it cannot read; `LocalReader.error` makes it an error
 
-A reader knows nothing of samples. `local` reads files; everything it does to a batch happens in
-one call outside the GIL, in `kernels`.
+A reader knows fields and arrays, not samples or labels. `local_reader` opens files, `files` and
+`segments` read them outside the GIL, `numbers` converts integers. `documents` finds where documents
+start, `eos_scan` cuts files that do not say it, and `sequential` reads a whole stream once.
 """

@@ -1,4 +1,4 @@
-"""Where documents start: the table of a shard, and all of them chunk by chunk."""
+"""Where documents start: the offsets of a shard, and those of all shards chunk by chunk."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,18 +17,18 @@ _CHUNK = 1 << 20
 
 
 class DocumentChunk(NamedTuple):
-    """Some consecutive documents of one shard."""
+    """Consecutive documents of one shard."""
 
     offsets: NDArray[np.int64]
     """document k is records [offsets[k], offsets[k + 1]) of the shard"""
     first_record: int
-    """of the shard, in the stream"""
+    """the shard's first record, in the stream"""
     first_document: int
-    """the number of the first of these documents, in the stream"""
+    """the chunk's first document, in the stream"""
 
 
 def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
-    """All documents; offsets that go backwards, end elsewhere, or were changed are an error."""
+    """Yield all documents; raise for offsets that go backwards, end elsewhere, or are damaged."""
     first_record = first_document = 0
     for shard in shards:
         for start, offsets in _offset_chunks(shard):
@@ -38,7 +38,7 @@ def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
 
 
 def document_ends(shards: Sequence[Shard], first: int, last: int) -> Iterator[NDArray[np.int64]]:
-    """Where documents `first` to `last` end in the stream, some at a time; checked as above."""
+    """Yield where documents `first` to `last` end in the stream, a chunk at a time."""
     first_record = first_document = 0
     for shard in shards:
         start, stop = (
@@ -55,7 +55,7 @@ def document_ends(shards: Sequence[Shard], first: int, last: int) -> Iterator[ND
 def _offset_chunks(
     shard: Shard, first: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Offsets of the documents `first` to `stop`, and the number of the first of each chunk."""
+    """Yield chunks of the offsets of documents `first` to `stop`, each with its first document."""
     stop = shard.num_documents if stop is None else stop
     path, table = document_table(shard)
     content, last = xxhash.xxh3_64(), 0
@@ -74,7 +74,7 @@ def _offset_chunks(
         yield start, offsets
     if stop == shard.num_documents and last != shard.num_records:
         raise FormatError(
-            f"{path}: documents end at record {last:,}, the shard has "
+            f"{path}: documents end at record {last:,}, but the shard has "
             f"{shard.num_records:,}; run penstock verify"
         )
     if first == 0 < stop == shard.num_documents:
@@ -83,7 +83,7 @@ def _offset_chunks(
 
 
 def _refuse_damage(path: str, table: StoredFile, shard: Shard, found: str) -> None:
-    """Compare all offsets of a shard with their checksum, where they have one."""
+    """Compare the offsets of a shard with their checksum, if they have one."""
     expected, remedy = table.xxh3 if not table.path else None, "run penstock verify"
     if table.path and is_table(Path(path)) and num_entries(table) == shard.num_documents + 1:
         expected, remedy = table_checksum(Path(path)), "remove it, and it is made again"
@@ -101,7 +101,7 @@ def document_offsets(shard: Shard, first: int, count: int) -> NDArray[np.int64]:
     with open_regular(path) as opened:
         offsets = np.fromfile(opened, OFFSET, count - implied, offset=start)
     if offsets.size != count - implied:
-        raise FormatError(f"{path}: ends at offset {first + offsets.size:,}; it was cut")
+        raise FormatError(f"{path}: truncated: ends at offset {first + offsets.size:,}")
     values = offsets.view(np.int64)
     return np.concatenate([np.zeros(1, np.int64), values]) if implied else values
 
@@ -120,7 +120,7 @@ def documents_digest(shard: Shard) -> str:
 
 
 def document_table(shard: Shard) -> tuple[str, StoredFile]:
-    """The path and the geometry of a shard's table of documents, made if the format has none."""
+    """The path and geometry of a shard's document offsets, made if the format has none."""
     if DOCUMENTS in shard.files:
         return str(shard.path(DOCUMENTS)), shard.files[DOCUMENTS]
     if shard.source is None:
@@ -128,7 +128,7 @@ def document_table(shard: Shard) -> tuple[str, StoredFile]:
     table = make_table(shard.source, shard.num_records)
     if num_entries(table) != shard.num_documents + 1:
         raise FormatError(
-            f"{shard.directory}/{shard.name}: {num_entries(table) - 1:,} documents were found, "
-            f"{shard.num_documents:,} are announced"
+            f"{shard.directory}/{shard.name}: {num_entries(table) - 1:,} documents found, "
+            f"expected {shard.num_documents:,}"
         )
     return table.path, table

@@ -1,4 +1,4 @@
-"""Documents found by the token that starts or ends each, for files that do not know theirs."""
+"""Finds documents by the token that starts or ends each, for files that do not list them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ _CHUNK_BYTES = 1 << 24
 
 
 def find_documents(manifest: Manifest, *, bos_id: int | None, eos_id: int | None) -> Manifest:
-    """Cut files that are one document each before every `bos_id`, or after every `eos_id`.
+    """Cut files of one document each before every `bos_id`, or after every `eos_id`.
 
-    Reads all tokens the first time; what it finds is kept in the user's cache.
+    Reads all tokens the first time; the offsets are kept in the user's cache.
     """
     shards = tuple(_cut(shard, manifest, bos_id, eos_id) for shard in manifest.shards)
     return replace(manifest, shards=shards, bos_id=bos_id, eos_id=eos_id)
@@ -26,7 +26,7 @@ def find_documents(manifest: Manifest, *, bos_id: int | None, eos_id: int | None
 def _cut(shard: Shard, manifest: Manifest, bos_id: int | None, eos_id: int | None) -> Shard:
     if shard.row_records != shard.num_records or shard.source is not None:
         raise UsageError(
-            f"{shard.directory}/{shard.name}: knows its documents; leave out bos_id and eos_id"
+            f"{shard.directory}/{shard.name}: already has documents; leave out bos_id and eos_id"
         )
     if not shard.num_records:
         return shard
@@ -34,7 +34,7 @@ def _cut(shard: Shard, manifest: Manifest, bos_id: int | None, eos_id: int | Non
     assert mark is not None
     dtype = manifest.fields[TOKEN]
     if not np.iinfo(dtype).min <= mark <= np.iinfo(dtype).max:
-        raise UsageError(f"{mark:,} is outside of {dtype}, the type of the tokens")
+        raise UsageError(f"{mark:,} does not fit {dtype}, the type of the tokens")
     file = shard.files[STREAM]
     identity = read_head(shard.path(STREAM), 1).identity
     source = _EosPlaces(
@@ -51,7 +51,7 @@ def _cut(shard: Shard, manifest: Manifest, bos_id: int | None, eos_id: int | Non
 
 @dataclass(frozen=True, slots=True)
 class _EosPlaces:
-    """Where a token stands in a file of tokens."""
+    """The document ends that a token marks in a file of tokens."""
 
     path: str
     file_identity: str
@@ -67,7 +67,7 @@ class _EosPlaces:
         return f"{tokens}, {self.mark} starts {self.is_start} {self.file_identity}"
 
     def ends(self) -> Iterator[NDArray[np.int64]]:
-        """Ends before every mark but one at the very start, or after every mark; and at the end."""
+        """Yield ends: before each mark but one at record 0, or after each mark; and the last."""
         last, count = 0, max(1, _CHUNK_BYTES // self.dtype.itemsize)
         for first in range(0, self.num_tokens, count):
             wanted, offset = (
@@ -77,7 +77,8 @@ class _EosPlaces:
             with open_regular(self.path) as file:
                 tokens = np.fromfile(file, self.dtype, wanted, offset=offset)
             if tokens.size != wanted:
-                raise FormatError(f"{self.path}: was cut while it was read; copy or write it again")
+                problem = "truncated while it was read; copy or write it again"
+                raise FormatError(f"{self.path}: {problem}")
             found = first + np.flatnonzero(tokens == self.mark) + (0 if self.is_start else 1)
             ends = found[found > 0]
             last = int(ends[-1]) if ends.size else last

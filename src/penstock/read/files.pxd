@@ -26,7 +26,7 @@ cpdef enum FaultCode:
     WRONG_ROWS  # of a view, not of a file of the dataset
     DAMAGED_ROWS  # by the checksum of a block
 
-# What went wrong: kernels cannot raise.
+# What went wrong; kernels cannot raise.
 cdef struct Fault:
     FaultCode code
     FileKind kind
@@ -34,25 +34,25 @@ cdef struct Fault:
     int64_t offset  # the byte, item or row
     int64_t detail  # an error number, a size or a value
 
-# Where the items of one shard lie in its file.
+# Where the items of a shard are in its file.
 cdef struct Geometry:
     int64_t name_start  # of its path, among all names
     int64_t size_bytes
     int64_t first_byte  # of the first item
-    int64_t block_items  # 0, or items come in blocks of so many
-    int64_t block_bytes  # from the start of one block to that of the next
-    int64_t num_implied  # entries that a table of documents leaves out at its start: they are 0
-    int64_t row_records  # 0, or the length of every document where there is no table
+    int64_t block_items  # items in a block; 0: no blocks
+    int64_t block_bytes  # from the start of one block to the next
+    int64_t num_implied  # entries at the start of a document table that are 0 and not stored
+    int64_t row_records  # the length of every document, if there is no table; else 0
 
 cdef struct OpenShardFile:
     int64_t shard  # or -1
     int descriptor
     char *mapping  # with mmap
 
-# The files of one kind of all shards, end to end one array, and a table of those open.
+# The files of one kind of all shards, which together are one array of items, and those open.
 #
-# Shard s may be open only at place s % num_places: finding it is one comparison, and with more
-# shards than places the newest simply takes the place.
+# Shard s can be open only at place s % num_places: finding it is one comparison, and with more
+# shards than places the newest takes the place.
 cdef struct FileTable:
     FileKind kind
     int64_t item_bytes
@@ -64,19 +64,19 @@ cdef struct FileTable:
     int64_t num_places
     OpenShardFile *places
 
-# The bytes of one shard's file that hold its items.
+# The bytes of a shard's file that hold its items.
 cdef struct FileSpan:
     int64_t kind
     int64_t shard
     int64_t start
     int64_t stop
 
-# How long a thread may go on.
+# How long a thread may run.
 cdef struct Turn:
-    double end  # in seconds, as `seconds_now` counts them
+    double end  # in seconds, on the clock of `seconds_now`
     const int *stop  # set by another thread
 
-# Items of one shard that lie end to end in its file.
+# Items of a shard that are end to end in its file.
 cdef struct ItemRun:
     int64_t offset  # in bytes
     int64_t count
@@ -125,7 +125,7 @@ cdef inline int64_t num_items(const FileTable *files, int64_t shard) noexcept no
 
 
 cdef inline int64_t find_shard(const FileTable *files, int64_t item) noexcept nogil:
-    """The last shard that starts at or before `item`, so never an empty one."""
+    """The last shard that starts at or before `item`; never an empty one."""
     cdef int64_t low = 0, high = files.num_shards, middle
     while high - low > 1:
         middle = (low + high) // 2
@@ -137,7 +137,7 @@ cdef inline int64_t find_shard(const FileTable *files, int64_t item) noexcept no
 
 
 cdef inline ItemRun find_run(const FileTable *files, int64_t shard, int64_t item) noexcept nogil:
-    """Where an item of a shard lies in its file, and how many lie end to end from there on."""
+    """The offset of a shard's item in its file, and how many items follow end to end."""
     cdef const Geometry *geometry = &files.geometry[shard]
     cdef int64_t left = num_items(files, shard) - item, block, within
     if geometry.block_items == 0:

@@ -1,7 +1,7 @@
-"""Opening files, and reading what lies in them, outside the GIL.
+"""Opens and reads files, outside the GIL.
 
-A kernel cannot raise: it leaves what went wrong in a `Fault`, and the caller asks
-`penstock.read.local_reader` for the error with the file's name in it.
+A kernel cannot raise: it leaves a `Fault`, and the caller asks `LocalReader.error` for an error
+that names the file.
 """
 
 from collections import namedtuple
@@ -52,7 +52,7 @@ FILE_SPAN = np.dtype([(name, np.int64) for name in ("kind", "shard", "start", "s
 
 @cython.no_gc_clear
 cdef class ShardFiles:
-    """The files of one kind of all shards: what is the same for every thread that reads them."""
+    """The files of one kind of all shards, shared by all threads that read them."""
 
     def __cinit__(
         self,
@@ -64,27 +64,27 @@ cdef class ShardFiles:
     ):
         cdef Py_ssize_t shard
         if first_item.shape[0] != geometry.shape[0] + 1 or item_bytes < 1:
-            raise ValueError("there is one geometry and one first item for each shard")
+            raise ValueError("expected one geometry and one first item for each shard")
         for shard in range(geometry.shape[0]):
             if not 0 <= geometry[shard].name_start < len(names):
-                raise ValueError("the path of a shard starts outside of the names")
+                raise ValueError("a shard's path starts outside of the names")
             if first_item[shard] > first_item[shard + 1] or geometry[shard].block_items < 0:
-                raise ValueError("shards come one after the other")
+                raise ValueError("shards must be in ascending order")
         self.kind = kind
         self.item_bytes = item_bytes
         self.first_item = first_item
         self.geometry = geometry
-        self.names = names  # ends with a NUL of Python's own
+        self.names = names  # Python adds a NUL at the end
 
 
-@cython.no_gc_clear  # files are closed after the collector has been here
+@cython.no_gc_clear  # files are closed after garbage collection
 cdef class Files:
-    """The files of one kind, and those of them that one thread has open: none at first."""
+    """The files of one kind, and those that one thread has open; none at first."""
 
     def __cinit__(self, ShardFiles shards, *, bint use_mmap, int64_t num_places):
         cdef int64_t place
         if num_places < 1:
-            raise ValueError("there must be a place for an open file")
+            raise ValueError("num_places must be at least 1")
         self.shards = shards
         self.table.kind = shards.kind
         self.table.item_bytes = shards.item_bytes
@@ -106,7 +106,7 @@ cdef class Files:
         free(self.table.places)
 
     def close(self):
-        """Close all files; they are opened again when they are read."""
+        """Close all files; reading opens them again."""
         cdef int64_t place
         with nogil:
             for place in range(self.table.num_places):
@@ -117,7 +117,7 @@ FaultReport = namedtuple("FaultReport", "code kind shard offset detail")
 
 
 cdef object describe_fault(const Fault *fault):
-    """A fault for `LocalReader.error`."""
+    """The fault as `LocalReader.error` takes it."""
     return FaultReport(
         FaultCode(fault.code), FileKind(fault.kind), fault.shard, fault.offset, fault.detail
     )
@@ -126,7 +126,7 @@ cdef object describe_fault(const Fault *fault):
 cdef bint set_fault(
     Fault *fault, FaultCode code, FileKind kind, int64_t shard, int64_t offset, int64_t detail
 ) noexcept nogil:
-    """Note what went wrong; always False, for kernels that return whether they succeeded."""
+    """Record a fault; returns False, as kernels do on failure."""
     fault.code, fault.kind, fault.shard = code, kind, shard
     fault.offset, fault.detail = offset, detail
     return False
@@ -152,8 +152,8 @@ cdef bint close_one(FileTable *files) noexcept nogil:
 
 
 cdef int open_path(FileTable *files, int64_t shard) noexcept nogil:
-    """Open a shard's file, closing others where the process has no descriptor left; or -1."""
-    # O_NONBLOCK: should the file have become a pipe by now, opening it must not wait for a writer.
+    """Open a shard's file, closing others if the process is out of descriptors; or -1."""
+    # O_NONBLOCK: if the file has been replaced by a pipe, opening must not wait for a writer.
     cdef int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK
     cdef const char *path = files.names + files.geometry[shard].name_start
     cdef int descriptor = open(path, flags)
@@ -163,7 +163,7 @@ cdef int open_path(FileTable *files, int64_t shard) noexcept nogil:
 
 
 cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil:
-    """Find or open a shard; NULL, and a fault, if that fails."""
+    """Find or open a shard; NULL, with a fault, on failure."""
     check(0 <= shard < files.num_shards)
     cdef OpenShardFile *file = &files.places[shard % files.num_places]
     cdef int64_t size_bytes
@@ -179,7 +179,7 @@ cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) no
         set_fault(fault, WRONG_SIZE, files.kind, shard, 0, size_bytes)
         close(file.descriptor)
         return NULL
-    # Rows are far apart: the kernel's own read-ahead would read 32 times what is wanted.
+    # Rows are far apart: the system's read-ahead would read 32 times as much as is needed.
     expect_random_reads(file.descriptor)
     if files.use_mmap:
         file.mapping = <char *>mmap(NULL, size_bytes, PROT_READ, MAP_SHARED, file.descriptor, 0)
@@ -194,9 +194,9 @@ cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) no
 cdef bint read_exactly(
     const FileTable *files, const OpenShardFile *file, char *target, ItemRun bytes_, Fault *fault
 ) noexcept nogil:
-    """Read a run of bytes, however many calls the system wants for it.
+    """Read a run of bytes, in several calls if need be.
 
-    It may stop short after a signal, on network file systems, and at 2 GiB.
+    A read may be short after a signal, on network file systems, and at 2 GiB.
     """
     cdef int64_t done = 0, left
     cdef ssize_t got
@@ -219,9 +219,7 @@ cdef bint read_exactly(
 cdef bint read_items(
     FileTable *files, int64_t shard, ItemRun items, char *target, Fault *fault
 ) noexcept nogil:
-    """Read items of one shard, which has no blocks, as they are stored.
-
-    The offset of `items` counts items here.
+    """Read stored items of a shard without blocks; the offset of `items` counts items.
     """
     cdef OpenShardFile *file = open_shard(files, shard, fault)
     cdef ItemRun bytes_ = ItemRun(
@@ -239,7 +237,7 @@ cdef bint read_items(
 
 
 cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil:
-    """Bring the first bytes of mapped items towards the processor."""
+    """Prefetch the first bytes of mapped items into the processor's cache."""
     cdef int64_t shard = find_shard(files, start)
     cdef OpenShardFile *file = &files.places[shard % files.num_places]
     cdef const char *items
@@ -253,7 +251,7 @@ cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil:
 cdef void announce_items(
     FileTable *files, int64_t start, int64_t length, Fault *fault
 ) noexcept nogil:
-    """Ask the system to fetch items that will be read later."""
+    """Ask the system to fetch items that will be read soon."""
     cdef int64_t shard
     cdef OpenShardFile *file
     cdef ItemRun run
@@ -272,9 +270,9 @@ cdef void announce_items(
 cdef int64_t cache_bytes(
     const FileTable *files, int64_t shard, ItemRun bytes_, const Turn *turn
 ) noexcept nogil:
-    """Bring bytes of a shard's file into the page cache; returns how many, or -1 if that fails.
+    """Read bytes of a shard's file into the page cache; returns how many, or -1 on failure.
 
-    The descriptor is a new one: those for rows forbid the system to read ahead.
+    Opens a new descriptor: on those for rows, read-ahead is off.
     """
     cdef const char *path = files.names + files.geometry[shard].name_start
     cdef int source = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)

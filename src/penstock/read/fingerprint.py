@@ -1,4 +1,4 @@
-"""What tells the records of one shard from those of another without reading them all."""
+"""Tells the records of two shards apart without reading all of them."""
 
 import os
 
@@ -11,11 +11,11 @@ _NUM_BLOCKS, _BLOCK_BYTES = 8, 4096
 
 
 def records_digest(shard: Shard) -> str:
-    """The checksum that our manifest has; of foreign files, a hash of the size and of some blocks.
+    """The checksum in our manifest; for foreign files, a hash of their size and eight blocks.
 
-    Eight blocks evenly over the file find any other tokenization, order or cut of the data, but not
-    a few tokens that were changed in between. A list of files may have their checksums, but the
-    same files opened without it must have the same digest.
+    Eight evenly spaced blocks detect another tokenization, order or cut of the data, but not a few
+    changed tokens between them. The checksums in a list of files are not used: the same files
+    opened without the list must have the same digest.
     """
     return " ".join(_file_digest(shard, kind) for kind in (STREAM, APART) if kind in shard.files)
 

@@ -1,8 +1,8 @@
-"""Reads shards that lie in a file system, by `pread` or from a memory map.
+"""Reads shards from the file system, by `pread` or from a memory map.
 
-`pread` is the default, by measurement: from the page cache a map is about twice as fast, but it
-turns a failing disk or a truncated file into SIGBUS, which ends the process without a word, and
-counts every page ever touched as the process's own memory.
+`pread` is the default. From the page cache a map is about twice as fast, but a failing disk or a
+truncated file then raises SIGBUS, which kills the process without a message, and every page ever
+touched counts as the process's memory.
 """
 
 import errno
@@ -53,7 +53,7 @@ _SUFFIXES = {
 
 @dataclass(frozen=True)
 class LocalReader:
-    """What is the same for all threads that read a dataset; each has `Files` of its own."""
+    """What all threads that read a dataset share; each thread has `Files` of its own."""
 
     shards: Sequence[Shard]
     record_bytes: int
@@ -69,7 +69,7 @@ class LocalReader:
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Tables of files stay here.
+        # Without the tables of files, which a copy makes again.
         return LocalReader, (self.shards, self.record_bytes, self.access, self.apart_bytes)
 
     def _files_of(self, kind: FileKind) -> ShardFiles:
@@ -93,7 +93,7 @@ class LocalReader:
             ]
             table, item_bytes = np.array(geometry, GEOMETRY), self._item_bytes(kind)
             self._spans[kind] = _spans(kind, item_bytes, np.diff(first_item), table)
-            # Threads that come at once all take the first.
+            # Threads that get here at once all take the first table.
             self._shard_files.setdefault(
                 kind, ShardFiles(kind, item_bytes, first_item, table, b"".join(names))
             )
@@ -116,7 +116,7 @@ class LocalReader:
         return shard.files[METADATA].size_bytes
 
     def file(self, shard_number: int, kind: FileKind) -> tuple[str, StoredFile]:
-        """The path and the geometry of a shard's file of one kind."""
+        """The path and geometry of a shard's file of one kind."""
         shard = self.shards[shard_number]
         if kind == FileKind.DOCUMENT_OFFSETS:
             return document_table(shard)
@@ -130,7 +130,7 @@ class LocalReader:
         return np.concatenate([self._spans[kind] for kind in kinds])
 
     def new_files(self, kind: FileKind = FileKind.RECORDS, *, num_sharers: int = 1) -> Files:
-        """The files of one kind, for one of `num_sharers` in this process; nothing open yet."""
+        """The files of one kind, none open yet; `num_sharers` in this process share the limit."""
         num_places = max(2, min(len(self.shards), _max_open_files() // num_sharers))
         return Files(self._files_of(kind), use_mmap=self.access == "mmap", num_places=num_places)
 
@@ -166,18 +166,20 @@ class LocalReader:
         return items
 
     def error(self, fault: FaultReport) -> PenstockError:
-        """Put a kernel's fault into words."""
+        """The error for a fault that a kernel left."""
         code, kind, shard_number, offset, detail = fault
         path, file = self.file(shard_number, kind)
         expected = file.size_bytes
         if code == FaultCode.WRONG_SIZE and detail < 0:
-            return FormatError(f"{path}: is not a file of {expected:,} bytes any more")
+            return FormatError(f"{path}: no longer a file of {expected:,} bytes")
         if code == FaultCode.WRONG_SIZE:
-            return FormatError(f"{path}: {detail:,} bytes, expected {expected:,}; it was changed")
+            return FormatError(
+                f"{path}: {detail:,} bytes, expected {expected:,}; the file has changed"
+            )
         if code == FaultCode.SHORT_READ:
             return FormatError(
-                f"{path}: ends at byte {offset:,}, where {detail:,} more were expected; "
-                "it was cut while it was read"
+                f"{path}: ends at byte {offset:,}, expected {detail:,} more; it was truncated "
+                "while it was read"
             )
         if code == FaultCode.WRONG_CONTENT:
             what = _WRONG_CONTENT[kind].format(detail=detail, item=offset)
@@ -186,23 +188,23 @@ class LocalReader:
         if code == FaultCode.CANNOT_OPEN:
             if detail in (errno.ENOENT, errno.ENOTDIR):
                 return MissingDataError(f"{path}: missing; expected a file of {expected:,} bytes")
-            return ReadError(detail, f"{path}: cannot be opened: {reason}")
-        verb = "mapped" if code == FaultCode.CANNOT_MAP else "read"
-        return ReadError(detail, f"{path}: cannot be {verb} at byte {offset:,}: {reason}")
+            return ReadError(detail, f"{path}: cannot open: {reason}")
+        verb = "map" if code == FaultCode.CANNOT_MAP else "read"
+        return ReadError(detail, f"{path}: cannot {verb} at byte {offset:,}: {reason}")
 
 
-_WRONG_OFFSET = "offset {item:,} is {detail:,}, outside of what its neighbours allow"
+_WRONG_OFFSET = "offset {item:,} is {detail:,}, out of order with its neighbours or beyond the end"
 _WRONG_CONTENT = {
-    FileKind.RECORDS: "a record refers to metadata {detail:,}, which the shard does not have",
+    FileKind.RECORDS: "a record refers to metadata {detail:,}, which does not exist in the shard",
     FileKind.DOCUMENT_OFFSETS: _WRONG_OFFSET,
     FileKind.METADATA_OFFSETS: _WRONG_OFFSET,
 }
 
 
 def _max_open_files() -> int:
-    """How many files the first reader of a process keeps open.
+    """The number of files that a process's only reader keeps open.
 
-    The n-th gets an n-th of it, so that a dozen readers together take two thirds of the limit.
+    The n-th reader keeps an n-th of it open: a dozen readers together take two thirds of the limit.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 8192 if limit == resource.RLIM_INFINITY else min(limit // 5, 8192)
@@ -211,7 +213,7 @@ def _max_open_files() -> int:
 def _spans(
     kind: FileKind, item_bytes: int, num_items: NDArray[np.int64], files: NDArray[np.void]
 ) -> NDArray[np.void]:
-    """Where the items of each file start and stop; several shards may lie in one file."""
+    """Where the items of each file start and stop; several shards may share a file."""
     in_blocks = files["block_items"] > 0
     blocks, rest = np.divmod(num_items, np.where(in_blocks, files["block_items"], 1))
     stride = np.where(in_blocks, files["block_bytes"], item_bytes)

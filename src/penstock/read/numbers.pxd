@@ -11,7 +11,7 @@ from penstock.system.memory_access cimport (
     store_u64,
 )
 
-# Integers that lie `stride` bytes apart.
+# Integers that are `stride` bytes apart.
 cdef struct Numbers:
     const char *first
     int64_t stride
@@ -28,7 +28,7 @@ cdef void count_up(char *target, int64_t count) noexcept nogil
 
 
 cdef inline int64_t load_integer(const char *address, int64_t size, bint is_signed) noexcept nogil:
-    """An integer of 1, 2, 4 or 8 bytes."""
+    """Load an integer of 1, 2, 4 or 8 bytes."""
     if size == 8:
         return <int64_t>load_u64(address)
     if size == 4:
@@ -39,7 +39,7 @@ cdef inline int64_t load_integer(const char *address, int64_t size, bint is_sign
 
 
 cdef inline void store_integer(char *address, int64_t size, int64_t value) noexcept nogil:
-    """The lower 1, 2, 4 or 8 bytes of an integer, which are the same signed or not."""
+    """Store the low 1, 2, 4 or 8 bytes of an integer, signed or not."""
     if size == 8:
         store_u64(address, value)
     elif size == 4:

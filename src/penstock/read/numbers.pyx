@@ -1,8 +1,8 @@
-"""Converting, masking and filling runs of integers, outside the GIL.
+"""Converts, masks and fills runs of integers, outside the GIL.
 
-Numbers side by side of the usual widths are converted by vectorized loops (`copies.h`), those
-inside of larger records by a loop for each width; any other pair of types by one loop that decides
-for every number.
+Adjacent numbers of the usual widths are converted by vectorized loops (`copies.h`), those inside
+larger records by a loop for each width, and any other pair of types by one loop that decides for
+each number.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
@@ -16,10 +16,12 @@ cdef extern from "copies.h" nogil:
     void copy_u16_to_i32 "penstock_u16_to_i32"(const void *source, void *target, int64_t count)
 
 ctypedef fused Stored:
+    uint8_t
     uint16_t
     uint32_t
 
 ctypedef fused Shown:
+    uint8_t
     uint16_t
     uint32_t
     int64_t
@@ -29,7 +31,7 @@ def convert_numbers(
     const uint8_t[::1] source, int64_t stride, int64_t size, bint is_signed, uint8_t[::1] target,
     int64_t size_out,
 ):
-    """Convert as many integers as `target` has room for; for tests."""
+    """Convert as many integers as `target` can hold; for tests."""
     cdef Numbers numbers
     cdef int64_t count = target.shape[0] // size_out if size_out in (1, 2, 4, 8) else -1
     if size not in (1, 2, 4, 8) or count < 0 or stride < size:
@@ -46,7 +48,7 @@ def convert_numbers(
 cdef inline void widen_apart(
     const char *source, int64_t stride, char *target, int64_t count, Stored _, Shown __
 ) noexcept nogil:
-    """Numbers inside of larger records."""
+    """Convert numbers inside larger records."""
     cdef Stored value
     cdef Shown shown
     cdef int64_t i
@@ -59,7 +61,7 @@ cdef inline void widen_apart(
 cdef bint convert_bare(
     const Numbers *source, char *target, int64_t size, int64_t count
 ) noexcept nogil:
-    """Widen numbers side by side; False if no loop is made for their types."""
+    """Widen adjacent numbers; False if there is no loop for their types."""
     cdef const char *first = source.first
     if source.is_signed:
         if source.size == 4 and size == 8:
@@ -80,8 +82,8 @@ cdef bint convert_bare(
 
 
 cdef void convert(const Numbers *source, char *target, int64_t size, int64_t count) noexcept nogil:
-    """Copy integers to integers of `size` bytes, side by side."""
-    # A local copy, so that the compiler knows that stores to the target do not change it.
+    """Convert integers to adjacent integers of `size` bytes."""
+    # A local copy tells the compiler that stores to the target do not change it.
     cdef Numbers from_ = source[0]
     cdef int64_t i, value
     if source.stride == source.size and convert_bare(source, target, size, count):
@@ -90,6 +92,8 @@ cdef void convert(const Numbers *source, char *target, int64_t size, int64_t cou
         widen_apart(source.first, source.stride, target, count, <uint16_t>0, <int64_t>0)
     elif not source.is_signed and source.size == 4 and size == 8:
         widen_apart(source.first, source.stride, target, count, <uint32_t>0, <int64_t>0)
+    elif source.size == size == 1:
+        widen_apart(source.first, source.stride, target, count, <uint8_t>0, <uint8_t>0)
     elif source.size == size == 2:
         widen_apart(source.first, source.stride, target, count, <uint16_t>0, <uint16_t>0)
     elif source.size == size == 4:
@@ -103,9 +107,16 @@ cdef void convert(const Numbers *source, char *target, int64_t size, int64_t cou
 cdef void mask_numbers(
     const Numbers *mask, char *target, int64_t size, int64_t count, int64_t value
 ) noexcept nogil:
-    """Put `value` in place of those of `count` numbers whose number in the mask is zero."""
+    """Replace those of `count` numbers by `value` for which the mask is zero."""
     cdef Numbers from_ = mask[0]  # as above
+    cdef char *number
     cdef int64_t i
+    if from_.size == 1 and size == 8:
+        # A choice instead of a branch, which would be mispredicted wherever the mask changes.
+        for i in range(count):
+            number = target + 8 * i
+            store_u64(number, load_u64(number) if from_.first[i * from_.stride] else value)
+        return
     for i in range(count):
         if load_integer(from_.first + i * from_.stride, from_.size, False) == 0:
             store_integer(target + i * size, size, value)

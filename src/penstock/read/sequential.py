@@ -23,14 +23,14 @@ _CHUNK_BYTES = 1 << 20
 
 
 def lies_end_to_end(reader: LocalReader) -> bool:
-    """Whether no shard has its records in blocks with something in between."""
+    """Whether no shard stores its records in blocks with gaps."""
     return not any(shard.files[STREAM].block_items for shard in reader.shards)
 
 
 def stored_chunks(reader: LocalReader, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of the records [start, stop); every chunk takes the memory of the one before.
+    """Yield the bytes of the records [start, stop); each chunk reuses the memory of the one before.
 
-    Not for shards with blocks, nor for fields that lie apart.
+    Not for shards with blocks, nor for fields in files of their own.
     """
     count = max(1, _CHUNK_BYTES // reader.record_bytes)
     buffer = np.empty(min(count, max(0, stop - start)) * reader.record_bytes, np.uint8)
@@ -45,7 +45,8 @@ def stored_chunks(reader: LocalReader, start: int, stop: int) -> Iterator[NDArra
             size_bytes = os.fstat(opened.fileno()).st_size
             if size_bytes != file.size_bytes:
                 raise FormatError(
-                    f"{path}: {size_bytes:,} bytes, expected {file.size_bytes:,}; it was changed"
+                    f"{path}: {size_bytes:,} bytes, expected {file.size_bytes:,}; "
+                    "the file has changed"
                 )
             opened.seek(file.first_byte + begin * reader.record_bytes)
             for record in range(begin, end, count):
@@ -55,10 +56,10 @@ def stored_chunks(reader: LocalReader, start: int, stop: int) -> Iterator[NDArra
 
 
 def _fill(chunk: NDArray[np.uint8], file: io.FileIO) -> None:
-    """Read until the chunk is full, however many calls the system wants for it."""
+    """Read until the chunk is full, which may take several calls."""
     done = 0
     while done < chunk.size:
         got = file.readinto(chunk[done:].data)
         if not got:
-            raise FormatError(f"{file.name}: was cut while it was read; copy or write it again")
+            raise FormatError(f"{file.name}: truncated while it was read; copy or write it again")
         done += got

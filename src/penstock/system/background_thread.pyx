@@ -1,10 +1,10 @@
-"""Threads that an interrupt neither loses nor leaves waiting.
+"""Threads that survive an interrupt at any moment.
 
 Python runs signal handlers, which raise KeyboardInterrupt, in the main thread: between bytecodes,
-and where a C function waits. `threading.Thread.start` and `join` consist of many bytecodes: an
-interrupt within leaves a thread that is not known to run, or one that waits for a lock which nobody
-releases. Here each step is one compiled call, in which no handler runs, and each wait can be
-interrupted and repeated.
+and while a C function waits. `threading.Thread.start` and `join` consist of many bytecodes: an
+interrupt in between leaves a running thread that nobody knows of, or a lock that nobody releases.
+Here each step is one compiled call, in which no handler runs, and each wait can be interrupted and
+repeated.
 """
 
 import _thread
@@ -27,7 +27,7 @@ cdef set running = set()  # the stop signal of each thread, and the lock that is
 
 @cython.no_gc_clear  # `set` is called by a deallocation
 cdef class StopSignal:
-    """Tells threads to end; whoever waits at one of its queues then gets None, once."""
+    """Tells threads to end: each of its queues then gets one None."""
 
     cdef readonly bint is_set
     cdef list _queues
@@ -36,7 +36,7 @@ cdef class StopSignal:
         self._queues = []
 
     def new_queue(self):
-        """A queue of this signal, of any objects but None."""
+        """Make a queue that gets a None when the signal is set; put any other objects in it."""
         new = SimpleQueue()
         self._queues.append(new)
         if self.is_set:
@@ -44,23 +44,23 @@ cdef class StopSignal:
         return new
 
     cpdef set(self):
-        """Set it, from any thread, at any moment; again and again if need be."""
+        """Set the signal; any thread may call this at any time, and more than once."""
         self.is_set = True
         for each in self._queues:
             each.put(None)
 
     def check(self):
-        """Raise an error if it is set, which nobody waits for any more."""
+        """Raise InterruptedError if the signal is set; nobody waits for the result any more."""
         if self.is_set:
-            raise InterruptedError("nobody waits for this")
+            raise InterruptedError("the work was stopped")
 
 
 @cython.no_gc_clear  # else the signal may be gone before its deallocation
 cdef class BackgroundThread:
     """Runs `target()` in a thread, which is told to end when this object is deallocated.
 
-    So the target must not refer to it. Signals are left to other threads, here and in all threads
-    that the target starts.
+    The target must therefore not refer to this object. The thread, and all threads that the target
+    starts, leave signals to other threads.
     """
 
     cdef object _target, _name, _is_held
@@ -110,10 +110,10 @@ cdef class BackgroundThread:
 
 
 def call_in_background(work, str name, StopSignal stop, *, bint is_waited_for=False):
-    """What `work()` returns or raises, called in a thread: no interrupt reaches it there.
+    """Call `work()` in a thread, where no interrupt reaches it; return or raise what it does.
 
-    One that reaches the caller sets `stop` and is raised at once, or, if the work `is_waited_for`,
-    when it has ended.
+    An interrupt of the caller sets `stop` and is raised at once, or, if the work `is_waited_for`,
+    when the work has ended.
     """
     cdef list outcome = []
     cdef BackgroundThread thread = BackgroundThread(
@@ -145,7 +145,7 @@ def _call(work, outcome):
 
 @cython.no_gc
 cdef class _Life:
-    """Deallocated at the very end of a thread, when Python has forgotten it, and says so."""
+    """Deallocated at the very end of a thread, after Python's own cleanup; releases its lock."""
 
     cdef tuple _entry
 
@@ -160,12 +160,12 @@ cdef class _Life:
 
 
 def _launch(target, name, until_its_end):
-    """Have a thread of Python's run the target: users' code may ask which thread it is in.
+    """Run the target in a `threading.Thread`: user code may ask which thread it is in.
 
-    In this one no signal handler runs, so that it may start another.
+    No signal handler runs in this thread, so it can safely start another.
     """
     if not _start(Thread(target=_work, args=(target, until_its_end), name=name, daemon=True)):
-        _work(target, until_its_end)  # outside of `except`, whose error would keep its frames
+        _work(target, until_its_end)  # not inside `except`, whose error would keep its frames
 
 
 def _start(thread):
@@ -183,7 +183,7 @@ def _work(target, until_its_end):
 
 
 def _end_all():
-    """End all threads before the interpreter takes the memory that they write into."""
+    """End all threads before the interpreter frees the memory that they write to."""
     entries = list(running)
     for stop, _ in entries:
         stop.set()

@@ -14,7 +14,7 @@ cdef struct BlockSums:
     const uint8_t *first
     int64_t num_bytes
     const uint32_t *checksums
-    uint8_t *was_checked  # a mark for each; threads that come at once all check
+    uint8_t *was_checked  # a mark for each block; concurrent threads may check a block twice
 
 
 cdef class CheckedBlocks:
@@ -29,7 +29,7 @@ cdef bint check_block(const BlockSums *blocks, int64_t block) noexcept nogil
 cdef inline int64_t find_damage(
     const BlockSums *blocks, int64_t start, int64_t stop
 ) noexcept nogil:
-    """The first damaged block of the bytes `start` to `stop`, or -1; there is at least one byte."""
+    """The first damaged block of the bytes `start` to `stop`, at least one, or -1."""
     cdef int64_t block
     for block in range(start >> BLOCK_BITS, (stop - 1 >> BLOCK_BITS) + 1):
         if not is_marked(&blocks.was_checked[block]) and not check_block(blocks, block):

@@ -1,7 +1,7 @@
-"""CRC32C of blocks of 4 KiB: of what is written, as it streams by, and of what is mapped, lazily.
+"""CRC32C of blocks of 4 KiB: of a stream as it is written, and of a map when it is first used.
 
-4 KiB is a page, so that checking a block reads no more than the page that is used; 4 bytes for
-each make a file 0.1 % larger.
+A block is one page, so checking it reads only the page that is used. The checksums, 4 bytes for
+each, make a file 0.1 % larger.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ BLOCK_BYTES = BYTES_OF_BLOCK
 
 
 def crc32c(const uint8_t[::1] data, uint32_t before=0, *, bint portable=False):
-    """The CRC32C of bytes that follow others, whose CRC32C is `before`."""
+    """The CRC32C of bytes that follow others with the CRC32C `before`."""
     cdef const uint8_t *first = &data[0] if data.shape[0] else NULL
     if portable:
         return extend_crc_portable(before, first, data.shape[0])
@@ -33,19 +33,19 @@ def crc32c(const uint8_t[::1] data, uint32_t before=0, *, bint portable=False):
 
 
 def num_blocks(int64_t num_bytes):
-    """How many blocks, the last of them perhaps shorter, some bytes are."""
+    """The number of blocks of some bytes; the last may be shorter."""
     return (num_bytes + BYTES_OF_BLOCK - 1) // BYTES_OF_BLOCK
 
 
 def block_checksums(data):
-    """The checksums of bytes that are all there."""
+    """The checksums of the blocks of an array."""
     hasher = BlockHasher()
     hasher.update(data)
     return hasher.checksums()
 
 
 cdef class BlockHasher:
-    """The checksums of bytes that come in pieces of any size."""
+    """The checksums of bytes that arrive in pieces of any size."""
 
     cdef uint32_t *crcs  # of whole blocks
     cdef int64_t count
@@ -65,7 +65,7 @@ cdef class BlockHasher:
             self.append(first, size)
 
     def checksums(self):
-        """A checksum for each block so far; the last block may be shorter."""
+        """The checksums of all blocks so far; the last block may be shorter."""
         checksums = np.empty(self.count + (self.begun_bytes > 0), np.uint32)
         cdef uint32_t[::1] out = checksums
         if self.count:
@@ -85,7 +85,7 @@ cdef class BlockHasher:
         return 0
 
     cdef void append(self, const uint8_t *data, int64_t size) noexcept nogil:
-        """Append bytes, for whose blocks there is room."""
+        """Append bytes; there must be room for their blocks."""
         cdef int64_t head = 0, whole
         if self.begun_bytes:
             head = min(size, BYTES_OF_BLOCK - self.begun_bytes)
@@ -111,7 +111,7 @@ cdef class CheckedBlocks:
 
     def __cinit__(self, const uint8_t[::1] memory, const uint32_t[::1] checksums):
         if checksums.shape[0] != num_blocks(memory.shape[0]) or not memory.shape[0]:
-            raise ValueError("there is one checksum for each block, and at least one block")
+            raise ValueError("expected one checksum for each block, and at least one block")
         self.memory, self.checksums = memory, checksums
         self.blocks.first, self.blocks.num_bytes = &memory[0], memory.shape[0]
         self.blocks.checksums = &checksums[0]
@@ -126,7 +126,7 @@ cdef class CheckedBlocks:
         """The first damaged block among some bytes, or -1."""
         cdef int64_t block = -1
         if not 0 <= start <= stop <= self.blocks.num_bytes:
-            raise ValueError("these bytes are not all there")
+            raise ValueError("the bytes lie outside of the memory")
         if start < stop:
             with nogil:
                 block = find_damage(&self.blocks, start, stop)
@@ -134,7 +134,7 @@ cdef class CheckedBlocks:
 
 
 cdef bint check_block(const BlockSums *blocks, int64_t block) noexcept nogil:
-    """Whether a block has its checksum, which need not be asked again."""
+    """Whether a block matches its checksum; a match is remembered."""
     cdef int64_t start = block << BLOCK_BITS
     cdef int64_t size = min(<int64_t>BYTES_OF_BLOCK, blocks.num_bytes - start)
     if extend_crc(0, blocks.first + start, size) != blocks.checksums[block]:

@@ -1,6 +1,6 @@
-"""How much memory this process could still fill: on the machine, and in its control groups.
+"""How much memory this process may still use: on the machine, and in its control groups.
 
-What the page cache holds counts as free, as in the kernel's own MemAvailable: it makes room.
+The page cache counts as free, as in the kernel's MemAvailable: it gives way to processes.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 class _GroupFiles(NamedTuple):
-    """Where a version of control groups says what it allows."""
+    """The files of a version of control groups."""
 
     limit: str
     usage: str
     cached: tuple[str, str]
-    """the lines of memory.stat"""
+    """lines of memory.stat"""
 
 
 _VERSION_1 = _GroupFiles(
@@ -28,7 +28,7 @@ _VERSION_2 = _GroupFiles("memory.max", "memory.current", ("inactive_file", "acti
 
 
 def available_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:
-    """Free memory, that of cached files included; None where the system does not say."""
+    """Free memory, including cached files; None if the system does not say."""
     try:
         on_machine = _numbers(proc / "meminfo")["MemAvailable:"] * 1024
     except (OSError, KeyError):
@@ -37,7 +37,7 @@ def available_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:
 
 
 def _in_groups(membership: Path, cgroups: Path) -> Iterator[int]:
-    """What every group around this process leaves it."""
+    """Yield the bytes that each control group leaves to this process."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -50,7 +50,7 @@ def _in_groups(membership: Path, cgroups: Path) -> Iterator[int]:
             files, top = _VERSION_1, cgroups / "memory"
         else:
             continue
-        # In a container the path may be the host's: then only the top is there, and it is ours.
+        # In a container the path may be the host's: then only the top exists, and it is ours.
         group = top / path.lstrip("/")
         for directory in (group, *group.parents):
             left = _left_in(directory, files)
@@ -62,7 +62,7 @@ def _in_groups(membership: Path, cgroups: Path) -> Iterator[int]:
 
 def _left_in(group: Path, files: _GroupFiles) -> int | None:
     try:
-        limit = int((group / files.limit).read_text())  # "max" is none
+        limit = int((group / files.limit).read_text())  # "max", no limit, is not an integer
         usage = int((group / files.usage).read_text())
         cached = _numbers(group / "memory.stat")
     except (OSError, ValueError):

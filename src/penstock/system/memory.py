@@ -1,7 +1,7 @@
-"""Memory that goes back to the system as soon as it is free.
+"""Memory that returns to the system as soon as it is freed.
 
-What threads get from `malloc` and give back in another order stays with the process: measured, live
-text held 20 MB more than it used.
+Memory that threads get from `malloc` and free in another order stays with the process: measured,
+live text held 20 MB more than it used.
 """
 
 import mmap
@@ -14,6 +14,6 @@ _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 def new_pages(count: int, dtype: DTypeLike) -> NDArray[Any]:
-    """An array in pages of its own, which take memory as they are written to."""
+    """An array in pages of its own, which take up memory only once they are written."""
     size_bytes = count * np.dtype(dtype).itemsize
     return np.frombuffer(mmap.mmap(-1, max(size_bytes, 1), flags=_PRIVATE), dtype, count)

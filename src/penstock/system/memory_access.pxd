@@ -1,7 +1,7 @@
 """Numbers at any address, hashes of bytes, and hints to the processor: all inline.
 
-Numbers in files lie anywhere, so they are copied, not dereferenced: compilers make one instruction
-of it where the processor allows that.
+Numbers in files may be unaligned, so they are copied, not dereferenced; compilers turn the copy
+into one instruction.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -49,14 +49,14 @@ cdef inline uint64_t mixed(uint64_t number) noexcept nogil:
 
 
 cdef inline uint64_t short_bytes(const uint8_t *text, Py_ssize_t size) noexcept nogil:
-    """One to seven bytes as one number, different for different bytes of the same size."""
+    """Pack one to seven bytes into a number; distinct for distinct bytes of the same size."""
     if size >= 4:
         return load_u32(text) | <uint64_t>load_u32(text + size - 4) << 32
     return text[0] | <uint64_t>text[size >> 1] << 8 | <uint64_t>text[size - 1] << 16
 
 
 cdef inline uint64_t hash_bytes(const uint8_t *text, Py_ssize_t size) noexcept nogil:
-    """A hash of at least one byte; only the same version of this gives the same."""
+    """A hash of at least one byte; it may differ between versions."""
     cdef uint64_t number = <uint64_t>size
     cdef Py_ssize_t i = 0
     if size < 8:
@@ -70,7 +70,7 @@ cdef inline uint64_t hash_bytes(const uint8_t *text, Py_ssize_t size) noexcept n
 cdef inline bint equal_bytes(
     const uint8_t *one, const uint8_t *other, Py_ssize_t size
 ) noexcept nogil:
-    """Whether two runs of `size` bytes, at least one, are the same."""
+    """Whether two runs of `size` bytes, at least one, are equal."""
     cdef Py_ssize_t i = 0
     if size < 8:
         return short_bytes(one, size) == short_bytes(other, size)

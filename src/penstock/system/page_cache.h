@@ -1,4 +1,4 @@
-/* Hints to the page cache, and whether it holds something. Other systems than Linux get no hints. */
+/* Hints to the page cache, and what it holds. On systems other than Linux there are no hints. */
 #ifndef PENSTOCK_PAGE_CACHE_H
 #define PENSTOCK_PAGE_CACHE_H
 
@@ -15,12 +15,12 @@
 #define RWF_NOWAIT 8
 #endif
 
-/* Turn off the system's own read-ahead for a file. */
+/* Turn off the system's read-ahead for a file. */
 static inline void penstock_expect_random_reads(int descriptor) {
     posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);
 }
 
-/* Ask the system to fetch bytes that will be read later. */
+/* Ask the system to fetch bytes that will be read soon. */
 static inline void penstock_announce(int descriptor, int64_t offset, int64_t size) {
     posix_fadvise(descriptor, offset, size, POSIX_FADV_WILLNEED);
 }

@@ -16,8 +16,7 @@
 #define PENSTOCK_CLOCK CLOCK_MONOTONIC
 #endif
 
-/* Leaves signals to other threads, but those of a crash: threads that are started meanwhile inherit
-   that. */
+/* Blocks all signals but those of a crash in this thread; threads started meanwhile inherit that. */
 static inline void penstock_leave_signals(sigset_t *before) {
     sigset_t most;
     sigfillset(&most);
@@ -33,7 +32,7 @@ static inline void penstock_take_signals(const sigset_t *before) {
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
-/* Starts a thread that gets no signals: they are the main thread's. */
+/* Starts a thread that gets no signals, which are left to the main thread. */
 static inline int penstock_start_thread(pthread_t *thread, void *(*run)(void *), void *argument) {
     sigset_t before;
     penstock_leave_signals(&before);
@@ -46,9 +45,9 @@ static inline int penstock_is_this_thread(pthread_t thread) {
     return pthread_equal(thread, pthread_self());
 }
 
-/* Makes the calling thread one of the background: named for `top` and debuggers, and, on Linux, of a
-   kind that does not push aside the thread that wakes it. Measured on two busy cores: without that
-   the consumer stood still for as long as the next batch took to read. */
+/* Makes the calling thread a background thread: names it for `top` and debuggers and, on Linux,
+   schedules it so that it does not preempt the thread that wakes it. Measured on two busy cores:
+   without that, the consumer was suspended for as long as the next batch took to read. */
 static inline void penstock_enter_background(const char *name) {
 #ifdef SCHED_BATCH
     struct sched_param parameters = {0};
@@ -72,7 +71,7 @@ static inline int penstock_init_condition(pthread_cond_t *condition) {
     return error;
 }
 
-/* Waits for a condition, but no longer than so many milliseconds (less than 1,000). */
+/* Waits for a condition, at most for so many milliseconds (less than 1,000). */
 static inline void penstock_wait_briefly(pthread_cond_t *condition, pthread_mutex_t *mutex, int milliseconds) {
     struct timespec until;
     clock_gettime(PENSTOCK_CLOCK, &until);
