@@ -42,15 +42,15 @@ def test_a_damaged_copy_is_made_again(cache, kind):
 SLOW = """
 import os, signal, sys
 import penstock
-from penstock.atomic import OpenFile
-finish = OpenFile.finish
+from penstock.atomic import NewFile
+finish = NewFile.finish
 def finish_or_die(self):
     if sys.argv[2] == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     with open(sys.argv[3], "a") as log:
         print(os.getpid(), file=log)
     return finish(self)
-OpenFile.finish = finish_or_die
+NewFile.finish = finish_or_die
 data = penstock.open(sys.argv[1])
 print([data.document(k).tolist() for k in range(data.num_documents)])
 """

@@ -115,12 +115,12 @@ def test_a_finished_convert_notices_that_something_else_is_wanted(tmp_path):
 def test_what_another_command_made_is_not_called_done(tmp_path, lines):
     repack(lines, tmp_path / "text")
     with pytest.raises(
-        DatasetExistsError, match="something else was made here: by another command"
+        DatasetExistsError, match="holds the result of another job: by another command"
     ):
         convert(dataset(tmp_path / "in"), tmp_path / "text", "flat")
     convert(dataset(tmp_path / "other"), tmp_path / "flat", "flat")
     with pytest.raises(
-        DatasetExistsError, match="something else was made here: by another command"
+        DatasetExistsError, match="holds the result of another job: by another command"
     ):
         repack(lines, tmp_path / "flat")
 
@@ -135,7 +135,7 @@ def test_what_was_finished_and_is_harmed_is_not_called_done(tmp_path, lines):
         content = file.read_bytes()
         for harm in (file.unlink, lambda file=file, content=content: file.write_bytes(content[1:])):
             harm()
-            with pytest.raises(DatasetExistsError, match="is missing or has changed since it was"):
+            with pytest.raises(DatasetExistsError, match="missing, or changed since it was"):
                 again()
         (out / ".finished.json").write_text("[]")
         with pytest.raises(DatasetExistsError, match=f"remove {out} to write all of it again"):
@@ -155,7 +155,7 @@ def test_a_finished_convert_without_its_manifest_is_not_called_done(tmp_path, li
     data, out = penstock.open(tmp_path / "in"), tmp_path / "out"
     convert(data, out, to)
     (out / name).unlink()
-    with pytest.raises(DatasetExistsError, match=f"{name}: is missing or has changed"):
+    with pytest.raises(DatasetExistsError, match=f"{name}: missing, or changed"):
         convert(data, out, to)
 
 
@@ -252,7 +252,8 @@ def test_a_finished_tokenize_says_what_differs(tmp_path, lines):
     out = tmp_path / "out"
     penstock.tokenize(lines, "bytes", out)
     with pytest.raises(
-        DatasetExistsError, match=r"is here: add is eos there, none here; shuffle is None there, 3"
+        DatasetExistsError,
+        match=r"job: add is eos there, none here; shuffle is None there, 3",
     ):
         penstock.tokenize(lines, "bytes", out, add="none", shuffle=3)
     lines.write_text('{"text": "other"}')

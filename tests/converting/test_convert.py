@@ -203,14 +203,14 @@ KILLED = """
 import os, signal, sys
 import penstock
 from penstock.converting import convert
-from penstock.atomic import OpenFile
-finish, seen = OpenFile.finish, []
+from penstock.atomic import NewFile
+finish, seen = NewFile.finish, []
 def finish_or_die(self):
     seen.append(self)
     if len(seen) > {after}:
         os.kill(os.getpid(), signal.SIGKILL)
     return finish(self)
-OpenFile.finish = finish_or_die
+NewFile.finish = finish_or_die
 convert(penstock.open(sys.argv[1]), sys.argv[2], "{to}", shard_bytes=2000, workers=2)
 """
 

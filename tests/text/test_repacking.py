@@ -161,7 +161,7 @@ def test_metadata_never_takes_the_place_of_the_text(tmp_path):
     for columns in (Columns(text="content", metadata=("text",)), Columns(metadata=("id", "id"))):
         source = Source(tmp_path / "a.jsonl", columns=columns)
         for to in ("jsonl", "parquet"):
-            with pytest.raises(UsageError, match="two of one name"):
+            with pytest.raises(UsageError, match="two columns of one name"):
                 repack(source, tmp_path / "out", to=to)
 
 
@@ -206,7 +206,7 @@ def test_mistakes_are_answered(tmp_path):
     with pytest.raises(FormatError, match="not one line"):
         repack(blocks, tmp_path / "out", to="text")
     (tmp_path / "a.jsonl").write_text('{"text": "one", "id": 1}')
-    with pytest.raises(UsageError, match="lines have no metadata"):
+    with pytest.raises(UsageError, match="cannot store metadata"):
         repack(
             Source(tmp_path / "a.jsonl", columns=Columns(metadata=("id",))),
             tmp_path / "out",

@@ -5,8 +5,8 @@
     lost           what the target cannot hold, said in words
 
 The documents are cut into output shards, whole documents each, which are written by several threads
-(`write.job`). A thread reads its shard in chunks and hashes what it writes. Last of all comes the
-manifest: `penstock.json`, or `files.json` with the formats, sizes and checksums of all files.
+(`write.shard_job`). A thread reads its shard in chunks and hashes what it writes. Last of all comes
+the manifest: `penstock.json`, or `files.json` with the formats, sizes and checksums of all files.
 """
 
 import os
@@ -144,7 +144,7 @@ def convert(
         }
         num_records = sum(shard.num_records for shard in new_shards)
         made = {"files": list(files), "num_records": num_records, "size_bytes": sum(files.values())}
-        job.finish(made)
+        job.store_report(made)
     return _report(directory, made, lost, num_resumed=len(new_shards) - len(todo))
 
 
@@ -294,5 +294,5 @@ def _shuffle_rows(
         "num_records": num_batches * rows.batch_size * rows.seq_len,
         "size_bytes": sum(file.stat().st_size for file in files),
     }
-    job.finish(made)
+    job.store_report(made)
     return _report(directory, made, lost)

@@ -1,8 +1,8 @@
-"""`repack`: any source into text shards of one size, in their order or shuffled.
+"""`repack`: any source into text shards of one size, in the source's order or shuffled.
 
-A slice of the source, or a stretch of the shuffled order, becomes a shard; only of a source that
-cannot be cut, such as a large `.jsonl.gz`, one slice becomes several. To be shuffled, documents are
-first written as bytes to a dataset, where any of them can be read at once.
+Each slice of the source, or each stretch of the shuffled order, becomes a shard. Only a slice that
+cannot be cut, such as a large `.jsonl.gz`, becomes several. To shuffle documents, they are first
+written as bytes to a dataset, where each of them can be read by its number.
 """
 
 import itertools
@@ -45,7 +45,7 @@ _SLACK = 1.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepackReport:
-    """What was written."""
+    """What `penstock.repack` wrote."""
 
     files: tuple[Path, ...]
     num_documents: int
@@ -57,7 +57,7 @@ class RepackReport:
     places: tuple[str, ...]
     """where the first of them are, and what is wrong with them"""
     was_finished: bool = False
-    """whether an earlier call had done all of it"""
+    """True if an earlier call had finished the job"""
 
 
 def repack(
@@ -71,18 +71,19 @@ def repack(
     allow_empty: bool = False,
     progress: OnProgress | None = None,
 ) -> RepackReport:
-    r"""Write the documents of a source into shards; call it again to go on after a crash.
+    r"""Write the documents of a source into shards. To resume after a crash, call it again.
 
-    What is finished is not written again: the same call then returns the same report.
+    A finished job is not run again: the same call returns the same report.
 
     Arguments:
         source: files, directories or patterns; or a `Source`, which says more about them.
-        out: a directory, made if it is missing.
-        to: "parquet" (zstd, row groups of 1024), "jsonl" or "text" (a document a line), both zstd.
-        shard_chars: about so many characters make a shard.
+        out: a directory, created if it is missing.
+        to: "parquet" (zstd, row groups of 1024), "jsonl" or "text" (a document per line), both
+            zstd.
+        shard_chars: about how many characters a shard has.
         shuffle: a seed, to put the documents of all files into one random order.
-        workers: shards that are written at once; one for each processor.
-        allow_empty: take it for done if the source has no documents; else it is an error.
+        workers: how many shards are written at a time; by default one per processor.
+        allow_empty: write nothing if the source has no documents, which is an error otherwise.
         progress: is called with a `Progress` in bytes of text.
 
     >>> _ = (tmp / "lines.txt").write_text("one\ntwo\n")
@@ -92,17 +93,7 @@ def repack(
     """
     source = source if isinstance(source, Source) else Source(source)
     one_of("to", to, SHARDS)
-    if source.columns.spans is not None:
-        raise UsageError("text shards have no spans; leave them out")
-    columns = ("text", *source.columns.metadata)
-    if len(set(columns)) < len(columns):
-        raise UsageError(
-            f"text shards would have the columns {', '.join(columns)}, two of one name, where "
-            "'text' is the document; leave one out, or rename it in the source"
-        )
-    if to == "text" and source.columns.metadata:
-        raise UsageError("lines have no metadata; leave it out, or write jsonl or parquet")
-    source.check_columns()
+    _check_columns(source, to)
     shard_chars = integer("shard_chars", shard_chars, 1)
     seed = None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1)
     workers = integer("workers", workers or num_processors(), 1)
@@ -110,7 +101,6 @@ def repack(
     directory = Path(out).absolute()
     wanted = {"to": to, "shard_chars": shard_chars, "shuffle": seed, "source": source.identity()}
     job = ShardJob(directory, wanted, _differences, command="repack")
-
     total = sum(piece.size_bytes for piece in source.slices(1 << 40)) if progress else None
     meter = ProgressMeter(progress, "repacking", total=total, unit="bytes")
 
@@ -126,33 +116,29 @@ def repack(
             files = tuple(directory / name for name in done.pop("files"))
             done["places"] = tuple(done["places"])
             return RepackReport(files=files, was_finished=True, **done)
-        skipped = DocumentCounts()
-        if seed is None:
-            shards = work.of_slices()
-        else:
-            shards, skipped = work.of_shuffled(directory / _UNSHUFFLED, seed, workers)
-        todo = {name: write for name, write in shards.items() if job.find_done(name) is None}
-        job.run(todo, workers)
-        names = [file for name in shards for file in sorted(job.find_done(name) or ())]
-        counts = [directory / name for name in names if name.endswith(_COUNTS)]
-        texts = [name for name in names if not name.endswith(_COUNTS)]
-        report = _report(counts, skipped)
-        if not report["num_documents"] and not allow_empty:
-            job.discard(shards)
-            found = DocumentCounts(skipped=report["skipped"], places=list(report["places"]))
-            raise no_documents(found, len(source.files))
-        files = _give_numbers(directory, texts, SHARDS[to][0])
-        for name in shards:
-            _rename_listed(directory / f"{name}{CHECKSUMS}", dict(zip(texts, files, strict=True)))
-        _remove_unshuffled(directory / _UNSHUFFLED)
-        for path in counts:
-            path.unlink()
-        job.finish({"files": [path.name for path in files], **report})
-    return RepackReport(files=files, **report)
+        return work.run(job, directory, seed, workers)
+
+
+def _check_columns(source: Source, to: To) -> None:
+    """Refuse columns that shards of this kind cannot store."""
+    if source.columns.spans is not None:
+        raise UsageError("text shards cannot store spans; leave them out")
+    columns = ("text", *source.columns.metadata)
+    if len(set(columns)) < len(columns):
+        raise UsageError(
+            f"text shards would have two columns of one name: {', '.join(columns)}; 'text' is the "
+            "document; leave one out, or rename it in the source"
+        )
+    if to == "text" and source.columns.metadata:
+        raise UsageError(
+            "text shards with one document per line cannot store metadata; leave it out, or write "
+            "jsonl or parquet"
+        )
+    source.check_columns()
 
 
 def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
-    """What differs, in words."""
+    """Each difference, in words."""
     for name in ("to", "shard_chars", "shuffle"):
         if mine[name] != theirs[name]:
             yield f"{name} is {theirs[name]} there, {mine[name]} here"
@@ -161,7 +147,7 @@ def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
 
 
 def _remove_unshuffled(unshuffled: Path) -> None:
-    """Remove the dataset of bytes; the report first, without which it counts as not there."""
+    """Remove the dataset of bytes; its report first, so that a rest is not taken for whole."""
     from penstock.text.tokenize.job_directory import JobDirectory
 
     JobDirectory(unshuffled).report.unlink(missing_ok=True)
@@ -169,7 +155,7 @@ def _remove_unshuffled(unshuffled: Path) -> None:
 
 
 def _give_numbers(directory: Path, names: list[str], ending: str) -> tuple[Path, ...]:
-    """Number the shards through, in their order."""
+    """Rename the shards to consecutive numbers, in order."""
     numbered = tuple(directory / f"shard_{k:05d}{ending}" for k in range(len(names)))
     for name, path in zip(names, numbered, strict=True):
         (directory / name).rename(path)
@@ -178,7 +164,7 @@ def _give_numbers(directory: Path, names: list[str], ending: str) -> tuple[Path,
 
 
 def _rename_listed(companion: Path, renamed: Mapping[str, Path]) -> None:
-    """Give the checksums of shards the shards' new names; those of the counts go."""
+    """List the checksums of shards under their new names, without those of the counts."""
     if not companion.exists():  # an older version began this job
         return
     listed = {
@@ -193,7 +179,7 @@ def _rename_listed(companion: Path, renamed: Mapping[str, Path]) -> None:
 
 
 def _report(counts: list[Path], skipped: DocumentCounts) -> dict[str, Any]:
-    """What all shards have counted."""
+    """The counts of all shards together."""
     each = [json.loads(path.read_bytes()) for path in counts]
     names = ("num_documents", "num_characters", "num_bytes")
     places = [*skipped.places, *(place for count in each for place in count["places"])]
@@ -205,7 +191,7 @@ def _report(counts: list[Path], skipped: DocumentCounts) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RepackWork:
-    """What becomes a shard, and how."""
+    """How slices and shuffled stretches of a source become shards."""
 
     source: Source
     to: To
@@ -213,14 +199,40 @@ class _RepackWork:
     allow_empty: bool
     advance: Callable[[int], None]
 
+    def run(self, job: ShardJob, directory: Path, seed: int | None, workers: int) -> RepackReport:
+        """Write all shards that are missing, number them, and report."""
+        skipped = DocumentCounts()
+        if seed is None:
+            shards = self.of_slices()
+        else:
+            shards, skipped = self.of_shuffled(directory / _UNSHUFFLED, seed, workers)
+        todo = {name: write for name, write in shards.items() if job.find_done(name) is None}
+        job.run(todo, workers)
+        names = [file for name in shards for file in sorted(job.find_done(name) or ())]
+        counts = [directory / name for name in names if name.endswith(_COUNTS)]
+        texts = [name for name in names if not name.endswith(_COUNTS)]
+        report = _report(counts, skipped)
+        if not report["num_documents"] and not self.allow_empty:
+            job.discard(shards)
+            found = DocumentCounts(skipped=report["skipped"], places=list(report["places"]))
+            raise no_documents(found, len(self.source.files))
+        files = _give_numbers(directory, texts, SHARDS[self.to][0])
+        for name in shards:
+            _rename_listed(directory / f"{name}{CHECKSUMS}", dict(zip(texts, files, strict=True)))
+        _remove_unshuffled(directory / _UNSHUFFLED)
+        for path in counts:
+            path.unlink()
+        job.store_report({"files": [path.name for path in files], **report})
+        return RepackReport(files=files, **report)
+
     def of_slices(self) -> Mapping[str, WriteShard]:
-        """A shard, or several, of each slice."""
+        """One shard, or several, for each slice."""
         slices = self.source.slices(self.shard_chars)
         return {f"{k:05d}": self._of_piece(piece) for k, piece in enumerate(slices)}
 
     def _of_piece(self, piece: Slice) -> WriteShard:
-        # A slice is nearly of the right size, and what is a little more makes no shard of its own;
-        # one that could not be cut is cut here.
+        # A slice has about the right size, and a small excess does not become a shard of its own;
+        # a slice that the source could not cut is cut here.
         is_cut = piece.size_bytes <= _SLACK * self.shard_chars
         most_chars = int(_SLACK * self.shard_chars) if is_cut else self.shard_chars
         return self._writer(most_chars, self._of_slice, piece)
@@ -228,7 +240,7 @@ class _RepackWork:
     def of_shuffled(
         self, unshuffled: Path, seed: int, workers: int
     ) -> tuple[Mapping[str, WriteShard], DocumentCounts]:
-        """A shard of each stretch of a random order, and the rows that were left out before."""
+        """One shard for each stretch of a random order, and the bad rows of the first pass."""
         from penstock.opening import open
         from penstock.text.tokenize.job_directory import JobDirectory
         from penstock.text.tokenize.report import TokenizeReport
@@ -236,7 +248,7 @@ class _RepackWork:
 
         place = JobDirectory(unshuffled)
         if place.plan.exists() or not place.report.exists():
-            if not place.plan.exists():  # a run was killed that had begun to remove it
+            if not place.plan.exists():  # a run was killed while it removed it
                 shutil.rmtree(unshuffled, ignore_errors=True)
             tokenize(
                 self.source,
@@ -259,7 +271,7 @@ class _RepackWork:
     def _writer(
         self, most_chars: int, documents: Callable[..., Iterable[Document]], *where: Any
     ) -> WriteShard:
-        """Writes the shards of some documents, and what they are."""
+        """A function that writes the shards of some documents, and their counts."""
 
         def write(open_new: OpenNew) -> None:
             counts = DocumentCounts()
@@ -283,7 +295,7 @@ class _RepackWork:
         return write
 
     def _of_slice(self, piece: Slice, counts: DocumentCounts) -> Iterator[Document]:
-        """The documents of a slice, long ones put together again."""
+        """The documents of a slice; long ones come in several batches and are joined."""
 
         def skip(row: BadRow) -> None:
             counts.skip(str(row))
@@ -292,7 +304,7 @@ class _RepackWork:
         begun = bytearray()
         for batch in self.source.read(piece, skip):
             for k in range(batch.num_documents):
-                if len(begun) <= limit:  # of one that is too long, no more is held
+                if len(begun) <= limit:  # no more is held of a document that is too long
                     begun += batch.text(k)
                 if batch.continues and k == batch.num_documents - 1:
                     continue
@@ -303,17 +315,17 @@ class _RepackWork:
                 begun.clear()
 
     def _refuse_long(self, batch: TextBatch, document: int, counts: DocumentCounts) -> None:
-        """Take a document of plain text for a bad row: in a shard it has to be in memory whole."""
+        """Treat a document as a bad row, because a shard needs it in memory as a whole."""
         reason = f"{batch.place(document)}: {too_long(self.source.max_document_bytes)}"
         if self.source.bad_rows == "refuse":
-            raise FormatError(f"{reason}; raise it, or leave such rows out with bad_rows='skip'")
+            raise FormatError(f"{reason}; raise the limit, or skip such rows with bad_rows='skip'")
         counts.skip(reason)
 
 
 def _of_order(
     data: Dataset, seed: int, start: int, stop: int, counts: DocumentCounts
 ) -> Iterator[Document]:
-    """Documents by a random order, from the dataset of their bytes."""
+    """Documents in a random order, from the dataset of their bytes."""
     from penstock.order import make_order
     from penstock.text.tokenize.shuffle_stage import Gather
 
@@ -336,7 +348,7 @@ def _of_order(
 
 
 class _RepackedShards:
-    """The shards of one piece of work, one after the other."""
+    """The shards of one slice or stretch, one after the other."""
 
     def __init__(self, work: _RepackWork, most_chars: int, open_new: OpenNew) -> None:
         self.num_documents = self.num_characters = self.num_bytes = 0
@@ -368,7 +380,7 @@ class _RepackedShards:
             self._shard = None
 
     def discard(self) -> None:
-        """Leave the shard that is open as it is, to be removed."""
+        """Stop writing the shard that is open; whoever opened its file removes it."""
         if self._shard is not None:
             self._shard.discard()
             self._shard = None

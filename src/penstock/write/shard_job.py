@@ -1,10 +1,10 @@
-"""Shards of one directory, written by several threads, and gone on with after a crash.
+"""`ShardJob`: the shards of one directory, written by several threads, resumable after a crash.
 
-    unfinished.json    what is being made here; whoever finds it does not open this as data
-    NAME.done.json     the files of a shard that has them all, under their names and synced
-    .finished.json     what was made here, for whoever calls for the same again
+    unfinished.json    the mark: what is being made here; a directory with it is not opened as data
+    NAME.done.json     the files of a finished shard, with their sizes and checksums
+    .finished.json     what was made here, and the report, for whoever asks for the same again
 
-The first two go when the last is there.
+The first two are removed when the last is written.
 """
 
 import contextlib
@@ -31,19 +31,19 @@ from penstock.formats.files import read_whole
 from penstock.formats.job_marks import FINISHED, UNFINISHED
 from penstock.new_directory import new_directory
 from penstock.system.background_thread import StopSignal, call_in_background
+from penstock.write.job_agreement import refuse_files, refuse_to_continue, refuse_to_replace
 
 OpenNew = Callable[[str], NewFile]
 WriteShard = Callable[[OpenNew], None]
-"""writes one shard into files that it opens by what their names end in"""
+"""writes one shard, into files that it opens by the endings of their names"""
 StoredFiles = Mapping[str, Written]
 
 _LOCK, _DONE = "convert", ".done.json"
-_MOST_DIFFERENCES = 5
 _TEMPORARY = re.compile(rf".+{TEMPORARY}")
 
 
 class ShardJob:
-    """What is written into `directory`. `wanted`, for JSON, is all that decides the result."""
+    """A job that writes into `directory`. `wanted`, for JSON, is all that decides the result."""
 
     def __init__(
         self,
@@ -54,36 +54,39 @@ class ShardJob:
         command: str,
     ) -> None:
         self._command = command
-        """of `penstock`, to go on with it"""
+        """the command of `penstock` that resumes it"""
         self._directory, self._wanted = directory, json.loads(json.dumps(wanted))
         self._differences = differences
-        """says in words how what is wanted here differs from what was wanted there"""
+        """lists, in words, how what is wanted here differs from what was wanted there"""
         self._stop = StopSignal()
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Any]:
-        """Be the only one at work there. Yields what was reported if all is done, else None."""
+        """Be the only writer. Yields the report if the job is done already, else None."""
         report = self.find_report()
         if report is not None:
             yield report
             return
         mark = self._directory / UNFINISHED
         with new_directory(self._directory), hold_lock(self._directory, _LOCK):
-            self._refuse_others(mark)
-            for path in self._directory.iterdir():
-                if _TEMPORARY.fullmatch(path.name):
-                    path.unlink()  # of a run that was killed
+            self._check_begun(mark)
+            self._remove_temporaries()  # left by a run that was killed
             publish(mark, json.dumps({"command": self._command, "wanted": self._wanted}))
             try:
                 yield None
             except BaseException:
-                ours = (mark.name, lock_name(_LOCK))
-                if all(path.name in ours for path in self._directory.iterdir()):
-                    mark.unlink()  # there is nothing to go on with
+                if self._is_worthless():
+                    self._remove_temporaries()
+                    mark.unlink()
                 raise
 
-    def finish(self, report: Any) -> None:
-        """Note what was made, so that the same job finds it done; then the marks go."""
+    def _remove_temporaries(self) -> None:
+        for path in self._directory.iterdir():
+            if _TEMPORARY.fullmatch(path.name):
+                path.unlink()
+
+    def store_report(self, report: Any) -> None:
+        """Store what was made, so that the same job finds it done; then remove the marks."""
         sizes = {
             path.name: path.stat().st_size
             for path in sorted(self._directory.iterdir())
@@ -94,7 +97,7 @@ class ShardJob:
         self._remove_marks()
 
     def _remove_marks(self) -> None:
-        (self._directory / UNFINISHED).unlink(missing_ok=True)  # first: what is finished opens
+        (self._directory / UNFINISHED).unlink(missing_ok=True)  # first, so that the result opens
         for done in self._directory.glob(f"*{_DONE}"):
             done.unlink(missing_ok=True)
 
@@ -102,7 +105,7 @@ class ShardJob:
         return name in (UNFINISHED, lock_name(_LOCK)) or name.endswith(_DONE)
 
     def find_report(self) -> Any:
-        """What was reported, if this job is done; refuses to replace what another one made."""
+        """The report, if this job is done. Refuses to replace what another job made."""
         path = self._directory / FINISHED
         if not os.path.lexists(path):
             return None
@@ -111,67 +114,58 @@ class ShardJob:
             wanted, sizes, report = done["wanted"], dict(done["files"]), done["report"]
         except (ValueError, TypeError, KeyError):
             raise DatasetExistsError(
-                f"{path}: cannot be read, and it says what was made here; remove "
+                f"{path}: cannot be read, so it is unknown what was made here; remove "
                 f"{self._directory} to write all of it again, or choose another path"
             ) from None
-        self._refuse_difference(
-            wanted, f"{self._directory}: something else was made here", "remove this one"
-        )
+        refuse_to_replace(self._directory, self._differences_from(wanted))
         for name, size_bytes in sizes.items():
             file = self._directory / name
             if not file.exists() or file.stat().st_size != size_bytes:
                 raise DatasetExistsError(
-                    f"{file}: is missing or has changed since it was written; remove "
+                    f"{file}: missing, or changed since it was written; remove "
                     f"{self._directory} to write all of it again, or choose another path"
                 )
         if any(self._is_mark(each.name) for each in self._directory.iterdir()):
-            # Of a run that was killed when all was done, unless it is just about to remove them.
+            # A run was killed when all was done, or is just about to remove them.
             with contextlib.suppress(OSError), hold_lock(self._directory, _LOCK):
                 self._remove_marks()
         return report
 
-    def _refuse_others(self, mark: Path) -> None:
-        """Go on with what this job began, or begin where nothing is done yet."""
+    def _check_begun(self, mark: Path) -> None:
+        """Allow only the same job to continue, or an empty directory to begin in."""
         if not mark.exists():
-            for path in sorted(self._directory.iterdir()):
-                is_mark = path.name.startswith(mark.name) and _TEMPORARY.fullmatch(path.name)
-                if path.name != lock_name(_LOCK) and not is_mark:
-                    raise DatasetExistsError(
-                        f"{self._directory}: is not empty ({path.name} is there); choose another "
-                        "path, or an empty directory"
-                    )
-            return
-        try:
-            wanted = json.loads(read_whole(mark))["wanted"]
-        except (ValueError, TypeError, KeyError):
-            wanted = None
-        worthless = (mark.name, lock_name(_LOCK))
-        if not all(
-            path.name in worthless or _TEMPORARY.fullmatch(path.name)
-            for path in self._directory.iterdir()
-        ):
-            self._refuse_difference(
-                wanted, f"{mark}: cannot go on with what was begun here", "remove what is here"
-            )
+            refuse_files(self._directory, lambda name: self._is_left_over(name, mark.name))
+        elif not self._is_worthless():
+            try:
+                wanted = json.loads(read_whole(mark))["wanted"]
+            except (ValueError, TypeError, KeyError):
+                wanted = None
+            refuse_to_continue(mark, self._differences_from(wanted))
 
-    def _refuse_difference(self, wanted: Any, what: str, remedy: str) -> None:
-        """Refuse a directory where something else was wanted."""
+    def _is_left_over(self, name: str, mark: str) -> bool:
+        """True for what a run leaves that is killed before it has stored its mark."""
+        is_mark = name.startswith(mark) and _TEMPORARY.fullmatch(name) is not None
+        return is_mark or name == lock_name(_LOCK)
+
+    def _is_worthless(self) -> bool:
+        """True if nothing is done that the job could resume from."""
+        ours = (UNFINISHED, lock_name(_LOCK))
+        names = [path.name for path in self._directory.iterdir()]
+        return all(name in ours or _TEMPORARY.fullmatch(name) for name in names)
+
+    def _differences_from(self, wanted: Any) -> list[str]:
         try:
-            differences = list(self._differences(self._wanted, wanted))
+            return list(self._differences(self._wanted, wanted))
         except (TypeError, KeyError, AttributeError):
-            differences = ["by another command, or another version of Penstock"]
-        if differences:
-            more = "; …" if len(differences) > _MOST_DIFFERENCES else ""
-            shown = "; ".join(differences[:_MOST_DIFFERENCES])
-            raise DatasetExistsError(f"{what}: {shown}{more}; choose another path, or {remedy}")
+            return ["by another command, or another version of Penstock"]
 
     def check(self) -> None:
-        """End a thread at work, if another one has failed."""
+        """End the calling thread if another one has failed."""
         if self._stop.is_set:
             raise InterruptedError("another shard has failed")
 
     def find_done(self, name: str) -> StoredFiles | None:
-        """The files of a shard that an earlier run has written."""
+        """The files of a shard, if an earlier run has finished it."""
         try:
             listed = json.loads(read_whole(self._directory / f"{name}{_DONE}"))
             stored = {file: Written(*values) for file, values in listed.items()}
@@ -181,7 +175,7 @@ class ShardJob:
         return stored if sizes == [file.size_bytes for file in stored.values()] else None
 
     def run(self, shards: Mapping[str, WriteShard], workers: int) -> dict[str, StoredFiles]:
-        """Write shards, by their names; their files, by theirs."""
+        """Write shards, given by name; returns the files of each."""
 
         def write_all() -> dict[str, StoredFiles]:
             with ThreadPoolExecutor(workers, "penstock-convert") as pool:
@@ -195,11 +189,11 @@ class ShardJob:
                     pool.shutdown(cancel_futures=True)
                     raise
 
-        # No thread goes on writing, however impatient the user is.
+        # No thread continues to write after an interrupt, however often the user presses Ctrl-C.
         return call_in_background(write_all, "penstock-convert", self._stop, is_waited_for=True)
 
     def discard(self, names: Iterable[str]) -> None:
-        """Remove shards that are done."""
+        """Remove finished shards."""
         for name in names:
             marks = (f"{name}{CHECKSUMS}", f"{name}{_DONE}")
             for file in (*(self.find_done(name) or ()), *marks):
