@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Span = tuple[int, int, Any]
-"""the first character (or token), the one after the last, and what is said of them"""
+TextSpan = tuple[int, int, Any]
+"""the first character (or token), the one after the last, and the annotation"""
 
 Counted = Literal["row", "line", "byte"]
 
@@ -16,36 +16,36 @@ Counted = Literal["row", "line", "byte"]
 class TextBatch:
     """Documents as UTF-8, end to end; document k is `data[offsets[k]:offsets[k + 1]]`.
 
-    The text is valid UTF-8: sources see to that. `offsets[0]` need not be 0.
+    Sources make sure that the text is valid UTF-8. `offsets[0]` need not be 0.
     """
 
     data: NDArray[np.uint8]
-    """the bytes, perhaps with others around them"""
+    """the bytes of all documents; there may be others around them"""
     offsets: NDArray[np.int64]
-    """one more than documents"""
+    """one more than there are documents"""
     rows: NDArray[np.int64]
-    """each document's number in its file, from 0: its row, its line, its block; or see `counted`"""
+    """each document's number in its file, from 0: its row, line or block; see `counted`"""
     metadata: list[dict[str, Any]] | None = None
-    """what was chosen of each document's row"""
-    spans: list[list[Span]] | None = None
+    """the metadata columns of each document"""
+    spans: list[list[TextSpan]] | None = None
     """each document's annotations"""
     continues: bool = False
-    """whether the last document goes on as the first of the next batch; only of plain text"""
+    """True if the last document continues as the first of the next batch; only in plain text"""
     file: str = ""
-    """where they come from"""
+    """the path of their file, for messages"""
     counted: Counted = "row"
-    """what `rows` are: numbers, or where lines begin, if nobody has counted those before"""
+    """what `rows` are: numbers, or the bytes at which lines begin, if lines are not counted"""
 
     unpacked_from: int = 0
-    """where in a compressed file the text begins whose bytes are counted"""
+    """if bytes are counted: where in a compressed file the unpacked text begins"""
 
     @property
     def num_documents(self) -> int:
-        """How many documents these are."""
+        """The number of documents."""
         return len(self.offsets) - 1
 
     def place(self, document: int) -> str:
-        """Where a person finds a document."""
+        """Where a document is, for messages."""
         number = int(self.rows[document])
         of = {
             "row": f"row {number:,}",
@@ -55,12 +55,12 @@ class TextBatch:
         return ": ".join(part for part in (self.file, of[self.counted]) if part)
 
     def text(self, document: int) -> bytes:
-        """One document's UTF-8."""
+        """The UTF-8 of one document."""
         return self.data[self.offsets[document] : self.offsets[document + 1]].tobytes()
 
 
 def line_at(byte: int, unpacked_from: int = 0) -> str:
-    """Where a person finds a line if nobody has counted those before it."""
+    """Where a line is, for messages, if the lines before it are not counted."""
     return f"line at byte {byte:,}" + (
-        f" of what is unpacked from byte {unpacked_from:,} on" if unpacked_from else ""
+        f" of the text unpacked from byte {unpacked_from:,} on" if unpacked_from else ""
     )

@@ -1,4 +1,4 @@
-"""Files of text that `repack` writes, and that `Source` reads: Parquet, JSONL and lines."""
+"""Text shards, which `repack` writes and `Source` reads: Parquet, JSONL and lines."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,32 +9,32 @@ from penstock.errors import FormatError
 from penstock.formats.optional_pyarrow import pyarrow
 
 _ROW_GROUP_DOCUMENTS = 1024
-_ROW_GROUP_BYTES = 1 << 27  # of documents so long that 1024 of them would not fit into memory
+_ROW_GROUP_BYTES = 1 << 27  # ends a group early if its documents are long
 _LEVEL = 3
 _FRAME_BYTES = 1 << 22
 
 
 class TextShard(Protocol):
-    """One file that is being written."""
+    """A text shard that is being written."""
 
     def write(self, text: bytes, metadata: dict[str, Any]) -> None:
         """Append a document."""
 
     def finish(self) -> None:
-        """Write what is left; the file is then synced and named by whoever opened it."""
+        """Write what is buffered. Whoever opened the file then syncs and names it."""
 
     def discard(self) -> None:
-        """Write no more: whoever opened the file removes it."""
+        """Write nothing more. Whoever opened the file removes it."""
 
 
-Open = Callable[[NewFile, Sequence[str]], TextShard]
-"""begins a shard in a file; documents have metadata of these names"""
+OpenTextShard = Callable[[NewFile, Sequence[str]], TextShard]
+"""begins a shard in a file; documents have metadata columns of these names"""
 
 
 class ParquetShard:
     """A column of text, and a column of strings for each name: row groups of 1024, zstd level 3.
 
-    What is no string is stored as JSON.
+    Values that are not strings are stored as JSON.
     """
 
     def __init__(self, file: NewFile, names: Sequence[str]) -> None:
@@ -71,19 +71,19 @@ class ParquetShard:
         self._rows, self._num_bytes = [], 0
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write what is buffered."""
         if self._rows:
             self._write_rows()
         self._writer.close()
 
     def discard(self) -> None:
-        """Write no more; pyarrow would, when it forgets the writer."""
+        """Write nothing more; pyarrow would, when its writer is collected."""
         self._sink.is_open = False
         self._writer.close()
 
 
 class _CompressedLines:
-    """Lines under zstd, in frames that can be read on their own."""
+    """Lines compressed by zstd, in frames that can be read independently."""
 
     def __init__(self, file: NewFile, names: Sequence[str]) -> None:
         self._file, self._lines = file, bytearray()
@@ -96,18 +96,18 @@ class _CompressedLines:
             self.finish()
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write what is buffered."""
         if self._lines:
             self._file.write(self._codec.compress(bytes(self._lines), asbytes=True))
             self._lines.clear()
 
     def discard(self) -> None:
-        """Write no more."""
+        """Write nothing more."""
         self._lines.clear()
 
 
 class JsonlShard(_CompressedLines):
-    """An object a line: the text, and the metadata as it was."""
+    """One JSON object per line: the text and the metadata."""
 
     def write(self, text: bytes, metadata: dict[str, Any]) -> None:
         """Append a document."""
@@ -115,20 +115,19 @@ class JsonlShard(_CompressedLines):
 
 
 class LinesShard(_CompressedLines):
-    """A document a line, where no document has several."""
+    """One document per line; documents must not contain line ends."""
 
     def write(self, text: bytes, metadata: dict[str, Any]) -> None:
         """Append a document."""
         if not text or b"\n" in text or text.endswith(b"\r"):
             raise FormatError(
-                f"{text[:60].decode(errors='ignore')!r}… is not one line, so that it would be read "
-                "back as other documents; "
-                "use jsonl or parquet"
+                f"{text[:60].decode(errors='ignore')!r}… is not exactly one line and would be read "
+                "back as other documents; use jsonl or parquet"
             )
         self.add(text)
 
 
-SHARDS: dict[str, tuple[str, Open]] = {
+SHARDS: dict[str, tuple[str, OpenTextShard]] = {
     "parquet": (".parquet", ParquetShard),
     "jsonl": (".jsonl.zst", JsonlShard),
     "text": (".txt.zst", LinesShard),
@@ -136,7 +135,7 @@ SHARDS: dict[str, tuple[str, Open]] = {
 
 
 class _HashedSink:
-    """An `NewFile` as pyarrow wants files."""
+    """A `NewFile` with the interface that pyarrow needs."""
 
     closed = False
 
@@ -155,10 +154,10 @@ class _HashedSink:
         return self._size_bytes
 
     def flush(self) -> None:
-        """At the end all is flushed, and synced."""
+        """Does nothing: the file is flushed and synced at the end."""
 
     def close(self) -> None:
-        """That is for whoever opened it."""
+        """Does nothing: whoever opened the file closes it."""
 
 
 def _as_string(value: Any) -> str | None:

@@ -726,7 +726,7 @@ def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path, monkeyp
     os.kill(children_of(runner.pid)[0], signal.SIGKILL)
     runner.join(30)
     message = (tmp_path / "message").read_text()
-    assert "ended by SIGKILL, perhaps for want of memory; " in message
+    assert "killed by SIGKILL, perhaps because memory ran out; " in message
     assert message.startswith("PenstockError: task ")
     assert ".jsonl" in message
 
@@ -959,7 +959,7 @@ def test_a_tokenizer_whose_ids_do_not_fit_is_refused(tmp_path, corpus):
             ids, starts = super().encode(data, offsets)
             return ids + np.uint32(1 << 16), starts
 
-    with pytest.raises(UsageError, match=r"bytes: gives the id 65,\d+.*vocab_size=257"):
+    with pytest.raises(UsageError, match=r"bytes gives the id 65,\d+.*vocab_size=257"):
         tokenize(tmp_path, tokenizer=TooLarge())
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.suggestions import closest
-from penstock.text.batch import Counted, Span, TextBatch
+from penstock.text.batch import Counted, TextBatch, TextSpan
 from penstock.text.sources.read_options import ReadOptions
 from penstock.text.sources.row_values import (
     BadValueError,
@@ -37,7 +37,7 @@ class BatchBuilder:
         self._texts = list[bytes]()
         self._rows = list[int]()
         self._metadata = list[dict[str, Any]]()
-        self._spans = list[list[Span]]()
+        self._spans = list[list[TextSpan]]()
         self._num_bytes = 0
 
     def add(self, row: int, value: Any, encoding: str = "utf-8") -> None:

@@ -17,7 +17,7 @@ from penstock.errors import FormatError, PenstockError
 from penstock.formats.json_values import can_be_json, python_values
 from penstock.formats.optional_pyarrow import pyarrow
 from penstock.suggestions import did_you_mean
-from penstock.text.batch import Span, TextBatch
+from penstock.text.batch import TextBatch, TextSpan
 from penstock.text.sources.batch_builder import without_documents
 from penstock.text.sources.read_options import BadRow, Columns, ReadOptions
 from penstock.text.sources.row_values import (
@@ -210,10 +210,10 @@ def _metadata(rows: Any, columns: Columns, bad: dict[int, str]) -> list[dict[str
     return [dict(zip(columns.metadata, row, strict=True)) for row in zip(*values, strict=True)]
 
 
-def _spans(rows: Any, columns: Columns, bad: dict[int, str]) -> list[list[Span]] | None:
+def _spans(rows: Any, columns: Columns, bad: dict[int, str]) -> list[list[TextSpan]] | None:
     if columns.spans is None:
         return None
-    spans = list[list[Span]]()
+    spans = list[list[TextSpan]]()
     for row, value in enumerate(_values(rows.column(columns.spans), bad)):
         try:
             spans.append(as_spans(value))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.formats.optional_pyarrow import pyarrow
-from penstock.text.batch import Span
+from penstock.text.batch import TextSpan
 
 
 class BadValueError(Exception):
@@ -45,7 +45,7 @@ def too_long(max_document_bytes: int) -> str:
     return f"longer than max_document_bytes={max_document_bytes:,}"
 
 
-def as_spans(value: Any) -> list[Span]:
+def as_spans(value: Any) -> list[TextSpan]:
     """Return a document's spans, given as lists or as objects."""
     if value is None:
         return []
@@ -54,7 +54,7 @@ def as_spans(value: Any) -> list[Span]:
     return [_as_span(each) for each in value]
 
 
-def _as_span(value: Any) -> Span:
+def _as_span(value: Any) -> TextSpan:
     if isinstance(value, dict) and {"start", "end"} <= value.keys():
         rest = {name: each for name, each in value.items() if name not in ("start", "end")}
         start, end = value["start"], value["end"]
@@ -72,7 +72,7 @@ def _as_span(value: Any) -> Span:
     return start, end, payload
 
 
-def check_json(metadata: dict[str, Any], spans: Sequence[Span]) -> None:
+def check_json(metadata: dict[str, Any], spans: Sequence[TextSpan]) -> None:
     """Raise if a value cannot be written as JSON: NaN, bytes, unpaired surrogates."""
     if metadata or spans:
         try:

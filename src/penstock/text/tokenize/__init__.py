@@ -1,17 +1,16 @@
-"""Prepare: from a source and a tokenizer to a dataset, in tasks that anybody may run.
+"""Tokenizing: from a source and a tokenizer to a dataset, in tasks that any process may run.
 
-    plan     what is to be made: tokenizer, source, options, tasks; the same for all who take part
+    plan     what to make: tokenizer, source, options, tasks; the same for all runners
     task     one slice of the source, which becomes one part of each side of the dataset
-    side     what is written: the one dataset, or `train` and `val`
-    stage    one kind of tasks: hashing (only to choose validation documents by count),
-             tokenizing, shuffling
-    runner   who runs tasks: one call of `tokenize`, with worker processes or on Ray
+    side     a dataset that is written: the only one, or `train` and `val`
+    stage    tasks of one kind: hashing (only for a split by count), tokenizing, shuffling
+    runner   a call of `tokenize`, which runs tasks in worker processes or on Ray
 
-While it is being made, the output directory holds
+`tokenizing.py` begins a job and `finishing.py` ends it. Until then the output directory holds
 
-    plan.json        the plan; whoever finds it does not open this as data
-    tasks/           what each task counted, and the locks of those who are at work
+    plan.json        the plan; a directory that has one is not opened as data
+    tasks/           the counts of each task, and the locks of the runners
     unshuffled/      the dataset before its documents are shuffled
 
-and all of these go when the datasets are there. `report.json` stays.
+which are removed when the datasets are finished. `report.json` stays.
 """

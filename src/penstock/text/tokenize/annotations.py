@@ -1,4 +1,4 @@
-"""What documents carry: their metadata as JSON, and spans of characters as spans of tokens."""
+"""Annotations of documents: metadata as JSON, and spans of characters as spans of tokens."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.formats.json_values import encode
-from penstock.text.batch import Span
+from penstock.text.batch import TextSpan
 from penstock.text.tokenizers.tokenizer import Bytes, Offsets
 
 SpanUnit = Literal["chars", "tokens"]
@@ -15,19 +15,19 @@ Blobs = list[tuple[int, int, bytes]]
 
 
 class WrongSpan(Exception):  # noqa: N818 (it never leaves this package)
-    """Why spans cannot be those of their document."""
+    """Why spans do not fit their document."""
 
 
 class TokenSpans(NamedTuple):
     """The spans of a document, in tokens."""
 
-    spans: list[Span]
+    spans: list[TextSpan]
     num_lost: int
-    """spans that no token was left for"""
+    """spans that got no token"""
 
 
-def check_spans(spans: Sequence[Span], length: int, unit: str) -> list[Span]:
-    """Sorted spans of a text of `length` units that do not meet."""
+def check_spans(spans: Sequence[TextSpan], length: int, unit: str) -> list[TextSpan]:
+    """The spans of a text of `length` units, sorted and free of overlaps; raises otherwise."""
     ordered = sorted(spans, key=lambda span: span[:2])
     end = 0
     for start, stop, _ in ordered:
@@ -40,11 +40,11 @@ def check_spans(spans: Sequence[Span], length: int, unit: str) -> list[Span]:
     return ordered
 
 
-def to_tokens(text: Bytes, spans: Sequence[Span], ends: Offsets) -> TokenSpans:
-    """Spans of characters as spans of tokens, whose last bytes lie before `ends`.
+def to_tokens(text: Bytes, spans: Sequence[TextSpan], ends: Offsets) -> TokenSpans:
+    """Spans of characters as spans of tokens; token k ends at byte `ends[k]`.
 
-    A token goes to the span that most of its bytes that are in any are in, the first of equals. So
-    a span is lost only where others take all tokens that it touches.
+    A token goes to the span that covers most of its bytes; ties go to the first. So a span is lost
+    only if other spans take all tokens that it touches.
     """
     first_bytes = np.flatnonzero((text & 0xC0) != 0x80)
     ordered = check_spans(spans, len(first_bytes), "characters")
@@ -57,7 +57,7 @@ def to_tokens(text: Bytes, spans: Sequence[Span], ends: Offsets) -> TokenSpans:
     first = np.searchsorted(ends, starts, "right")
     last = np.searchsorted(begins, stops, "left") - 1
     owners = _owners_of_shared(begins, ends, starts, stops, first, last)
-    found, num_lost = list[Span](), 0
+    found, num_lost = list[TextSpan](), 0
     for k, (low, high) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
         begin = low if owners.get(low) == k else low + 1
         # A character may be several tokens of which the first has all its bytes.
@@ -77,7 +77,7 @@ def _owners_of_shared(
     first: NDArray[np.int64],
     last: NDArray[np.int64],
 ) -> dict[int, int]:
-    """Of the tokens at the edges of spans, which span each goes to."""
+    """Which span each token at the edge of a span goes to."""
     owners, most = dict[int, int](), dict[int, int]()
     for k in range(len(starts)):
         for token in {int(first[k]), int(last[k])} - {len(ends)}:
@@ -88,12 +88,12 @@ def _owners_of_shared(
 
 
 def lay_over(
-    spans: Sequence[Span], length: int, document: dict[str, Any] | None, shift: int
+    spans: Sequence[TextSpan], length: int, document: dict[str, Any] | None, shift: int
 ) -> Blobs:
-    """What each record of a document carries, as encoded spans of its `length` records.
+    """The metadata of a document's `length` records, as encoded spans of records.
 
-    Spans are moved by `shift`, the number of marks before the text. With the document's own
-    metadata, records outside of spans carry that alone, and those inside both.
+    Spans are moved by `shift`, the number of marks before the text. If the document has metadata of
+    its own, records outside of spans carry that alone, and records inside carry both.
     """
     whole = None if document is None else encode(document)
     covered, end = Blobs(), 0

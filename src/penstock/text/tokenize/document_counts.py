@@ -1,4 +1,4 @@
-"""What tasks count, for themselves and together."""
+"""`DocumentCounts`: what a task counts, and the sum over all tasks."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -16,7 +16,7 @@ _SUMS = ("documents", "tokens", "marks", "text_bytes", "skipped", "lost_spans", 
 
 @dataclass(kw_only=True, slots=True)
 class DocumentCounts:
-    """Sums over documents."""
+    """Counts of documents and tokens."""
 
     documents: int = 0
     tokens: int = 0
@@ -30,16 +30,16 @@ class DocumentCounts:
     skipped: int = 0
     """bad rows that were left out"""
     places: list[str] = field(default_factory=list)
-    """where the first of them are, and what is wrong with them"""
+    """where the first bad rows are, and what is wrong with them"""
     lost_spans: int = 0
-    """spans, and metadata of documents, that no token was left for"""
+    """spans, and metadata of empty documents, that got no token"""
     checked_bytes: int = 0
-    """of the text that the reference engine tokenized too"""
+    """bytes of text that the reference engine tokenized too"""
     seconds: dict[str, float] = field(default_factory=dict)
-    """of all workers together, by what they did"""
+    """of all workers together, by activity"""
 
     def count(self, side: str, lengths: NDArray[np.int64]) -> None:
-        """Count documents with all their tokens."""
+        """Add documents of a side, given how many tokens each has."""
         self.documents += len(lengths)
         tokens = int(lengths.sum())
         self.tokens += tokens
@@ -50,17 +50,17 @@ class DocumentCounts:
         of_side[1] += tokens
 
     def skip(self, place: str) -> None:
-        """Count a bad row."""
+        """Add a bad row."""
         self.skipped += 1
         if len(self.places) < MOST_PLACES:
             self.places.append(place)
 
     def spend(self, what: str, seconds: float) -> None:
-        """Count time."""
+        """Add time."""
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
 
     def add(self, other: "DocumentCounts") -> None:
-        """Count what another task has counted."""
+        """Add the counts of another task."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.histogram = [a + b for a, b in zip(self.histogram, other.histogram, strict=True)]
@@ -73,18 +73,18 @@ class DocumentCounts:
             self.spend(what, seconds)
 
     def to_json(self) -> str:
-        """For a file."""
+        """The content of a file."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """What was written there."""
+        """Read the content of a file."""
         values: dict[str, Any] = json.loads(text)
         return cls(**values)
 
 
 def no_documents(sums: DocumentCounts, num_files: int) -> UsageError:
-    """Why nothing is written of a source, and what to do."""
+    """The error for a source without tokens: why, and what to do."""
     if sums.skipped:
         found = f"all {sums.skipped:,} rows are bad and were skipped, such as {sums.places[0]}"
     elif sums.documents:

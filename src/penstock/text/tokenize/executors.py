@@ -1,4 +1,4 @@
-"""Who runs the tasks of a stage: this process, worker processes, or a Ray cluster."""
+"""Executors, which run the tasks of a stage: this process, worker processes, or a Ray cluster."""
 
 import contextlib
 import ctypes
@@ -29,14 +29,14 @@ _SECONDS_BETWEEN_REPORTS = 0.2
 _SECONDS_TO_END = 30
 _PR_SET_PDEATHSIG = 1
 _NO_START = (
-    "a worker process could not start, and said why above; in a program that has threads, workers "
-    "import its main module, which must be a file that tokenizes only under "
-    'if __name__ == "__main__": (or do with workers=1)'
+    "a worker process could not start; its error is above. In a program with threads, workers "
+    "import the main module, which must be a file that calls tokenize only under "
+    'if __name__ == "__main__": (or use workers=1)'
 )
 
 
 class TaskFailedError(Exception):
-    """Carries the number of a task that failed, and with what; it never leaves this package."""
+    """The number of a task that failed, and its error; it never leaves this package."""
 
     def __init__(self, number: int, error: BaseException) -> None:
         super().__init__(number, error)
@@ -46,9 +46,9 @@ class TaskFailedError(Exception):
 def run_stage(
     stage: Stage, todo: list[int], executor: Executor, workers: int | None, report: OnTaskProgress
 ) -> None:
-    """Run tasks; those that other runners are at come last, and are waited for.
+    """Run tasks. Those that other runners are working on are waited for, last.
 
-    Without a number of `workers` there is one for every core.
+    By default there is one worker per processor.
     """
     if executor == "ray" and todo:
         _run_on_ray(stage, todo, workers, report)
@@ -80,7 +80,7 @@ def _report_running(report: OnTaskProgress, number: int, progress: Progress) -> 
 
 
 class _Reporter:
-    """Passes on how far a task is, not too often."""
+    """Passes on the progress of a task, at most five times a second."""
 
     def __init__(self, stage: Stage, send: OnProgress) -> None:
         self._send, self._next = send, 0.0
@@ -95,11 +95,11 @@ class _Reporter:
 
 
 class _TaskProcess:
-    """A process and the pipe to it."""
+    """A worker process and the pipe to it."""
 
     def __init__(self, stage: Stage) -> None:
-        # A fresh interpreter takes seconds to import what this one has imported; but threads and
-        # their locks do not survive a fork.
+        # A new interpreter takes seconds to import what this one has; but threads and their locks
+        # do not survive a fork.
         self.is_forked = threading.active_count() == 1
         context = multiprocessing.get_context("fork" if self.is_forked else "spawn")
         self.connection, theirs = context.Pipe()
@@ -109,17 +109,17 @@ class _TaskProcess:
             name="penstock-worker",
         )
         with warnings.catch_warnings():
-            # Python counts threads of libraries, such as NumPy's, which are idle.
+            # Python warns of the threads of libraries, such as NumPy's, which are idle.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         theirs.close()
         self.number: int | None = None
 
     def introduce(self, stage: Stage) -> None:
-        """Tell it what its tasks are about, if it was not forked from this process.
+        """Send it the stage, if it was not forked from this process.
 
-        Not as an argument of the process: multiprocessing waits forever for one that ends before it
-        has read those.
+        Not as an argument of the process: multiprocessing waits forever for a process that ends
+        before it has read its arguments.
         """
         if not self.is_forked:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -128,12 +128,12 @@ class _TaskProcess:
     def give(self, number: int, *, patient: bool) -> None:
         """Have it run a task."""
         self.number = number
-        # If it has died, the pipe will say so.
+        # If it has died, reading from the pipe will tell.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send((number, patient))
 
     def end(self) -> None:
-        """Wait until it has cleaned up and is gone."""
+        """Wait until it has cleaned up and ended."""
         self.process.join(_SECONDS_TO_END)
         if self.process.is_alive():
             self.process.kill()
@@ -181,7 +181,7 @@ def _run_in_processes(stage: Stage, todo: list[int], count: int, report: OnTaskP
 
 
 def _end_all(workers: list[_TaskProcess]) -> None:
-    """Leave no process behind, however impatient the user is."""
+    """Leave no process behind, however often the user presses Ctrl-C."""
     while workers:
         try:
             workers[-1].end()
@@ -208,18 +208,18 @@ def _cause_of_death(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    memory = ", perhaps for want of memory" if name == "SIGKILL" else ""
-    return f"its process was ended by {name}{memory}"
+    memory = ", perhaps because memory ran out" if name == "SIGKILL" else ""
+    return f"its process was killed by {name}{memory}"
 
 
 def _work(stage: Stage | None, connection: Connection, parent: int) -> None:
-    """What a worker process does: tasks, until there is none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends this process
+    """Run tasks in a worker process until none is left."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
     signal.signal(signal.SIGTERM, _clean_up)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         return
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for every core
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker per processor
     if stage is None:
         stage = connection.recv()
         assert stage is not None
@@ -235,7 +235,7 @@ def _work(stage: Stage | None, connection: Connection, parent: int) -> None:
 
 
 def _clean_up(number: int, frame: object) -> NoReturn:
-    """End by an exception: writers remove what they have begun."""
+    """Exit by an exception, so that writers remove what they have begun."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
@@ -246,7 +246,7 @@ def _portable(error: Exception) -> BaseException:
         error.add_note(traceback.format_exc())
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # an error of any library, which may do anything
+    except Exception:  # errors of libraries may do anything when they are pickled
         return RuntimeError("".join(traceback.format_exception(error)))
     return error
 
@@ -256,14 +256,14 @@ def _run_on_ray(stage: Stage, todo: list[int], workers: int | None, report: OnTa
         import ray
     except ImportError:
         raise UsageError(
-            "executor='ray' needs Ray: pip install 'penstock[ray]', or leave it out"
+            "executor='ray' needs Ray: pip install 'penstock[ray]', or use executor='processes'"
         ) from None
     is_ours = not ray.is_initialized()
     if is_ours:  # a cluster if RAY_ADDRESS names one, else processes of this machine
         ray.init(log_to_driver=False, configure_logging=False)
     try:
         remote = ray.remote(_run_remotely)
-        # As bytes, since arrays that Ray stores are read-only, which no kernel takes; in a list, so
+        # As bytes, because Ray makes stored arrays read-only, which kernels refuse; in a list, so
         # that each worker fetches them once, not each task.
         shared = [ray.put(ray.cloudpickle.dumps(stage))]  # type: ignore[no-untyped-call]
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Hashing: the smallest hashes of all documents, to choose validation documents by count."""
+"""The hash stage: finds the smallest hashes of all documents, for a split by count."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ _LITTLE_ENDIAN = np.dtype("<u8")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HashStage:
-    """Each task reads a slice and leaves the smallest hashes, one more than is asked for."""
+    """Each task reads a slice and stores its smallest hashes, one more than the count."""
 
     place: JobDirectory
     plan: TokenizePlan
@@ -47,15 +47,15 @@ class HashStage:
         return self.plan.describe(number)
 
     def size_bytes(self, number: int) -> int:
-        """About how much it reads."""
+        """About how many bytes a task reads."""
         return self.plan.tasks[number].size_bytes
 
     def is_done(self, number: int) -> bool:
-        """Whether its hashes are there."""
+        """True if its hashes are stored."""
         return self.place.hashes(number).exists()
 
     def run(self, number: int, report: OnProgress) -> None:
-        """Keep the smallest hashes of a slice."""
+        """Store the smallest hashes of a slice."""
         reading = SliceReader(source=self.source, tokenizer=self.tokenizer)
         split = self._split
         count = (split.count or 0) + 1

@@ -1,4 +1,4 @@
-"""`TokenizeReport`: what became of the text."""
+"""`TokenizeReport`: what a tokenize job wrote, and how long it took."""
 
 import json
 from dataclasses import asdict, dataclass, field, replace
@@ -12,14 +12,14 @@ from penstock.text.tokenize.plan import TokenizePlan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeReport:
-    """What `penstock.tokenize` wrote; also in `report.json`."""
+    """What `penstock.tokenize` wrote; stored as `report.json`."""
 
     documents: int
     tokens: int
     """of all documents, with the marks at their starts and ends"""
     text_bytes: int
     bytes_per_token: float
-    """of the text, marks aside"""
+    """of the text, without marks"""
     histogram: tuple[int, ...]
     """documents of 0, 1, 2 to 3, 4 to 7, … tokens"""
     splits: dict[str, tuple[int, int]]
@@ -27,26 +27,26 @@ class TokenizeReport:
     skipped: int
     """bad rows that were left out"""
     places: tuple[str, ...]
-    """where the first of them are, and what is wrong with them"""
+    """where the first bad rows are, and what is wrong with them"""
     lost_spans: int
-    """spans, and metadata of empty documents, that there was no token for"""
+    """spans, and metadata of empty documents, that got no token"""
     checked_bytes: int
-    """of the text that the reference engine tokenized too, with the same result"""
+    """bytes of text that the reference engine tokenized too, with the same result"""
     seconds: dict[str, float]
-    """of all workers together, by what they did: reading, tokenizing, checking, writing"""
+    """of all workers together, by activity: reading, tokenizing, checking, writing"""
     wall_seconds: float
     """of the run that finished it"""
     tasks: int
     resumed: int
     """tasks that were done before that run"""
     plan: str
-    """what was made, as a hash of the source and the options"""
+    """a hash of the source and the options"""
     start_seconds: float = 0.0
-    """of `wall_seconds`, those before the first task: the tokenizer is loaded, the plan is made"""
+    """the part of `wall_seconds` before the first task: loading the tokenizer, planning"""
     options: dict[str, Any] = field(default_factory=dict)
-    """what `plan` is a hash of, with a hash of the list of files"""
+    """the options that `plan` is a hash of, with a hash of the list of files"""
     was_finished: bool = field(default=False, compare=False)
-    """whether an earlier call had done all of it"""
+    """True if an earlier call had finished the job"""
 
     @classmethod
     def of(
@@ -81,12 +81,12 @@ class TokenizeReport:
         )
 
     def to_json(self) -> str:
-        """For `report.json`."""
+        """The content of `report.json`."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def find(cls, path: Path) -> Self | None:
-        """Read `report.json`, if there is one and it is ours."""
+        """Read `report.json`; None if there is none, or if it is not ours."""
         try:
             return replace(cls.load(path), was_finished=True)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):

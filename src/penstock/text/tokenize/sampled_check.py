@@ -1,4 +1,4 @@
-"""A sample of what a fast engine tokenized, compared with the reference engine."""
+"""`SampledCheck`: compares a sample of a fast engine's tokens with the reference engine's."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from penstock.errors import VerificationError
 from penstock.text.batch import TextBatch
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 
-# The reference is up to a hundred times slower: of 10 KB documents this much costs 2 percent.
+# The reference is up to a hundred times slower: with 10 KB documents this costs 2 percent.
 _ONE_IN = 2000
 _MOST_BYTES = 1 << 12
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
@@ -25,7 +25,7 @@ class SampledCheck:
         self.checked_bytes = 0
 
     def compare(self, batch: TextBatch, ids: Ids, offsets: Offsets) -> None:
-        """Look at some documents, or at their beginnings; a difference is an error."""
+        """Compare some documents, or their first bytes; raise on a difference."""
         for document in self._chosen(batch):
             text = batch.data[batch.offsets[document] : batch.offsets[document + 1]]
             if len(text) > _MOST_BYTES:
@@ -42,7 +42,7 @@ class SampledCheck:
             self.checked_bytes += len(text)
 
     def _chosen(self, batch: TextBatch) -> Iterator[int]:
-        """One in two thousand, by their numbers in the task, of which 0 is always chosen."""
+        """One in two thousand documents, by their numbers in the task; always number 0."""
         numbers = np.arange(batch.num_documents, dtype=np.uint64) + np.uint64(self._num_documents)
         self._num_documents += batch.num_documents
         yield from np.flatnonzero(numbers * _MIXER < np.uint64((1 << 64) // _ONE_IN)).tolist()
@@ -64,12 +64,12 @@ class SampledCheck:
             f"{batch.place(document)}: engine {self._tokenizer.engine} and "
             f"engine {self._reference.engine} differ from token {token:,} on, at byte {place:,} of "
             f"the text: {around!r}; tokens from {first:,} on: {mine.tolist()}, expected "
-            f"{other.tolist()}. Please report it; engine={self._reference.engine!r} is exact"
+            f"{other.tolist()}. Please report this, and use engine={self._reference.engine!r}"
         )
 
 
 def _utf8_end(text: Bytes, limit: int) -> int:
-    """The last place up to `limit` where a character begins."""
+    """The last position up to `limit` at which a character begins."""
     while limit and text[limit] & 0xC0 == 0x80:
         limit -= 1
     return limit

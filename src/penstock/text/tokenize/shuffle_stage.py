@@ -1,7 +1,7 @@
-"""Shuffling: documents of a whole side in a random order, in bounded memory.
+"""The shuffle stage: the documents of a whole side in a random order, in bounded memory.
 
-The order is a permutation that any of its positions can be asked for (`penstock.order`). Every task
-takes a range of positions and reads their documents, wherever they lie, some megabytes at a time.
+The order is a permutation that can be evaluated at any position (`penstock.order`). Each task takes
+a range of positions and reads their documents, wherever they lie, a few megabytes at a time.
 """
 
 from collections.abc import Iterator
@@ -68,11 +68,11 @@ class ShuffleStage:
         return f"{self.place.out / part.side}, part {part.number}"
 
     def size_bytes(self, number: int) -> int:
-        """How much it writes."""
+        """How many bytes a task writes."""
         return self.parts[number].size_bytes
 
     def is_done(self, number: int) -> bool:
-        """Whether its part is there."""
+        """True if its part is written."""
         part = self.parts[number]
         return part_is_finished(self.place.out / part.side, part.number)
 
@@ -108,7 +108,7 @@ def open_side(place: JobDirectory, side: str) -> Dataset:
 
 
 def cut_parts(place: JobDirectory, plan: TokenizePlan) -> tuple[ShuffledPart, ...]:
-    """Parts of equal numbers of documents, for all sides."""
+    """Parts with equal numbers of documents, for all sides."""
     parts = list[ShuffledPart]()
     for side in plan.sides:
         data = open_side(place, side)
@@ -129,7 +129,7 @@ def cut_parts(place: JobDirectory, plan: TokenizePlan) -> tuple[ShuffledPart, ..
 
 
 class Gather:
-    """Reads documents that lie anywhere, many at a time."""
+    """Reads documents by their numbers, many at a time."""
 
     def __init__(self, data: Dataset) -> None:
         self.data = data
@@ -144,9 +144,9 @@ class Gather:
         return _firsts([shard.files[".metadata"].size_bytes for shard in self.data.shards])
 
     def read(self, numbers: Places) -> Iterator[dict[str, Any]]:
-        """Documents by their numbers, as `Writer.extend` takes them; long ones in pieces."""
+        """Documents by number, as arguments of `Writer.extend`; long ones in pieces."""
         shards = np.searchsorted(self._first_document, numbers, "right") - 1
-        # The table of every shard has one entry more than documents.
+        # The table of every shard has one more entry than documents.
         bounds = self._items(
             FileKind.DOCUMENT_OFFSETS, OFFSET, numbers + shards, np.full_like(numbers, 2)
         )
@@ -181,7 +181,7 @@ class Gather:
     def _spans(
         self, ids: NDArray[np.uint32], lengths: Places, shards: Places
     ) -> list[list[tuple[int, int, bytes]]]:
-        """The spans of each document, with what they carry."""
+        """The spans of each document, with their metadata."""
         ends = np.cumsum(lengths)
         firsts = ends - lengths
         is_edge = np.ones(len(ids) + 1, bool)
@@ -191,7 +191,7 @@ class Gather:
         begins, stops = edges[:-1], edges[1:]
         has_one = ids[begins] != NO_METADATA
         begins, stops = begins[has_one], stops[has_one]
-        # Of documents without records only the last begins there, or none.
+        # Where empty documents begin at the same record, this is the document after them.
         documents = np.searchsorted(ends, begins, "right")
         of_shard = shards[documents]
         entries = self._first_span[of_shard] + ids[begins].astype(np.int64)

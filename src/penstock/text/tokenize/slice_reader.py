@@ -1,4 +1,4 @@
-"""`SliceReader`: how a task reads its documents, and what it does with bad ones."""
+"""`SliceReader`: reads the documents of a task, and refuses or skips bad ones."""
 
 import time
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(kw_only=True, slots=True)
 class SliceReader:
-    """One slice, read once."""
+    """Reads one slice, once."""
 
     source: Source
     tokenizer: Tokenizer
     counts: DocumentCounts = field(default_factory=DocumentCounts)
-    """what it counts bad rows and time in"""
+    """bad rows and time are added here"""
 
     def pieces(self, task: Slice) -> Iterator[TextPiece]:
         """The documents of a slice."""
@@ -46,16 +46,16 @@ class SliceReader:
         self.refuse(batch, 0, reason)
 
     def refuse(self, batch: TextBatch, document: int, reason: str) -> None:
-        """Take a document for a bad row: raise, or count it, for the caller to leave it out."""
+        """Treat a document as a bad row: raise, or count it for the caller to leave it out."""
         place = f"{batch.place(document)}: {reason}"
         if self.source.bad_rows == "refuse":
             raise FormatError(
-                f"{place}; mend it, or leave such rows out with bad_rows='skip' (--bad-rows skip)"
+                f"{place}; correct it, or skip such rows with bad_rows='skip' (--bad-rows skip)"
             )
         self.counts.skip(place)
 
     def hashes(self, batch: TextBatch, split: Split) -> tuple[NDArray[np.uint64], set[int]]:
-        """What decides the side of each document, and the documents that have no such thing."""
+        """The hashes that decide the sides of documents, and the documents that have none."""
         bad = set[int]()
 
         def refuse(document: int, reason: str) -> None:

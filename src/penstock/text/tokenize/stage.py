@@ -1,4 +1,4 @@
-"""`Stage`: tasks of one kind, as those who run them see it."""
+"""`Stage`: tasks of one kind, as executors see them."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from penstock.text.tokenize.job_directory import JobDirectory
 
 
 class Stage(Protocol):
-    """Can be pickled: its tasks run in other processes, and on other machines."""
+    """Tasks of one kind. It can be pickled: tasks run in other processes and on other machines."""
 
     @property
     def name(self) -> str:
@@ -19,25 +19,25 @@ class Stage(Protocol):
 
     @property
     def place(self) -> JobDirectory:
-        """Where they do it."""
+        """The output directory."""
 
     def describe(self, number: int) -> str:
-        """What a task is about, for people."""
+        """What a task reads or writes, for messages."""
 
     def size_bytes(self, number: int) -> int:
-        """How much a task is compared with others."""
+        """The size of a task, relative to others."""
 
     def is_done(self, number: int) -> bool:
-        """Whether a task need not be run any more."""
+        """True if a task is done."""
 
     def run(self, number: int, report: OnProgress) -> None:
-        """Run a task, and tell from time to time how far it is."""
+        """Run a task, and report its progress from time to time."""
 
 
 def run_once(stage: Stage, number: int, report: OnProgress, *, wait: bool) -> bool:
-    """Run a task that nobody else runs; False if somebody does, and there is no time to `wait`."""
+    """Run a task under its lock; False if another runner holds it and `wait` is False."""
     with stage.place.hold(f"{stage.name}-{number:05d}", wait=wait) as is_ours:
-        # A job without its directory is one that another runner has finished.
+        # If the directory is gone, another runner has finished the job.
         if is_ours and not stage.is_done(number):
             stage.run(number, report)
         return is_ours or not stage.place.tasks.exists()

@@ -1,4 +1,4 @@
-"""Long documents: cut where their tokens do not depend on what comes after."""
+"""Long documents, cut where their tokens do not depend on what follows."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ class TextPiece:
 
     batch: TextBatch
     begins: bool = True
-    """whether the documents begin in it"""
+    """True if the documents begin in it"""
     ends: bool = True
-    """whether they end in it"""
+    """True if they end in it"""
 
 
 def cut_pieces(
@@ -28,10 +28,10 @@ def cut_pieces(
     max_bytes: int,
     refuse: Callable[[TextBatch, str], None],
 ) -> Iterator[TextPiece]:
-    """All documents, those that come in several batches in pieces that can be tokenized apart.
+    """All documents. Those that span several batches come in pieces to be tokenized one by one.
 
-    The first piece of a document has the `PREFIX_BYTES` that decide its split. `refuse` is told of
-    a document that cannot be cut within `max_bytes`; it may raise, or have the document left out.
+    The first piece of a document has the `PREFIX_BYTES` that decide its side. `refuse` is called
+    for a document that cannot be cut within `max_bytes`; unless it raises, the document is skipped.
     """
     held: _Held | None = None
     for batch in batches:
@@ -54,7 +54,7 @@ def cut_pieces(
 
 
 class _Held:
-    """What there is of a document and has not been given on yet."""
+    """The part of a document that has been read and not yielded yet."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class _Held:
         self._begun = self._is_left_out = False
 
     def add(self, batch: TextBatch) -> None:
-        """Take what comes next."""
+        """Append what comes next."""
         if not self._is_left_out:
             more = batch.data[batch.offsets[0] : batch.offsets[1]]
             self._data = np.concatenate([self._data, more])
 
     def take(self, *, ends: bool) -> Iterator[TextPiece]:
-        """As much as can be given on."""
+        """Yield as much as can be cut off."""
         if self._is_left_out:
             return
         cut = len(self._data) if ends else self._cut()
@@ -92,8 +92,8 @@ class _Held:
         if cut >= (1 if self._begun else PREFIX_BYTES):
             return cut
         if len(self._data) >= self._max_bytes:
-            reason = f"{len(self._data):,} bytes without a place where the tokenizer can cut them"
-            if self._begun:  # what is written cannot be left out any more
+            reason = f"{len(self._data):,} bytes in which the tokenizer finds no place to cut"
+            if self._begun:  # too late to skip it: its first pieces are written
                 raise FormatError(f"{self._batch.place(0)}: {reason}")
             self._refuse(self._batch, reason)
             self._is_left_out = True

@@ -1,4 +1,4 @@
-"""Tokenizing: from one slice of the source to one part of each side of the dataset."""
+"""The tokenize stage: each task turns a slice of the source into a part of each side."""
 
 import contextlib
 import time
@@ -13,7 +13,7 @@ from penstock.atomic import publish
 from penstock.errors import FormatError, UsageError
 from penstock.formats.json_values import encode
 from penstock.progress import OnProgress
-from penstock.text.batch import Span, TextBatch
+from penstock.text.batch import TextBatch, TextSpan
 from penstock.text.marks import Marks
 from penstock.text.sources import Source
 from penstock.text.sources.batch_builder import without_documents
@@ -33,7 +33,7 @@ from penstock.write.writer import Writer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeStage:
-    """Each task writes its parts and then what it counted; both together mean that it is done."""
+    """Each task writes its parts, then its counts; it is done when all of them are there."""
 
     place: JobDirectory
     plan: TokenizePlan
@@ -57,11 +57,11 @@ class TokenizeStage:
         return self.plan.describe(number)
 
     def size_bytes(self, number: int) -> int:
-        """About how much it reads."""
+        """About how many bytes a task reads."""
         return self.plan.tasks[number].size_bytes
 
     def is_done(self, number: int) -> bool:
-        """Whether all its parts are there, and what it counted."""
+        """True if all its parts and its counts are written."""
         return self.place.counts(self.name, number).exists() and not self._missing(number)
 
     def _missing(self, number: int) -> list[str]:
@@ -83,7 +83,7 @@ class TokenizeStage:
             for writer in writers.values():
                 writer.finish()
             task.counts.spend("writing", time.perf_counter() - started)
-        # Were this lost, the slice would only be counted again.
+        # If this is lost, the slice is only read again to count it.
         path = self.place.counts(self.name, number)
         publish(path, task.counts.to_json(), lasting=False)
 
@@ -113,13 +113,13 @@ class _Task:
         if stage.reference is not None:
             self._check = SampledCheck(stage.tokenizer, stage.reference)
         self._side = ""
-        """of the document that goes on"""
+        """of the document that continues in the next piece"""
         self._length = 0
-        """how long it is so far"""
+        """tokens of that document so far"""
 
     @property
     def counts(self) -> DocumentCounts:
-        """What it has counted."""
+        """The counts so far."""
         return self.reading.counts
 
     @contextlib.contextmanager
@@ -156,31 +156,31 @@ class _Task:
         return self._tokenizer.encode_with_ends(batch.data, batch.offsets)
 
     def _without_refused(self, piece: TextPiece) -> TextPiece:
-        """The piece less the documents that the tokenizer refuses, which are bad rows."""
+        """The piece without the documents that the tokenizer refuses; these are bad rows."""
         batch, refused = piece.batch, set[int]()
         for k in range(batch.num_documents):
             try:
                 self._tokenizer.encode(batch.data, batch.offsets[k : k + 2])
             except FormatError as error:
-                if not (piece.begins and piece.ends):  # the rest of it is written, or comes
+                if not (piece.begins and piece.ends):  # other pieces of it are written, or will be
                     raise FormatError(f"{batch.place(k)}: {error}") from None
                 self.reading.refuse(batch, k, str(error))
                 refused.add(k)
         return replace(piece, batch=without_documents(batch, refused))
 
     def _check_ids(self, ids: Ids) -> None:
-        """Refuse what would be another token in the width that `vocab_size` needs."""
+        """Refuse ids that would not fit the type chosen by `vocab_size`."""
         vocab_size = self._plan.tokenizer["vocab_size"]
         if ids.size and ids.max() >= vocab_size:
             raise UsageError(
-                f"{self._tokenizer.name}: gives the id {ids.max():,}, but says that its ids are "
-                f"below vocab_size={vocab_size:,}"
+                f"the tokenizer {self._tokenizer.name} gives the id {ids.max():,}, not below its "
+                f"vocab_size={vocab_size:,}"
             )
 
     def _choose(
         self, piece: TextPiece, left_out: set[int]
     ) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """Which documents go to which side."""
+        """Yield each side and the documents that go to it."""
         split, batch = self._plan.split, piece.batch
         is_val = np.zeros(batch.num_documents, bool)
         if split is None:
@@ -190,7 +190,7 @@ class _Task:
         elif piece.begins:
             hashes, bad = self.reading.hashes(batch, split)
             threshold = self._plan.threshold
-            assert threshold is not None  # it is known before anything is tokenized
+            assert threshold is not None  # it is set before anything is tokenized
             is_val = hashes < np.uint64(threshold)
             left_out |= bad
         else:
@@ -212,7 +212,7 @@ class _Task:
         piece: TextPiece,
         ids: Ids,
         offsets: Offsets,
-        spans: list[list[Span]] | None,
+        spans: list[list[TextSpan]] | None,
     ) -> None:
         marks = Marks(
             bos_id=self._plan.marks.bos_id if piece.begins else None,
@@ -240,10 +240,10 @@ class _Task:
         chosen: NDArray[np.int64],
         piece: TextPiece,
         lengths: NDArray[np.int64],
-        spans: list[list[Span]] | None,
+        spans: list[list[TextSpan]] | None,
         shift: int,
     ) -> dict[str, Any]:
-        """The metadata of documents, as the writer takes it."""
+        """The metadata of documents, as arguments for the writer."""
         metadata = piece.batch.metadata
         if metadata is not None:
             self.counts.lost_spans += int((lengths == 0).sum())
@@ -265,9 +265,9 @@ class _Task:
 
     def _token_spans(
         self, piece: TextPiece, offsets: Offsets, ends: Offsets | None, left_out: set[int]
-    ) -> list[list[Span]]:
-        """The spans of each document in tokens; documents with wrong ones are left out."""
-        batch, found = piece.batch, list[list[Span]]()
+    ) -> list[list[TextSpan]]:
+        """The spans of each document in tokens; documents with bad spans are left out."""
+        batch, found = piece.batch, list[list[TextSpan]]()
         for k, spans in enumerate(batch.spans or ()):
             first, last = int(offsets[k]), int(offsets[k + 1])
             try:
