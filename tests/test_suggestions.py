@@ -140,14 +140,17 @@ def test_a_key_of_metadata_that_no_object_has_is_noticed(tmp_path: Path) -> None
     ("arguments", "message"),
     [
         ("tokenise x", "penstock: argument COMMAND: 'tokenise' is not one of .*mean 'tokenize'"),
-        ("--versoin", "penstock: there is no option --versoin; did you mean '--version'"),
-        ("tokenize x --tokeniser=t --out d", "no option --tokeniser; did you mean '--tokenizer'"),
-        ("inspect d --sequence-len 5", "no option --sequence-len; did you mean '--seq-len'"),
-        ("inspect d --seq 5", "no option --seq; did you mean '--seq-len'"),
+        ("--versoin", "penstock: unknown option --versoin; did you mean '--version'"),
+        (
+            "tokenize x --tokeniser=t --out d",
+            "unknown option --tokeniser; did you mean '--tokenizer'",
+        ),
+        ("inspect d --sequence-len 5", "unknown option --sequence-len; did you mean '--seq-len'"),
+        ("inspect d --seq 5", "unknown option --seq; did you mean '--seq-len'"),
         ("inspect d --view packd", "--view: 'packd' is not one of .*; did you mean 'packed'"),
-        ("inspect d --seq-len two", "--seq-len: 'two' is not an integer from 1 on"),
-        ("demo x", "penstock demo: too much: x "),
-        ("inspect", "the following arguments are required: data"),
+        ("inspect d --seq-len two", "--seq-len: 'two' is not a positive integer"),
+        ("demo x", "penstock demo: unexpected argument: x "),
+        ("inspect", "the following arguments are required: DATA"),
     ],
 )
 def test_the_command_line_says_in_one_line_what_may_be_meant(

@@ -42,7 +42,7 @@ def test_text_is_shown_with_the_tokenizer_of_the_dataset(stored, shown):
     assert "the cat\\x1b[31m\\tsat\\u202e<|endoftext|>\n" in out
     assert "日本語 C:\\\\temp<|endoftext|>\n" in out
     assert f"{'x' * 240} …\n" in out
-    assert "as numbers" not in out
+    assert "shown as ids" not in out
 
 
 def test_text_is_shown_with_a_tokenizer_that_is_given(tmp_path, stored, shown):
@@ -70,7 +70,7 @@ def test_another_tokenizer_than_that_of_the_dataset_is_named(tmp_path, shown):
     noted = {"name": "mine.json", "fingerprint": "another"}
     data = write_tokens(tmp_path / "written", [72, 105, 33], tokenizer=noted)
     out = shown(data, "--seq-len", "2", "--tokenizer", "bytes")
-    assert "were made with another tokenizer, mine.json" in out
+    assert "was made with another tokenizer, mine.json" in out
 
 
 def test_a_damaged_tokenizer_beside_the_dataset_leaves_numbers(tmp_path, shown):
@@ -78,7 +78,7 @@ def test_a_damaged_tokenizer_beside_the_dataset_leaves_numbers(tmp_path, shown):
     data = write_tokens(tmp_path / "written", [72, 105, 33], tokenizer=noted)
     (data / "tokenizer.json").write_text("{}")
     out = shown(data, "--seq-len", "2")
-    assert "shown as numbers: " in out
+    assert "shown as ids: " in out
     assert "not a tokenizer.json" in out
     assert "[72, 105]" in out
 
@@ -111,7 +111,7 @@ def test_inspect_prints_what_is_there(path, capsys, tokens):
     printed = capsys.readouterr().out
     assert re.search(r"records +1,003", printed)
     assert re.search(r"shards +2", printed)
-    assert "windows of 10: 100 samples, 2 records left over" in printed
+    assert "windows of 10 tokens: 100 samples, 2 records left over" in printed
     assert "document         0  positions 0 to     9  labels 10" in printed
     assert str(tokens[70:80].tolist()) in printed
 
@@ -143,6 +143,9 @@ def test_inspect_shows_packed_rows_with_documents_positions_fields_and_metadata(
 def test_a_dataset_shorter_than_a_row_is_shown_with_the_length_that_inspect_names(path, capsys):
     assert main(["inspect", path]) == 0
     printed = capsys.readouterr().out
-    assert "windows of 2,048: none, there are 1,003 records; --seq-len 1002 shows all" in printed
+    assert (
+        "windows of 2,048 tokens: none, there are 1,003 records; --seq-len 1002 shows all"
+        in printed
+    )
     assert main(["inspect", path, "--seq-len", "1002"]) == 0
     assert "1 samples" in capsys.readouterr().out

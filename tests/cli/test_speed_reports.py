@@ -61,4 +61,4 @@ def test_bench_names_what_its_rates_leave_out(tmp_path, capsys):
     arguments = ["bench", str(tmp_path / "data"), "--seq-len", "5", "--batches", "5"]
     assert main([*arguments, "--rounds", "1", "--batch-size", "4"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"not in the rates: \d+ ms from opening the dataset to the first batch", out)
+    assert re.search(r"start-up: \d+ ms from opening the dataset to the first batch", out)

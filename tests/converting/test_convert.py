@@ -276,11 +276,11 @@ def test_the_command_says_what_it_wrote_and_what_is_not_kept(tmp_path, capsys):
     source = str(GOLDEN / "datatrove" / "t2.ds")
     assert main(["convert", source, str(tmp_path / "out"), "--to", "megatron"]) == 0
     out = capsys.readouterr().out
-    assert "322 of 322 records, 30 documents, in 2 files" in out
+    assert "322 of 322 records in 30 documents: 2 files" in out
     assert "not kept: megatron has no place for the fields loss_mask" in out
     assert main(["convert", source, str(tmp_path / "out"), "--to", "megatron"]) == 0
     again = capsys.readouterr().out
-    assert again == f"{tmp_path}/out: all of it was done before; nothing was written\n{out}"
+    assert again == f"{tmp_path}/out: already complete; nothing was written\n{out}"
     assert main(["convert", source, str(tmp_path / "out"), "--to", "flat"]) == 1
     assert "to is megatron there, flat here; choose another path" in capsys.readouterr().err
     assert main(["convert", source, str(tmp_path / "o"), "--to", "nothing"]) == 1

@@ -333,7 +333,7 @@ def test_ctrl_c_ends_at_once_and_leaves_what_arrived(server, tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors == "penstock fetch: interrupted; call it again to go on\n"
+    assert errors == "penstock fetch: interrupted; run it again to continue\n"
     fetch(url, tmp_path)
     assert server.sent("a.bin") == [HALF, HALF + 1]
 

@@ -178,7 +178,7 @@ def test_the_limit_of_the_command_may_have_a_unit(server, tmp_path, capsys, size
 def test_a_limit_that_is_not_a_size_is_explained(tmp_path, capsys, size):
     with pytest.raises(SystemExit):
         main(["fetch", "http://h/a", "--out", str(tmp_path), f"--max-bytes={size}"])
-    assert "is not a size, as in 1000000, 500MB or 2GiB" in capsys.readouterr().err
+    assert "is not a size; write it as in 1000000, 500MB or 2GiB" in capsys.readouterr().err
     with pytest.raises(UsageError, match="max_bytes"):
         fetch("http://h/a", tmp_path, max_bytes=0)
 

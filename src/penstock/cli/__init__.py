@@ -1,7 +1,7 @@
 """The command line. Every command is a module with `add_arguments` and `run`.
 
-Nothing heavy is imported before a command runs, and no other command: `penstock --help` returns at
-once.
+Commands import what they need when they run, and only the chosen command is imported: `penstock
+--help` returns at once.
 """
 
 import os
@@ -28,26 +28,26 @@ _COMMANDS = (
     "audit",
     "bench",
 )
-_GO_ON = ("fetch", "repack", "tokenize", "finish", "convert")
-"""commands that keep what is done"""
+_RESUMABLE = ("fetch", "repack", "tokenize", "finish", "convert")
+"""commands that keep finished work and continue when they are run again"""
 _EXAMPLES = """\
 examples:
-  penstock demo                                 see the whole thing work, on real text, in a minute
+  penstock demo                                 a complete run on real text, in about a minute
   penstock fetch 'https://host/shard_{00000..00239}.parquet' --out corpus
-  penstock repack 'raw/*.jsonl.gz' --out corpus --shuffle 0    text shards of one size
-  penstock train-tokenizer corpus --out tok     a BPE vocabulary from text files
+  penstock repack 'raw/*.jsonl.gz' --out corpus --shuffle 0    text shards of equal size
+  penstock train-tokenizer corpus --out tok     learn a BPE vocabulary
   penstock tokenize 'corpus/*.parquet' --tokenizer tok.json --out data/fineweb --val-fraction 0.001
-  penstock inspect data/fineweb --seq-len 2048  what a dataset holds, and a few samples
-  penstock pack data/fineweb/train --report     padding, split and cropped documents, per policy
-  penstock convert corpus.ds out --to penstock  between formats; resumes where it was killed
-  penstock verify 'data/*'                      read every byte, check sizes, checksums, offsets
+  penstock inspect data/fineweb --seq-len 2048  summarize a dataset and show samples
+  penstock pack data/fineweb/train --report     compare packing policies
+  penstock convert corpus.ds out --to penstock  convert between formats
+  penstock verify 'data/*'                      check every byte
   penstock audit data/fineweb/train --seq-len 2048 --batch-size 32 --ranks 8 --change 1000:ranks=4
   penstock bench data/fineweb/train --seq-len 2048 --batch-size 32
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     wanted = arguments[:1] if arguments and arguments[0] in _COMMANDS else _COMMANDS
     modules = {name: import_module(f"penstock.cli.{name.replace('-', '_')}") for name in wanted}
@@ -56,10 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Feeds language-model training: text or token files in, exact batches out.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    version = f"penstock {__version__}"
+    parser.add_argument(
+        "--version", action="version", version=version, help="Show the version and exit"
+    )
+    commands = parser.add_subparsers(
+        dest="command", required=True, title="commands", metavar="COMMAND"
+    )
     for name, module in modules.items():
-        summary = (module.__doc__ or "").strip().split("\n")[0]
+        summary = (module.__doc__ or "").strip().split("\n")[0].removesuffix(".")
         command = commands.add_parser(name, help=summary, description=module.__doc__)
         module.add_arguments(command)
     if not arguments:
@@ -70,14 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             status: int = modules[options.command].run(options)
-    except BrokenPipeError:  # the reader of our output, such as head, has had enough
+    except BrokenPipeError:  # the reader of our output, such as head, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (PenstockError, OSError) as error:
         print(f"penstock {options.command}: {_in_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        more = "; call it again to go on" if options.command in _GO_ON else ""
+        more = "; run it again to continue" if options.command in _RESUMABLE else ""
         print(f"penstock {options.command}: interrupted{more}", file=sys.stderr)
         return 130
     return status
@@ -88,7 +93,7 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 
 
 def _in_words(error: Exception) -> str:
-    """An error of the system without its number, the file first."""
+    """An operating-system error without its number, the file first."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)

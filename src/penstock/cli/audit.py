@@ -1,13 +1,12 @@
-"""Prove that every sample is served exactly once per epoch, on any ranks, through any changes.
+"""Prove that an epoch serves every sample exactly once, on any number of ranks.
 
   penstock audit data --batch-size 32 --ranks 8 --epochs 2
   penstock audit data --view packed --seq-len 4096
   penstock audit data --batch-size 32 --ranks 8 --change 1000:ranks=4 --change 1500:ranks=6,batch=20
 
-A change takes effect before the global step it names, as if the run had been killed and resumed
-there. Of the dataset only the manifest is read: the proof is about which samples would be read. For
-packed rows and documents it goes on to the tokens: the stored rows are read, all of them, and
-compared with the documents.
+A change takes effect before the global step it names, as if the run had been killed there and
+resumed. The proof is about which samples would be read, so only the manifest of the dataset is
+read. For packed rows and documents, all stored rows are compared with the documents as well.
 """
 
 import argparse
@@ -23,25 +22,42 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The dataset, the view, the order, and how the run goes."""
+    """Add the dataset, the view, the order, and the shape of the run."""
     options.add_dataset(parser)
     options.add_view(parser)
     options.add_order(parser)
     options.add_batch_size(parser)
-    parser.add_argument("--ranks", type=options.positive, default=1, help="(1)")
-    parser.add_argument("--epochs", type=options.positive, default=1, help="(1)")
-    parser.add_argument("--tail", choices=["drop", "keep", "wrap"], default="drop", help="(drop)")
+    parser.add_argument(
+        "--ranks",
+        type=options.positive,
+        default=1,
+        metavar="N",
+        help="Number of ranks (default: 1)",
+    )
+    parser.add_argument(
+        "--epochs",
+        type=options.positive,
+        default=1,
+        metavar="N",
+        help="Epochs to walk (default: 1)",
+    )
+    parser.add_argument(
+        "--tail",
+        choices=["drop", "keep", "wrap"],
+        default="drop",
+        help="What to do with the last, incomplete step of an epoch (default: drop)",
+    )
     parser.add_argument(
         "--change",
         action="append",
         default=[],
         metavar="STEP:ranks=R,batch=B",
-        help="other ranks or rows from a step on (repeatable)",
+        help="Change ranks or rows from a step on (repeatable)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Walk the plan and report per epoch."""
+    """Walk the plan and print a line for each epoch."""
     from penstock.auditing import audit, audit_tokens
     from penstock.load.loader import order_of
 
@@ -59,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             return 1
     print(f"order       {order.fingerprint}, seed {order.seed}")
     for change in changes:
-        reached = "" if change.step < report.num_steps else "  (the run ended before)"
+        reached = "" if change.step < report.num_steps else "  (not reached)"
         print(
             f"from step   {change.step:,}: {change.ranks} ranks x {change.batch_size} rows{reached}"
         )
@@ -70,11 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"epoch {epoch.epoch:<5} {epoch.served:,} of {report.num_samples:,} samples served "
             f"exactly once, none twice{dropped}"
         )
-    once = "exactly once" if tokens.is_lossless else "once, the others never"
-    print(
-        f"tokens      {tokens.num_inputs:,} of {tokens.num_records:,} are inputs of all samples "
-        f"together {once}"
-    )
+    once = "exactly once" if tokens.is_lossless else "exactly once, the others never"
+    print(f"tokens      {tokens.num_inputs:,} of {tokens.num_records:,} are inputs {once}")
     return 0
 
 
@@ -86,7 +99,7 @@ def _changes(arguments: argparse.Namespace) -> "list[RunShape]":
     for text in arguments.change:
         if not re.fullmatch(r"[1-9]\d*:(ranks=\d+|batch=\d+|ranks=\d+,batch=\d+)", text):
             raise UsageError(
-                f"--change {text}: write it as 1000:ranks=4,batch=64, for a step after the first"
+                f"--change {text}: write it as in 1000:ranks=4,batch=64, from step 1 on"
             )
         step, _, settings = text.partition(":")
         for setting in settings.split(","):

@@ -1,9 +1,11 @@
-"""Measure how fast your own dataset loads from your own disk.
+"""Measure how fast a dataset loads on this machine.
 
-Measured in turn, several rounds of each: the loader; a plain copy in memory, which nothing can
-beat; and for windows the same rows read by a plain NumPy loop over a memory map. With
---cold, the dataset is first dropped from the page cache. Rates are without the start-up, which is
-printed below them, and without the batches that lie ready when a round begins.
+  penstock bench data --seq-len 2048 --batch-size 32
+  penstock bench data --view packed --cold
+
+Compares, in alternating rounds, the loader with a plain copy in memory, which is the upper bound,
+and for windows with a NumPy loop over a memory map. Rates leave out the start-up, which is printed
+below them, and batches that were ready when a round began.
 """
 
 import argparse
@@ -25,22 +27,34 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The dataset, the view, the order, and the loader's settings."""
+    """Add the dataset, the view, the order, and the loader's settings."""
     options.add_dataset(parser)
     options.add_view(parser)
     options.add_order(parser)
     options.add_batch_size(parser)
-    parser.add_argument("--batches", type=options.positive, default=500, help="per round (500)")
-    parser.add_argument("--rounds", type=options.positive, default=5, help="(5)")
-    parser.add_argument("--prefetch", type=int, default=8, help="batches read ahead (8)")
-    parser.add_argument("--threads", type=options.positive, help="reading threads (up to 4)")
-    parser.add_argument("--access", choices=["pread", "mmap"], default="pread", help="(pread)")
-    parser.add_argument("--stored", action="store_true", help="keep the stored token type")
-    parser.add_argument("--cold", action="store_true", help="drop the page cache before each round")
+    for name, kind, default, purpose in (
+        ("--batches", options.positive, 500, "Batches in a round (default: 500)"),
+        ("--rounds", options.positive, 5, "Rounds of each contender (default: 5)"),
+        ("--prefetch", int, 8, "Batches to read ahead (default: 8)"),
+        ("--threads", options.positive, None, "Threads that read (default: up to 4)"),
+    ):
+        parser.add_argument(name, type=kind, default=default, metavar="N", help=purpose)
+    parser.add_argument(
+        "--access",
+        choices=["pread", "mmap"],
+        default="pread",
+        help="How files are read (default: pread)",
+    )
+    parser.add_argument(
+        "--stored", action="store_true", help="Keep the stored token type, not int64"
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="Drop the files from the page cache before each round"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and print a table."""
+    """Measure and print a table."""
     from statistics import median
 
     from rich.console import Console
@@ -91,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     handed_out = loader.stats
     tokens = arguments.batches * handed_out.tokens / handed_out.batches
     table = Table(title=f"{arguments.batches} batches of {arguments.batch_size} x {view.seq_len}")
-    for heading in ("", "M tokens/s", "slowest", "fastest", "MB/s read", "us a batch"):
+    for heading in ("", "M tokens/s", "slowest", "fastest", "MB/s read", "µs/batch"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, times in seconds.items():
         middle = median(times)
@@ -106,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     console.print(table)
     console.print(
-        f"not in the rates: {first_s * 1e3:,.0f} ms from opening the dataset to the first batch",
+        f"start-up: {first_s * 1e3:,.0f} ms from opening the dataset to the first batch",
         highlight=False,
     )
     return 0
@@ -123,7 +137,7 @@ def _time_loader(loader: "Loader", num_batches: int) -> float:
 
 
 def _time_numpy(view: "Windows", loader: "Loader", num_batches: int) -> float:
-    """What a user would write: one slice of a memory map per row, widened into a new batch."""
+    """Time a plain loop: one slice of a memory map per row, widened into a new batch."""
     import numpy as np
 
     from penstock.formats.shard import STREAM

@@ -1,9 +1,9 @@
-"""Show the whole thing on real text: tokenized, trained on, killed, resumed, proved.
+"""Run everything on real text: tokenize, train, kill the run, resume it, prove the result.
 
-The corpus is the source code of Python's own standard library. A tokenizer is trained on it, and
-two processes tokenize it; two torchrun ranks train on it until they are killed with SIGKILL in the
-middle of the epoch; four ranks resume from the last checkpoint. Then every row that was handed out
-is compared with the files on disk, read by plain NumPy.
+The corpus is the source code of Python's standard library. The demo trains a tokenizer on it and
+tokenizes it with two processes. Two torchrun ranks train on it until SIGKILL ends them in
+mid-epoch; four ranks resume from the last checkpoint. Then the demo compares every row that was
+served with the files on disk, read by plain NumPy. It takes about a minute.
 """
 
 import argparse
@@ -31,62 +31,67 @@ _VOCAB_SIZE = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the demo may write."""
-    parser.add_argument("--dir", type=Path, default=Path("demo-data"), help="(demo-data)")
+    """Add the output directory."""
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path("demo-data"),
+        help="Output directory; an earlier demo in it is replaced (default: demo-data)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; it takes about a minute."""
+    """Run the demo."""
     import json
     import shutil
 
     from penstock.opening import open
 
     if find_spec("torch") is None:
-        raise UsageError("the demo trains with torchrun; pip install 'penstock[torch]' first")
+        raise UsageError("the demo needs torch; install it with: pip install 'penstock[torch]'")
     directory: Path = arguments.dir
     if directory.exists():
         if directory.resolve() == Path.cwd() or not (directory / ".penstock-demo").exists():
             raise UsageError(
-                f"{directory} exists and is not an earlier demo's; choose another --dir"
+                f"{directory} exists and is not from an earlier demo; choose another --dir"
             )
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
     (directory / ".penstock-demo").touch()
 
-    _say("1. Text: train a tokenizer on the standard library's sources, tokenize with 2 workers")
+    _say("1. Tokenize: train a tokenizer on the standard library, tokenize with 2 workers")
     prepare(directory)
     data = open(directory / "corpus")
     view = data.windows(SEQ_LEN)
-    print(f"   {len(data.shards)} shards; {len(view):,} windows of {SEQ_LEN:,}")
+    print(f"   {len(data.shards)} shards; {len(view):,} windows of {SEQ_LEN:,} tokens")
 
-    _say("2. Train: 2 torchrun ranks x 12 rows, killed with SIGKILL in mid-epoch")
+    _say("2. Train: 2 torchrun ranks x 12 rows, killed by SIGKILL in mid-epoch")
     killed_after = _train(directory, name="first", ranks=2, kill_at=len(view) // STEP_ROWS // 2)
     state = json.loads((directory / "checkpoint.json").read_text())
-    print(f"   killed after step {killed_after:,}; the last checkpoint says {json.dumps(state)}")
+    print(f"   killed after step {killed_after:,}; last checkpoint: {json.dumps(state)}")
 
-    _say("3. Resume: 4 torchrun ranks x 6 rows go on from that checkpoint to the epoch's end")
+    _say("3. Resume: 4 torchrun ranks x 6 rows, from that checkpoint to the end of the epoch")
     _train(directory, name="second", ranks=4)
 
-    _say("4. Prove it")
+    _say("4. Prove that every row was served exactly once")
     _prove(directory, data, state["position"])
 
-    _say("5. Throughput of one loader on this machine")
+    _say("5. Measure the throughput of one loader on this machine")
     _show_throughput(data)
-    print(f"\nThe dataset stays in {directory / 'corpus'}; look at it with:")
+    print(f"\nThe dataset is in {directory / 'corpus'}. To look at it, run:")
     print(f"   penstock inspect {directory / 'corpus'} --seq-len {SEQ_LEN}")
     return 0
 
 
 def prepare(directory: Path) -> None:
-    """Make a tokenizer and a dataset of the standard library, one document per file."""
+    """Make a tokenizer and a dataset from the standard library, one document per file."""
     from penstock.text.sources import Source
     from penstock.text.tokenize.tokenizing import tokenize
     from penstock.text.training import train_tokenizer
 
     root = Path(sysconfig.get_path("stdlib"))
     files = [file for file in root.rglob("*.py") if "site-packages" not in file.parts]
-    # Some are there to show what Python does with text that is not UTF-8.
+    # Some test what Python does with text that is not UTF-8.
     source = Source(files, kind="text", documents="file", bad_rows="skip")
     start = time.perf_counter()
     training = train_tokenizer(
@@ -100,13 +105,13 @@ def prepare(directory: Path) -> None:
     assert report is not None
     print(
         f"   {report.tokens:,} tokens, {report.bytes_per_token:.2f} bytes each, in "
-        f"{report.wall_seconds:.1f} s with start-up; {report.skipped} files left out that are not "
-        "UTF-8"
+        f"{report.wall_seconds:.1f} s including start-up; skipped {report.skipped} files that are "
+        "not UTF-8"
     )
 
 
 def _train(directory: Path, *, name: str, ranks: int, kill_at: int | None = None) -> int:
-    """Run torchrun; with `kill_at`, kill every rank once that step is logged. Returns the step."""
+    """Run torchrun and return the last step; `kill_at` kills all ranks once that step is logged."""
     import subprocess
 
     command = [
@@ -141,7 +146,7 @@ def _last_step(directory: Path, name: str) -> int:
 
 
 def _log(directory: Path, name: str, rank: int) -> list[dict[str, Any]]:
-    """What a rank has logged; a line that was cut by the kill does not count."""
+    """Return what a rank has logged, without a last line that the kill cut off."""
     import json
 
     path = directory / f"{name}-{rank}.jsonl"
@@ -173,9 +178,9 @@ def _prove(directory: Path, data: "Dataset", checkpoint: int) -> None:
         lost, extra = (on_disk - handed_out).total(), (handed_out - on_disk).total()
         raise VerificationError(f"{lost} windows were lost and {extra} were repeated")
     print(
-        f"   {handed_out.total():,} rows were handed out by 2 + 4 ranks; the files hold "
-        f"{on_disk.total():,} windows:\n   every one was served exactly once (compared by hash "
-        "with the files, read by NumPy)"
+        f"   {handed_out.total():,} rows were served by 2 + 4 ranks; the files contain "
+        f"{on_disk.total():,} windows:\n   each was served exactly once (compared by hash with "
+        "the files, read by NumPy)"
     )
     digests = {line["position"]: line["digest"] for line in first if line["rank"] == 0}
     redone = [line for line in second if line["rank"] == 0 and line["position"] in digests]
@@ -183,15 +188,15 @@ def _prove(directory: Path, data: "Dataset", checkpoint: int) -> None:
     if different or not redone:
         raise VerificationError(f"{len(different)} of {len(redone)} repeated steps differ")
     print(
-        f"   {len(redone)} steps between the checkpoint and the kill were done again: on 2 ranks "
-        f"and on 4,\n   their digests are equal (the last: {redone[-1]['digest']})"
+        f"   {len(redone)} steps between the checkpoint and the kill ran twice, on 2 ranks and on "
+        f"4:\n   their digests are equal (the last: {redone[-1]['digest']})"
     )
 
 
 def _show_throughput(data: "Dataset") -> None:
     from penstock.load.loader import Loader
 
-    import_module("torch")  # takes seconds, which are not the loader's
+    import_module("torch")  # which takes seconds, and is not to be measured
     made = time.perf_counter()
     with Loader(data.windows(SEQ_LEN), 64, seed=SEED, endless=True) as loader:
         batches = iter(loader)
@@ -206,8 +211,7 @@ def _show_throughput(data: "Dataset") -> None:
     tokens = after.tokens - before.tokens
     print(
         f"   {tokens / seconds / 1e6:,.0f} M tokens/s, globally shuffled, as int64 torch batches "
-        f"of 64 x {SEQ_LEN}\n   (after a warm-up; the first batch came {first_s * 1e3:,.0f} ms "
-        "after the loader was made)"
+        f"of 64 x {SEQ_LEN}\n   (after a warm-up; the first batch took {first_s * 1e3:,.0f} ms)"
     )
 
 

@@ -1,7 +1,7 @@
 """One rank of the demo's training, started by torchrun.
 
-What it logs is taken from the batches themselves: a hash of every row that arrived. The all-reduce
-stands for the gradients: it keeps the ranks in step, as in real training.
+It logs a hash of every row in the batches that it receives. The all-reduce stands for that of the
+gradients: it keeps the ranks in step, as in real training.
 """
 
 import json
@@ -46,7 +46,7 @@ def main(directory: Path, name: str, batch_size: int) -> None:
             log.flush()
             position = loader.position
             if step % _CHECKPOINT_EVERY == 0:
-                torch.distributed.barrier()  # every rank has logged the steps before
+                torch.distributed.barrier()  # every rank has logged its steps
                 if rank == 0:
                     temporary = checkpoint.with_suffix(".tmp")
                     temporary.write_text(json.dumps(loader.state_dict()))

@@ -1,11 +1,11 @@
-"""Download files, many at a time; go on with what was interrupted, skip what is there.
+"""Download files in parallel; resume partial files and skip complete ones.
 
   penstock fetch 'https://host/path/shard_{00000..00239}.parquet' --out corpus
   penstock fetch 'https://host/path/shard_{:05d}.parquet' --shards 0-239,6542 --out corpus
   penstock fetch --list urls.txt --sha256-from SHA256SUMS --out corpus
 
-A list has a URL or a pattern on each line, with its sha256 before or after it if that is known.
-Call it again after a failure: what has arrived is not fetched twice.
+A list has one URL or pattern per line, optionally with a sha256 before or after it. Run the command
+again after a failure: nothing that has arrived is downloaded twice.
 """
 
 import argparse
@@ -23,37 +23,61 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What, where to, and how patiently."""
-    parser.add_argument("urls", nargs="*", metavar="URL", help="URLs, or patterns in quotes")
-    parser.add_argument("--out", required=True, metavar="DIR", help="made if it is missing")
-    parser.add_argument("--list", type=Path, metavar="FILE", help="more URLs, one on each line")
-    parser.add_argument("--shards", metavar="0-239,6542", help="numbers for {} or {:05d} in URLs")
+    """Add the URLs, the directory, the checks, and when to give up."""
+    parser.add_argument("urls", nargs="*", metavar="URL", help="URLs or quoted patterns")
+    parser.add_argument("--out", required=True, metavar="DIR", help="Output directory")
     parser.add_argument(
-        "--sha256-from", type=Path, metavar="FILE", help="checksums of all files, from sha256sum"
+        "--list", type=Path, metavar="FILE", help="Read more URLs from a file, one per line"
     )
     parser.add_argument(
-        "--verify", action="store_true", help="read what is there, and compare its sha256"
+        "--shards", metavar="0-239,6542", help="Numbers to put in place of {} or {:05d} in URLs"
     )
     parser.add_argument(
-        "--header", action="append", default=[], help="as in 'Authorization: Bearer …'"
+        "--sha256-from",
+        type=Path,
+        metavar="FILE",
+        help="Check all files against the output of sha256sum",
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="Read existing files again and check their sha256"
+    )
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        help="Header to send, as in 'Authorization: Bearer …' (repeatable)",
     )
     parser.add_argument(
         "--max-bytes",
         type=options.size_bytes,
         metavar="SIZE",
-        help="refuse files that are larger, as in 20GB",
-    )
-    parser.add_argument("--workers", type=options.positive, default=8, help="files at once (8)")
-    parser.add_argument(
-        "--attempts", type=options.positive, default=6, help="failures in a row, per file (6)"
+        help="Refuse larger files, as in 20GB",
     )
     parser.add_argument(
-        "--timeout", type=float, default=30.0, help="seconds without a byte are a failure (30)"
+        "--workers",
+        type=options.positive,
+        default=8,
+        metavar="N",
+        help="Files to download at once (default: 8)",
+    )
+    parser.add_argument(
+        "--attempts",
+        type=options.positive,
+        default=6,
+        metavar="N",
+        help="Give up on a file after N failures in a row (default: 6)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="Seconds without data after which an attempt fails (default: 30)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch, and say what was fetched, skipped and not fetched."""
+    """Fetch, and print what was fetched, skipped and not fetched."""
     from penstock.fetching import fetch
     from penstock.fetching.addresses import parse_shards, read_list, read_sums
 
@@ -86,7 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon:
-        raise UsageError("--header: a name, a colon and a value, as in 'Authorization: Bearer …'")
+        raise UsageError(
+            "--header: write a name, a colon and a value, as in 'Authorization: Bearer …'"
+        )
     return name.strip(), value.strip()
 
 

@@ -1,10 +1,11 @@
-"""Print what a dataset holds, and a few samples of it, document by document.
+"""Summarize a dataset and show some samples, document by document.
 
   penstock inspect data --seq-len 2048
   penstock inspect data --view packed --sample 12345
 
-Tokens are shown as text where `penstock tokenize` has kept the tokenizer beside the dataset, or
-with --tokenizer FILE; else as numbers. Special tokens are coloured; tokens without a label are dim.
+Tokens are shown as text if the tokenizer is stored with the dataset, as penstock tokenize does, or
+given by --tokenizer; otherwise as numbers. Special tokens are coloured, tokens that are not trained
+on are dim.
 """
 
 import argparse
@@ -26,20 +27,32 @@ _MOST_LINES, _MOST_CHARACTERS, _MOST_TEXT = 12, 100, 240
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The dataset, the view, and which samples to show."""
+    """Add the dataset, the view, and which samples to show."""
     options.add_dataset(parser)
     options.add_view(parser)
-    parser.add_argument("--samples", type=options.positive, default=3, help="how many to show (3)")
-    parser.add_argument("--sample", type=int, action="append", help="show this one (repeatable)")
+    parser.add_argument(
+        "--samples",
+        type=options.positive,
+        default=3,
+        metavar="N",
+        help="Number of samples to show (default: 3)",
+    )
+    parser.add_argument(
+        "--sample",
+        type=int,
+        action="append",
+        metavar="INDEX",
+        help="Show this sample (repeatable)",
+    )
     parser.add_argument(
         "--tokenizer",
         metavar="FILE",
-        help="to show text, a tokenizer as for penstock tokenize (the one beside the dataset)",
+        help="Tokenizer to show text with (default: the one stored with the dataset)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table and the samples of every split."""
+    """Print the summary and the samples of every split."""
     return options.for_each_split(arguments, _inspect)
 
 
@@ -71,25 +84,27 @@ def _inspect(arguments: argparse.Namespace) -> int:
         shown = [len(view) * i // count for i in range(count)]
     for index in shown:
         if not 0 <= index < len(view):
-            raise UsageError(f"--sample {index:,}: there are {len(view):,} samples, from 0 on")
+            raise UsageError(
+                f"--sample {index:,}: out of range; there are {len(view):,} samples, from 0"
+            )
         _show(console, view, index, tokenizer)
     return 0
 
 
 def _with_note(given: "Tokenizer | None", data: "Dataset") -> "tuple[Tokenizer | None, str | None]":
-    """The tokenizer to show text with; and what to say if there is none, or maybe a wrong one."""
+    """Return the tokenizer, and a note if there is none or if it may be the wrong one."""
     noted = data.manifests[0].tokenizer
     if given is not None:
         if noted.get("fingerprint", given.fingerprint) == given.fingerprint:
             return given, None
-        return given, f"the tokens were made with another tokenizer, {noted.get('name', '')}"
+        return given, f"the dataset was made with another tokenizer, {noted.get('name', '')}"
     try:
         own = data.tokenizer
     except PenstockError as error:
-        return None, f"tokens are shown as numbers: {error}"
+        return None, f"tokens are shown as ids: {error}"
     if own is not None or "token" not in (data.fields.names or ()):
         return own, None
-    return None, "tokens are shown as numbers; --tokenizer FILE shows their text"
+    return None, "tokens are shown as ids; --tokenizer FILE shows their text"
 
 
 def _describe(view: "View") -> str:
@@ -100,12 +115,12 @@ def _describe(view: "View") -> str:
     if isinstance(view, Windows):
         if not len(view):
             count = view.dataset.num_records
-            shorter = f"; --seq-len {count - 1} shows all of it" if count > 1 else ""
-            return f"windows of {view.seq_len:,}: none, there are {count:,} records{shorter}"
+            shorter = f"; --seq-len {count - 1} shows all of them" if count > 1 else ""
+            return f"windows of {view.seq_len:,} tokens: none, there are {count:,} records{shorter}"
         left = view.dataset.num_records - (len(view) * view.stride + view.seq_len + 1 - view.stride)
         return (
-            f"windows of {view.seq_len:,}: {len(view):,} samples, {left:,} records left over at "
-            "the end"
+            f"windows of {view.seq_len:,} tokens: {len(view):,} samples, {left:,} records left "
+            "over at the end"
         )
     assert isinstance(view, Packed | Documents)
     report = view.report
@@ -206,12 +221,12 @@ def _summary(data: "Dataset") -> Any:
 
 
 def _text(ids: Any, labels: Any, tokenizer: "Tokenizer") -> "Text":
-    """The first characters of a document; the label before a token says whether it is a target."""
+    """Return the first characters; the label before a token tells whether it is trained on."""
     from rich.text import Text
 
     from penstock.batches.outputs import IGNORED
 
-    most = 4 * _MOST_TEXT  # a character has at most so many tokens
+    most = 4 * _MOST_TEXT  # a character has at most four tokens
     specials = set(tokenizer.specials.values())
     targets = [True, *(labels[: most - 1] != IGNORED).tolist()]
     styles = [
@@ -227,7 +242,7 @@ def _text(ids: Any, labels: Any, tokenizer: "Tokenizer") -> "Text":
 
 
 def _escaped(text: str) -> str:
-    """Control characters, and what else could disturb a terminal, as in Python's strings."""
+    """Escape control characters and whatever else could disturb a terminal."""
     return "".join(
         each if each.isprintable() and each != "\\" else each.encode("unicode_escape").decode()
         for each in text

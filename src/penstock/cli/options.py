@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and how they become views and orders."""
+"""Options that several commands share, and the datasets, views and orders they describe."""
 
 import argparse
 import re
@@ -15,68 +15,83 @@ if TYPE_CHECKING:
 
 
 def positive(text: str) -> int:
-    """An argparse type: an integer from 1 on."""
+    """An argparse type: a positive integer."""
     try:
         number = int(text)
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return number
 
 
 def names(text: str) -> tuple[str, ...]:
-    """An argparse type: names of columns, separated by commas."""
+    """An argparse type: column names separated by commas."""
     found = tuple(name.strip() for name in text.split(","))
     if not all(found):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; write url,licence")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} contains an empty name; write names as in url,licence"
+        )
     return found
 
 
 def size_bytes(text: str) -> int:
-    """An argparse type: bytes, as in 1000000, 500MB or 2GiB.
+    """An argparse type: a number of bytes, as in 1000000, 500MB or 2GiB.
 
     >>> size_bytes("500MB"), size_bytes("2 GiB")
     (500000000, 2147483648)
     """
     found = re.fullmatch(r"([0-9]{1,15})\s*(?:([kKMGT])(i?))?B?", text.strip())
     if not found or not int(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size, as in 1000000, 500MB or 2GiB")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size; write it as in 1000000, 500MB or 2GiB"
+        )
     thousand = 1024 if found[3] else 1000
     unit: int = thousand ** " KMGT".index((found[2] or " ").upper())
     return int(found[1]) * unit
 
 
 def add_allow_empty(parser: argparse._ActionsContainer) -> None:
-    """What to do where there is nothing to write."""
+    """Add --allow-empty."""
     parser.add_argument(
-        "--allow-empty", action="store_true", help="write a dataset even if nothing is in it"
+        "--allow-empty", action="store_true", help="Write the dataset even if it is empty"
     )
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
-    """The dataset: files, directories or patterns, and what they are."""
-    parser.add_argument("data", nargs="+", help="files, directories, or patterns in quotes")
+    """Add the dataset and its format."""
+    parser.add_argument(
+        "data", nargs="+", metavar="DATA", help="Files, directories or quoted patterns"
+    )
     add_format(parser)
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """What files are, where that cannot be found out."""
-    parser.add_argument("--format", help="of the files, if it is not found out, as in flat:uint32")
-    parser.add_argument("--split", metavar="NAME", help="which to open of several, such as train")
-    parser.add_argument(
+    """Add what describes the files where they do not describe themselves."""
+    group = parser.add_argument_group("dataset")
+    group.add_argument(
+        "--format", help="File format, if it is not detected, as in flat:uint32 for bare tokens"
+    )
+    group.add_argument(
+        "--split", metavar="NAME", help="Split to open, such as train, if the dataset has several"
+    )
+    group.add_argument(
         "--allow-outside",
         action="store_true",
-        help="trust a files.json that names files outside of its directory",
+        help="Trust a files.json that names files outside its directory",
     )
-    ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--eos-id", type=int, help="the token that ends documents, for bare tokens")
-    ends.add_argument("--bos-id", type=int, help="the token that starts them")
-    columns = parser.add_argument_group("columns", "of Arrow and Parquet")
+    ends = group.add_mutually_exclusive_group()
+    ends.add_argument(
+        "--eos-id", type=int, metavar="ID", help="Token that ends documents, for bare tokens"
+    )
+    ends.add_argument(
+        "--bos-id", type=int, metavar="ID", help="Token that starts documents, for bare tokens"
+    )
+    columns = parser.add_argument_group("columns of Arrow and Parquet files")
     for name, purpose in {
-        "fields": "those with a number for each token, as fields of the records",
-        "metadata": "those that documents keep as metadata",
-        "ignore": "those to leave out though they say what to train on",
+        "fields": "Columns with a number for each token, to read as fields of the records",
+        "metadata": "Columns to keep as metadata of the documents",
+        "ignore": "Columns to leave out although they select the tokens to train on",
     }.items():
         columns.add_argument(
             f"--{name}", type=names, default=(), metavar="COL[,COL…]", help=purpose
@@ -84,15 +99,15 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 
 def format_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What `penstock.open` is told about the files."""
+    """Return the arguments for `penstock.open`."""
     said = ("format", "split", "allow_outside", "eos_id", "bos_id", "fields", "metadata", "ignore")
     return {name: getattr(options, name) for name in said}
 
 
 def for_each_split(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
-    """Run a command that only looks at data; on a corpus with splits, on one after the other.
+    """Run a read-only command; on a corpus with splits, run it for each split in turn.
 
-    Of several sources some may have splits and some not, so each is done on its own.
+    Of several sources some may have splits and some not, so each source runs separately.
     """
     from penstock.opening import expand
 
@@ -121,70 +136,89 @@ def for_each_split(options: argparse.Namespace, run: Callable[[argparse.Namespac
 
 
 def add_seq_len(parser: argparse.ArgumentParser) -> None:
-    """The length of rows."""
-    parser.add_argument("--seq-len", type=positive, default=2048, help="tokens in a row (2048)")
+    """Add --seq-len."""
+    parser.add_argument(
+        "--seq-len",
+        type=positive,
+        default=2048,
+        metavar="TOKENS",
+        help="Tokens in a row (default: 2048)",
+    )
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """How documents are packed."""
+    """Add how documents are packed."""
     parser.add_argument(
         "--policy",
         choices=["best_fit", "bos_best_fit", "bos_best_fit_keep"],
         default="best_fit",
-        help="of packed rows (best_fit)",
+        help="How documents are packed into rows (default: best_fit)",
     )
     parser.add_argument(
-        "--buffer-size", type=positive, default=1000, help="documents bos_… chooses from (1000)"
+        "--buffer-size",
+        type=positive,
+        default=1000,
+        metavar="DOCUMENTS",
+        help="Documents that the bos_… policies choose from (default: 1000)",
     )
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:
-    """The view, and what decides its rows."""
+    """Add the view and what determines its rows."""
     parser.add_argument(
-        "--view", choices=["windows", "documents", "packed"], default="windows", help="(windows)"
+        "--view",
+        choices=["windows", "documents", "packed"],
+        default="windows",
+        help="How the tokens become rows (default: windows)",
     )
     add_seq_len(parser)
     parser.add_argument(
         "--no-overlap",
         action="store_true",
-        help="cut windows every seq-len + 1 tokens, as datatrove does, not every seq-len",
+        help="Start a window every seq-len + 1 tokens, as datatrove does, not every seq-len",
     )
     parser.add_argument(
         "--overflow",
         choices=["truncate", "split"],
         default="truncate",
-        help="what happens to documents longer than a row (truncate)",
+        help="What to do with documents longer than a row (default: truncate)",
     )
-    parser.add_argument("--by-length", action="store_true", help="sort documents by their length")
+    parser.add_argument("--by-length", action="store_true", help="Sort documents by length")
     add_policy(parser)
 
 
 def add_batch_size(parser: argparse.ArgumentParser) -> None:
-    """The rows of a batch."""
-    parser.add_argument("--batch-size", type=positive, default=32, help="rows per rank (32)")
+    """Add --batch-size."""
+    parser.add_argument(
+        "--batch-size",
+        type=positive,
+        default=32,
+        metavar="ROWS",
+        help="Rows in a batch, on each rank (default: 32)",
+    )
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:
-    """The order: seed and kind of shuffle."""
-    parser.add_argument("--seed", type=int, default=0, help="of the shuffle (0)")
+    """Add the order: how to shuffle, and the seed."""
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the shuffle (default: 0)")
     parser.add_argument(
         "--shuffle",
         default="global",
         metavar="KIND",
-        help="global (default), none, blocks:N, inside-blocks:N (shuffled inside blocks too), or "
-        "lengths:N (groups of similar length, for documents by length)",
+        help="How to shuffle: global, none, blocks:N, inside-blocks:N (inside the blocks too) or "
+        "lengths:N (groups of similar length, with --by-length) (default: global)",
     )
 
 
 def open_data(options: argparse.Namespace) -> "Dataset":
-    """Open what the user named."""
+    """Open the dataset that the options name."""
     from penstock.opening import open
 
     return open(options.data, access=getattr(options, "access", "pread"), **format_of(options))
 
 
 def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
-    """The view that the options mean; `more` are arguments that all views take."""
+    """Return the view that the options describe; `more` are arguments that all views take."""
     if options.view == "windows":
         return data.windows(options.seq_len, overlap=not options.no_overlap, **more)
     if options.view == "documents":
@@ -195,14 +229,14 @@ def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
 
 
 def packed(data: "Dataset", options: argparse.Namespace, **more: Any) -> "Packed":
-    """The packed view that the options mean."""
+    """Return the packed view that the options describe."""
     return data.packed(
         options.seq_len, policy=options.policy, buffer_size=options.buffer_size, **more
     )
 
 
 def shuffle(options: argparse.Namespace) -> "Shuffle":
-    """The shuffle that the options mean."""
+    """Return the shuffle that the options describe."""
     from penstock.order import BlockShuffle, LengthBuckets
 
     kind, _, size = options.shuffle.partition(":")

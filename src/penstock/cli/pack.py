@@ -1,11 +1,11 @@
-"""Plan packed rows from the lengths of documents, or compare what the policies would do.
+"""Pack documents into rows, or compare the packing policies.
 
-  penstock pack data --report                  every policy, before anybody trains on it
-  penstock pack data --seq-len 4096            make and store the rows of data.packed(4096)
+  penstock pack data --report                  compare all policies, store nothing
+  penstock pack data --seq-len 4096            store the rows of data.packed(4096)
   penstock pack data --policy bos_best_fit
 
-Rows are stored beside the dataset (in plans/), or in the user's cache if that is read-only.
-data.packed() does the same when it is first used.
+Rows are stored beside the dataset, in plans/, or in the user's cache if the dataset is read-only.
+data.packed() does the same on first use.
 """
 
 import argparse
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 18
 _EXPLAINED = (
-    "padding   input columns without a token",
-    "split     documents that are not whole in one row",
-    "cropped   tokens cut off the ends of documents; no row shows them",
-    "lost      tokens at the end that no longer fill a row",
-    "most      documents in one row",
+    "padding   share of the input columns without a token",
+    "split     share of the documents that continue in another row",
+    "cropped   share of the tokens that are cut off the ends of documents",
+    "lost      tokens at the end that do not fill a row",
+    "most      largest number of documents in a row",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The dataset, the policy, and whether to store or to report."""
+    """Add the dataset, the policy, and whether to store rows or to compare policies."""
     options.add_dataset(parser)
     options.add_seq_len(parser)
     options.add_policy(parser)
-    parser.add_argument("--report", action="store_true", help="compare all policies, store nothing")
+    parser.add_argument("--report", action="store_true", help="Compare all policies, store nothing")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Pack, and print what became of the tokens."""
+    """Pack, and print what happens to the tokens."""
     data = options.open_data(arguments)
     return _report(data, arguments) if arguments.report else _store(data, arguments)
 
@@ -67,7 +67,7 @@ def _store(data: "Dataset", arguments: argparse.Namespace) -> int:
     with ProgressLine() as line:
         rows = find_rows(data, view.recipe, line)
     console = Console(highlight=False)
-    # Not as the table's title, which is cut into lines: this is to be copied.
+    # Not the table's title, which would be wrapped: users copy this path.
     console.print(str(rows.path or "nothing to store"), markup=False, soft_wrap=True)
     console.print(_table([rows.report]))
     return 0

@@ -1,4 +1,4 @@
-"""Arguments of commands that read text, and how they become a source."""
+"""Options of commands that read text, and the `Source` they describe."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -12,42 +12,46 @@ if TYPE_CHECKING:
 def add_source(
     parser: argparse.ArgumentParser, *, metadata: bool = True, spans: bool = True
 ) -> None:
-    """The files of text, what they are, and what is taken of them."""
+    """Add the text files, their format, and the columns to read."""
     parser.add_argument(
         "source",
         nargs="+",
         metavar="SRC",
-        help="files, directories or patterns: .parquet, .jsonl, .txt; the last two also .gz, .zst",
+        help="Text files, directories or quoted patterns: .parquet, .jsonl, .txt; the last two "
+        "also as .gz or .zst",
     )
     group = parser.add_argument_group("source")
     group.add_argument(
-        "--kind", choices=["parquet", "jsonl", "text"], help="of the files, if their names hide it"
+        "--kind",
+        choices=["parquet", "jsonl", "text"],
+        help="File format, if the names do not tell it",
     )
     group.add_argument(
         "--split",
         metavar="NAME",
-        help="which of several splits to read, such as train; or all",
+        help="Split to read, such as train, if the source has several; or all",
     )
     group.add_argument(
-        "--text", default="text", metavar="COLUMN", help="the column or key of the text (text)"
+        "--text", default="text", metavar="COLUMN", help="Column or key of the text (default: text)"
     )
     group.add_argument(
         "--documents",
         choices=["line", "file", "block"],
         default="line",
-        help="what a document is in plain text; blocks end at blank lines (line)",
+        help="What a document is in plain text; blocks end at blank lines (default: line)",
     )
     group.add_argument(
         "--bad-rows",
         choices=["refuse", "skip"],
         default="refuse",
-        help="what to do with rows that are no text: nulls, invalid UTF-8, broken JSON (refuse)",
+        help="What to do with nulls, invalid UTF-8 and broken JSON (default: refuse)",
     )
     group.add_argument(
         "--max-document-bytes",
         type=size_bytes,
         default=64 << 20,
-        help="a longer row of Parquet or JSONL is a bad row (64 MiB)",
+        metavar="SIZE",
+        help="Treat longer rows of Parquet and JSONL as bad rows (default: 64MiB)",
     )
     parser.set_defaults(metadata=(), spans=None)
     if metadata:
@@ -55,14 +59,14 @@ def add_source(
             "--metadata",
             type=names,
             metavar="COL[,COL…]",
-            help="columns or keys that documents keep as metadata",
+            help="Columns or keys to keep as metadata of the documents",
         )
     if metadata and spans:
-        group.add_argument("--spans", metavar="COL", help="the column or key of span annotations")
+        group.add_argument("--spans", metavar="COL", help="Column or key of span annotations")
 
 
 def source_of(options: argparse.Namespace, split: str | None = None) -> "Source":
-    """The source that the options mean; `split` is for when they choose none."""
+    """Return the source that the options describe; `split` is the default split."""
     from penstock.text.sources import Columns, Source
 
     return Source(

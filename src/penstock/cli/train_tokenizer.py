@@ -1,11 +1,11 @@
-"""Learn a BPE vocabulary from text files.
+"""Train a BPE tokenizer on text files.
 
   penstock train-tokenizer 'corpus/*.parquet' --vocab-size 32768 --out tok
   penstock train-tokenizer notes.txt.zst --pattern gpt2 --special "<|endoftext|>" --out tok
   penstock train-tokenizer web.jsonl --text content --max-bytes 2000000000 --out tok
 
-DIR gets tokenizer.json, tokenizer.tiktoken (the same tokens as ranks), tokenizer_config.json and
-token_bytes.npy (the bytes of every token, for bits per byte). One that exists is not replaced.
+Writes tokenizer.json, tokenizer.tiktoken (the same vocabulary), tokenizer_config.json and
+token_bytes.npy (the length of every token, for bits per byte) to DIR. Never replaces a tokenizer.
 """
 
 import argparse
@@ -22,36 +22,43 @@ _NUM_LONGEST, _SHOWN_CHARACTERS = 10, 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The text, the vocabulary, and where it is stored."""
+    """Add the text, the vocabulary, and where to store it."""
     add_source(parser, metadata=False)
-    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
+    parser.add_argument("--out", required=True, metavar="DIR", help="Output directory")
     parser.add_argument(
-        "--vocab-size", type=options.positive, default=32768, help="with special tokens (32768)"
+        "--vocab-size",
+        type=options.positive,
+        default=32768,
+        metavar="TOKENS",
+        help="Size of the vocabulary, special tokens included (default: 32768)",
     )
     parser.add_argument(
         "--pattern",
         default="nanochat",
-        help="what splits texts before merging: gpt2, gpt4, nanochat (GPT-4's, with numbers of 1 "
-        "or 2 digits), qwen2, o200k, or a regular expression (nanochat)",
+        help="How text is split before merging: gpt2, gpt4, nanochat (gpt4 with numbers of 1 or 2 "
+        "digits), qwen2, o200k, or a regular expression (default: nanochat)",
     )
     parser.add_argument(
         "--special",
         action="append",
         metavar="TOKEN",
-        help="a special token; can be repeated (<|bos|> and the eight others of nanochat)",
+        help="Special token (repeatable; default: the nine of nanochat, <|bos|> first)",
     )
     parser.add_argument(
-        "--max-bytes", type=options.size_bytes, help="read only the first documents, up to so much"
+        "--max-bytes",
+        type=options.size_bytes,
+        metavar="SIZE",
+        help="Read only the first documents, up to this size",
     )
     parser.add_argument(
         "--allow-smaller",
         action="store_true",
-        help="store a smaller vocabulary if the text has too few pairs",
+        help="Store a smaller vocabulary if the text has too few pairs to merge",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and print what came of it."""
+    """Train, and print a summary."""
     from penstock.text.training import SPECIALS, train_tokenizer
 
     with ProgressLine() as line:
@@ -84,7 +91,7 @@ def _print(training: "TrainingReport", out: str) -> None:
     if training.num_tokens:
         print(f"{training.num_bytes / training.num_tokens:.3f} bytes per token of this text")
     print(", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in training.seconds.items()))
-    print("the longest tokens:")
+    print("longest tokens:")
     longest = sorted(vocabulary.tokens[256:], key=len, reverse=True)[:_NUM_LONGEST]
     for token in longest:
         shown = repr(token.decode(errors="backslashreplace"))

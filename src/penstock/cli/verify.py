@@ -1,6 +1,10 @@
-"""Read every byte and check sizes, checksums, offsets and ids against the manifest.
+"""Check every byte of a dataset: sizes, checksums, offsets and ids.
 
-Exits with 1 and one line per problem if anything is wrong.
+  penstock verify data/fineweb
+  penstock verify corpus                  text shards that penstock repack wrote
+  penstock verify old-data --add-checksums
+
+Prints one line for each problem and exits with 1 if there are any.
 """
 
 import argparse
@@ -20,18 +24,18 @@ _MOST_NAMED = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The dataset, and whether to add what it lacks."""
+    """Add the dataset, and whether to add missing checksums."""
     options.add_dataset(parser)
     parser.add_argument(
         "--add-checksums",
         action="store_true",
-        help="write checksums by blocks (NAME.checksums) beside sound files that have none, so "
-        "that damage can be told to 4 KiB",
+        help="Write checksums of blocks (NAME.checksums) beside sound files that have none, so "
+        "that damage can be located to 4 KiB",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check every split, and report what is wrong."""
+    """Verify every split and print the result."""
     return options.for_each_split(arguments, _verify)
 
 
