@@ -400,6 +400,7 @@ def num_open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access", ACCESS)
 def test_ten_thousand_shards_are_read_with_few_open_files(tmp_path, access):
     path = write_sparse(tmp_path / "many", 10_000, 3)
@@ -423,6 +424,7 @@ def test_ten_thousand_shards_are_read_with_few_open_files(tmp_path, access):
     assert np.array_equal(rows["labels"][0], expected[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access", ACCESS)
 def test_a_stream_of_a_trillion_tokens_is_read_at_its_far_end(tmp_path, access):
     per_shard = 1_100_000_000

@@ -124,6 +124,7 @@ def read_or_refused(source, pieces):
     return None
 
 
+@pytest.mark.slow
 @settings(
     max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -136,6 +137,7 @@ def test_changed_headers_give_the_documents_of_the_whole_file_or_none(path, near
     assert found == read_or_refused(source, lambda: source.slices(1))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -147,6 +147,7 @@ def test_files_that_a_companion_lists_are_not_followed_out_of_the_directory(path
     assert "expected" not in problem
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 10_000), st.integers(0, 7))
 def test_any_flipped_bit_of_a_companion_is_found(tmp_path_factory, place, bit):

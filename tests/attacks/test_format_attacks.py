@@ -197,6 +197,7 @@ def lengths_to_try(size):
     return sorted(length for length in some if 0 <= length < size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), VICTIMS)
 def test_a_file_that_was_cut_is_stopped_by_its_size_or_reads_as_before(name, file):
     """Sizes are checked against counts; what may be cut is text that nobody needs."""
@@ -216,6 +217,7 @@ def test_a_file_that_was_cut_is_stopped_by_its_size_or_reads_as_before(name, fil
             assert after is None or after == before, length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), VICTIMS)
 @pytest.mark.parametrize("more", [b"\0", b"\xff" * 8, bytes(4096)], ids=["1", "8", "4096"])
 def test_a_file_with_bytes_behind_its_end_is_stopped_or_reads_as_before(name, file, more):
@@ -241,6 +243,7 @@ def damages(draw):
     return draw(st.integers(0, 999)), old, b"" if kind == "delete" else new
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=250)
 @given(st.sampled_from(VICTIMS), st.lists(damages(), min_size=1, max_size=3))
 def test_damaged_files_end_with_data_that_agree_or_with_an_error(victim, changes):
@@ -259,6 +262,7 @@ TELLING = [(name, file) for name, file in VICTIMS if file in ("modes.idx", "zero
 TELLING += [("dolma", "memmap_empty.csv.gz"), ("datatrove", "zero.ds.metadata")]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(st.sampled_from(TELLING), st.lists(damages(), min_size=1, max_size=2))
 def test_a_damaged_index_never_changes_the_tokens(victim, changes):
@@ -308,6 +312,7 @@ def words_of(name):
     }[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [*HUGE, "one more", "one less"], ids=str)
 @pytest.mark.parametrize("name", ["llmbatch", "llmchnk", "llmc", "megatron", "litdata", "mds"])
 def test_a_number_in_a_header_that_lies_is_stopped_by_the_sizes_of_the_files(name, value):
@@ -748,6 +753,7 @@ LATER = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access", ["pread", "mmap"])
 @pytest.mark.parametrize("how", ["removed", "cut to nothing", "cut", "longer", "pipe", "directory"])
 @pytest.mark.parametrize(("name", "file"), LATER)
@@ -844,6 +850,7 @@ def test_a_list_of_documents_that_lies_is_stopped_by_its_line(tmp_path, line, ch
     assert len(stop) < 400
 
 
+@pytest.mark.slow
 def test_a_line_without_end_is_stopped_before_it_fills_the_memory(tmp_path):
     np.arange(10, dtype="<u4").tofile(tmp_path / "x.npy")
     with gzip.open(tmp_path / "x.csv.gz", "wb", 1) as file:
@@ -892,6 +899,7 @@ def test_packed_bytes_that_are_damaged_raise_nothing_else(codec, place, byte):
         assert len(decompress(Path("x"), bytes(packed), codec, 500)) == 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["gz", "bz2"])
 def test_what_unpacks_to_a_gigabyte_is_stopped_at_the_size_that_is_known(codec):
     packed = CODECS[codec](bytes(300 << 20))

@@ -44,6 +44,7 @@ def make_views(data, seq_len, **options):
 # The index
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(words, min_size=2, max_size=6),
@@ -116,6 +117,7 @@ def path(tmp_path):
     return tmp_path / "d"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access", ACCESS)
 @pytest.mark.parametrize("suffix", ["index", "metadata", "documents"])
 @pytest.mark.parametrize("size", [None, 0, 1, 15, 2000])
@@ -292,6 +294,7 @@ def write_documents(path, offsets, num_records):
     return path
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(st.one_of(st.integers(0, 22), words), min_size=1, max_size=12),
@@ -330,6 +333,7 @@ def test_a_window_over_all_documents_has_their_boundaries_or_is_stopped(
                 read(0)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.one_of(st.integers(0, 500), words), min_size=1, max_size=300),

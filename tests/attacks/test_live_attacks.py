@@ -85,6 +85,7 @@ LIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_a_tokenizer_that_gives_what_cannot_be_is_refused(corpus, lie):
     with (
@@ -105,6 +106,7 @@ def test_a_tokenizer_may_give_ids_and_offsets_of_any_integer_type(corpus):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_lane_without_a_token_is_an_error_and_not_a_wait(tmp_path, ranks):
     path = write_text(tmp_path / "text", [[["", "a", "", "bc"], [""], ["", "def"], ["", ""]]])

@@ -29,6 +29,7 @@ def path():
         yield Path(directory, "a.batch")
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(batch_size=U32, seq_len=U32, num_batches=U64, size_bytes=U64)
 @example(1 << 31, 1 << 31, 1, 4096)  # 2^64 bytes, 0 in 64 bits
@@ -49,6 +50,7 @@ def test_a_header_is_believed_only_if_its_numbers_make_the_size(
         assert parse_header(head, size_bytes, "x").num_batches == num_batches
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(batch_size=U32, seq_len=U32, num_batches=U64, pages=st.integers(0, 12))
 @example(1 << 31, 1 << 31, 4, 1)
@@ -69,6 +71,7 @@ def test_a_file_with_any_header_is_refused_or_read_exactly(
         np.testing.assert_array_equal(reader.read_batch(i), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(content=st.binary(max_size=80), keep=st.integers(0, 16_384), at=st.integers(0, 44))
 def test_damaged_and_cut_files_are_refused_or_have_the_right_shape(path, content, keep, at):

@@ -502,6 +502,7 @@ def sound_text(shared_path):
     return (shared_path / "penstock.json").read_bytes()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(mutate=mutations())
 def test_any_change_of_the_document_opens_consistently_or_is_stopped(
@@ -511,6 +512,7 @@ def test_any_change_of_the_document_opens_consistently_or_is_stopped(
     assert_opens_consistently_or_is_stopped(shared_path)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(place=st.integers(0, 10_000), length=st.integers(0, 3), new=st.binary(max_size=3))
 def test_any_change_of_the_bytes_opens_consistently_or_is_stopped(

@@ -222,6 +222,7 @@ def test_counts_that_cannot_be_are_not_believed_behind_a_right_checksum(path, so
     assert_made_again(path, name, sound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["best_fit", "bos_best_fit", "split"])
 def test_any_flipped_bit_of_the_header_is_undone(path, sound, name):
     file = file_of(path, name)

@@ -55,6 +55,7 @@ def test_a_compressed_file_that_is_cut_off_anywhere_is_refused(tmp_path, name):
     assert texts_of(Source(path)) == EXPECTED
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 10**9), value=st.integers(1, 255))
 def test_a_changed_byte_of_a_gzip_file_changes_no_document(tmp_path, at, value):
@@ -332,6 +333,7 @@ def test_a_row_group_of_hundreds_of_megabytes_is_read_in_bounded_memory(tmp_path
     assert grown < 100
 
 
+@pytest.mark.slow
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -152,6 +152,7 @@ def test_what_is_not_byte_level_bpe_is_said_by_its_name(content, message):
         read_tokenizer_json(content)
 
 
+@pytest.mark.slow
 def test_files_that_are_missing_or_too_large_are_not_read(tmp_path):
     with pytest.raises(MissingDataError, match=r"gone\.json"):
         read_tokenizer_json(tmp_path / "gone.json")
@@ -169,6 +170,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_value_anywhere_is_read_or_refused(data):
@@ -192,6 +194,7 @@ def test_any_value_anywhere_is_read_or_refused(data):
     assert b"".join(vocabulary.tokens[number] for number in ids.tolist()) == text.tobytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, len(RANKS) - 1), st.binary(max_size=4), st.integers(0, 4))
 def test_any_bytes_in_ranks_are_read_or_refused(place, new, num_replaced):

@@ -10,6 +10,7 @@ from penstock.errors import UsageError, VerificationError
 from penstock.order import Order
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(1, 9)), max_size=5),

@@ -108,6 +108,7 @@ def test_windows_can_be_cut_after_a_token(stream):
     assert batch["cu_seqlens"] == [0, 3, 6]
 
 
+@pytest.mark.slow
 @given(
     lengths=st.lists(
         st.lists(st.integers(0, 7) | st.integers(0, 400), min_size=1, max_size=90),

@@ -115,6 +115,7 @@ datasets = st.lists(st.lists(lengths, max_size=14), min_size=1, max_size=4).map(
 chosen_extras = st.lists(st.sampled_from(EXTRAS), unique=True).map(tuple)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     directories=datasets,
@@ -146,6 +147,7 @@ def test_windows_know_their_documents(
                 assert set(every_row) <= set(batch["cu_seqlens"].tolist())
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     directories=datasets,
@@ -182,6 +184,7 @@ def test_loaders_hand_out_the_same_boundaries(
                 assert str(batch["document_ids"].dtype).endswith("int64")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(
     directories=datasets,
@@ -241,6 +244,7 @@ def test_padding_is_a_document_of_its_own_in_cu_seqlens_and_nowhere_else():
     assert alone["document_ids"].tolist() == [[0, 0, 0, -1], [1, 1, -1, -1]]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=12),
@@ -277,6 +281,7 @@ def test_labels_are_ignored_where_their_own_record_says_so(
 # By the token that ends documents
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     tokens=st.lists(st.sampled_from([0, 1, 7, 200, 255]), min_size=2, max_size=120),
@@ -313,6 +318,7 @@ def test_a_token_that_ends_documents_cuts_windows(
         assert_as_expected(view.read(samples, dtype=dtype), expected, extras)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=30),
@@ -399,6 +405,7 @@ def test_positions_are_those_of_datatrove(golden, golden_data, by_token, dtype):
 # One shape for all batches
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(
     directories=datasets,
@@ -487,6 +494,7 @@ def skewed(kind, count):
     }[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access", ACCESS)
 @pytest.mark.parametrize(
     "kind",

@@ -236,6 +236,7 @@ def test_parts_that_are_joined_already_are_no_error_of_the_command(tmp_path, cap
     assert state_of(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_shares_of_tasks_may_be_written_inside_the_source(lines):
     source, out = lines.parent, lines.parent / "out"

@@ -96,6 +96,7 @@ def naive_positions(lengths, start, stop):
     return [k - max(starts[k], start) for k in range(start, stop)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     lengths=st.lists(st.one_of(st.just(0), st.integers(0, 30)), min_size=1, max_size=40),
@@ -218,6 +219,7 @@ def test_the_current_file_is_the_one_that_was_read_last(tmp_path):
         assert dataset.current_file_path == str(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_a_folder_may_have_more_files_than_a_process_can_open(tmp_path):
     write_folder(tmp_path, {f"{k:03}.ds": 8 for k in range(250)})
     expected = [4 * k for k in range(500)]
@@ -320,6 +322,7 @@ def test_an_index_that_was_cut_within_an_entry_is_an_error(tmp_path):
 words = st.one_of(st.integers(0, 30), st.sampled_from([1 << 31, 1 << 63, (1 << 64) - 1]))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.lists(words, max_size=8), st.booleans())
 def test_any_index_gives_positions_or_is_refused(ends, is_last_right):

@@ -259,6 +259,7 @@ def test_batches_that_are_kept_stay_what_they_are(forty):
     assert [int(batch[0, 0]) for batch in kept] == list(range(0, 40 * 24, 24))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 300])
 @pytest.mark.parametrize(
     "keep",

@@ -58,6 +58,7 @@ def assert_same_batches(ours, theirs, seq_len, mask, dtype):
             np.testing.assert_array_equal(wanted[name], got[name], str((found, name)))
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     documents=st.lists(

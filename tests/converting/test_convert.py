@@ -54,6 +54,7 @@ def test_files_are_byte_for_byte_what_the_real_software_wrote(tmp_path, source, 
         assert filecmp.cmp(ours, theirs, shallow=False), suffix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", OF_DOCUMENTS)
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -85,6 +86,7 @@ def test_documents_survive_any_cut_into_files(
     assert all(shard.num_records >= full for shard in again.shards[:-1])
 
 
+@pytest.mark.slow
 def test_a_chain_through_all_formats_ends_where_it_began(tmp_path):
     source = data = penstock.open(GOLDEN / "datatrove" / "noeos.ds")
     for number, to in enumerate([*OF_DOCUMENTS, *OF_DOCUMENTS]):
@@ -161,6 +163,7 @@ def test_metadata_is_said_to_stay_behind(tmp_path):
     assert documents_of(penstock.open(tmp_path / "out")) == [[1, 2, 3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seq_len", "batch_size"), [(8, 4), (1024, 1), (5, 3)])
 def test_rows_of_llmbatch_are_the_stream_in_its_order_or_shuffled(tmp_path, seq_len, batch_size):
     tokens = np.random.default_rng(0).permutation(60_000)[:5000].astype("<u2")

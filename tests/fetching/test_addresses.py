@@ -48,6 +48,7 @@ def test_places_take_the_numbers_of_shards(numbers, width, low):
     ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=8))
 def test_shards_are_numbers_and_ranges(parts):
     text = ", ".join(f"{low}-{low + more}" if more else f"{low}" for low, more in parts)

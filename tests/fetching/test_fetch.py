@@ -155,6 +155,7 @@ def test_attempts_are_bounded_and_what_arrived_stays_for_the_next_call(server, t
     assert server.sent("a.bin")[-1] == 126  # and the last byte again
 
 
+@pytest.mark.slow
 def test_attempts_that_bring_much_do_not_count(server, tmp_path):
     body = random.Random(2).randbytes(20_000_000)
     url = server.add("a.bin", body, "truncate", "truncate", "truncate")

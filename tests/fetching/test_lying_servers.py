@@ -123,6 +123,7 @@ _NAME = st.sampled_from(_NAMES.split())
 _STATUS = st.sampled_from(["200 OK", "206 Partial", "302 Found", "416 No", "503 Later", "-1", ""])
 
 
+@pytest.mark.slow
 @given(_STATUS, st.lists(st.tuples(_NAME, st.one_of(_VALUE, st.just("5")))), st.binary(max_size=9))
 @settings(
     max_examples=30,

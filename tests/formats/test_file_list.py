@@ -113,6 +113,7 @@ def test_without_times_the_size_decides(tmp_path, root, paths):
     assert len(list_files(tmp_path / "list.json", root, lambda: paths)) == 3
 
 
+@pytest.mark.slow
 def test_every_half_of_a_list_is_made_again(tmp_path, root, paths):
     path = tmp_path / "list.json"
     expected = list_files(path, root, lambda: paths)
@@ -221,6 +222,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(values)
 @example([{"path": "../../etc/passwd", "size": 0, "x": 1}])

@@ -63,6 +63,7 @@ def expected_documents(name):
     return [document for document in documents if document or not name.startswith("dolma/numpy")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READ)
 @pytest.mark.parametrize("access", ["pread", "mmap"])
 def test_documents_are_those_that_the_software_wrote(name, access):
@@ -73,6 +74,7 @@ def test_documents_are_those_that_the_software_wrote(name, access):
     assert find_problems(data) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READ)
 def test_every_view_and_order_works_on_every_format(name):
     data = open_golden(name)

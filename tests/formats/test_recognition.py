@@ -207,6 +207,7 @@ def test_any_file_may_be_read_as_bytes(tmp_path):
         assert penstock.open(path, format="flat:uint8").num_records == len(content)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=600), st.sampled_from(sorted(KINDS)))
 @example(b"MMIDIDX\0\0", "ArrayRecord")
 def test_no_start_of_a_file_breaks_recognition(tmp_path_factory, noise, kind):
@@ -296,6 +297,7 @@ def test_big_endian_tokens_are_refused_until_told(tmp_path, dtype):
         assert penstock.open(tmp_path / "a.bin", format="flat:uint16").num_records > ids.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab_size", [2, 4, 10, 16, 65, 256])
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.sampled_from([0.0, 0.5, 0.99]))
 @example(537, 16, 0.0)

@@ -82,6 +82,7 @@ letters = st.text(string.ascii_letters, min_size=1, max_size=12)
 others = letters.filter(lambda word: not split_of(word))
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([(name, word) for name, words in SPELLINGS.items() for word in words]),
     st.lists(others, max_size=3),
@@ -104,6 +105,7 @@ def test_words_that_only_contain_a_split_name_none(before, after, word):
 names = ["a0.bin", "a12.bin", "train0.bin", "train7.bin", "val.bin", "x/y"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(names)))
 def test_every_path_is_in_one_split_and_in_order(paths):
     splits = divide(paths)

@@ -484,6 +484,7 @@ def a_row(draw):
     return tokens, start, stop, draw(st.lists(st.booleans(), min_size=9, max_size=9))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(chance=st.data())
 def test_any_table_gives_the_tokens_and_labels_of_its_model(tmp_path_factory, chance):

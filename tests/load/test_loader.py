@@ -47,6 +47,7 @@ reading = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     split=splits,
@@ -97,6 +98,7 @@ def test_one_epoch_over_all_ranks_is_the_order_itself(
     assert len(served) == whole[tail]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     phases=st.lists(st.tuples(splits, reading, st.integers(1, 30)), min_size=1, max_size=6),
@@ -415,6 +417,7 @@ def test_buffers_are_used_again_when_batches_are_dropped(data, output):
     assert len(seen) <= 3 + 2
 
 
+@pytest.mark.slow
 def test_a_batch_outlives_its_loader(data, tokens):
     loader = penstock.Loader(data.windows(SEQ_LEN), 4, shuffle=False)
     batch = next(iter(loader))
@@ -639,6 +642,7 @@ def interrupt_at_line(number, function):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_thread_is_left")
 @pytest.mark.parametrize("moment", ["first batch", "later batch", "close"])
 @pytest.mark.parametrize("prefetch", [0, 3])
@@ -731,6 +735,7 @@ def test_records_of_one_field_that_is_no_token_stay_within_their_memory(tmp_path
         np.testing.assert_array_equal(values, records[field[0]][window])
 
 
+@pytest.mark.slow
 def test_a_row_of_more_than_two_gibibytes_is_read_whole(tmp_path):
     size = (1 << 31) + 5000
     write_dataset(tmp_path / "d", np.arange(16), fields="u1", vocab_size=None)

@@ -37,6 +37,7 @@ def plain_digest(inputs, labels, lengths, position, stride):
     return tuple(total)
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 4), st.integers(1, 5), st.integers(0, 1 << 40), st.integers(1, 9))
 def test_the_digest_of_tokens_is_as_defined(draw, rows, width, position, stride):
     token = st.integers(0, 5) | st.integers(-100, 1 << 40)

@@ -187,6 +187,7 @@ def fit(
     return seen if val is None else validated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tokens", "text"])
 def test_lightning_takes_the_steps_of_an_epoch_and_resumes_in_its_middle(
     view, text, tmp_path, kind
@@ -235,6 +236,7 @@ def test_a_checkpoint_of_lightning_with_more_loaders_is_refused(view, tmp_path):
     assert "the states of 2 loaders, and there are 1 here" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tokens", "text"])
 def test_lightning_goes_on_where_it_left_an_epoch(view, text, kind):
     loader = make(view) if kind == "tokens" else make_text(text)

@@ -86,6 +86,7 @@ def test_ids_become_numbers_of_spans_and_spans_know_their_bytes(tmp_path):
     assert spans.table.num_groups == 1  # ids that follow each other are read together
 
 
+@pytest.mark.slow
 @given(draw=st.data(), width=st.integers(1, 6))
 def test_every_record_has_the_metadata_of_its_id(tmp_path_factory, draw, width):
     num_ids = draw.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))

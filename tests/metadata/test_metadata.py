@@ -150,6 +150,7 @@ def views(draw, metadata):
 forms = st.sampled_from([bytes, "<u2", np.dtype("<u2"), np.uint16])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     corpora,
@@ -180,6 +181,7 @@ def test_every_token_of_every_view_has_the_metadata_that_was_written(
             assert sample["metadata_offsets"].tolist() == batch["metadata_offsets"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_thread_is_left")
 @settings(deadline=None, max_examples=150)
 @given(
@@ -212,6 +214,7 @@ def test_every_token_of_every_batch_of_a_loader_has_the_metadata_that_was_writte
                 assert batch["input_ids"].tolist() == inputs[:, :width].tolist()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(corpora, st.sampled_from(ACCESS), st.integers(1, 200))
 def test_documents_and_their_metadata_can_be_asked_for_by_number(corpus, access, shard_bytes):
@@ -281,6 +284,7 @@ def test_records_of_one_span_around_a_gap_are_two_runs_of_the_same_metadata(tmp_
     assert arrays["metadata_offsets"].tolist() == [0, 3, 6, 8]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.one_of(st.integers(0, 5), st.just(0xFFFFFFFF)), min_size=2, max_size=40),
@@ -328,6 +332,7 @@ def test_large_blobs_arrive_whole(tmp_path, access):
     assert data.metadata(2) == [(0, 3, blobs[2])]
 
 
+@pytest.mark.slow
 def test_a_batch_of_many_spans_of_many_shards_is_right():
     corpus = Corpus([[(3, [(0, 1, 1), (1, 3, 2)])] * 400] * 2)
     with corpus.written(shard_bytes=60) as data:
@@ -485,6 +490,7 @@ def test_no_error_of_a_decoder_is_mistaken_for_the_end_of_an_epoch(numbered, pre
     assert num_batches == 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_thread_is_left")
 def test_a_decoder_that_fails_always_leaves_nothing_behind(numbered):
     def decode(blob):
@@ -567,6 +573,7 @@ def test_a_decoder_may_read_the_dataset_itself(numbered):
 # Loading
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 @pytest.mark.parametrize("form", [json.loads, bytes, "u1"])
 def test_a_loader_with_metadata_resumes_exactly(numbered, form, output):

@@ -38,6 +38,7 @@ def test_positions_may_come_in_any_order_and_of_any_epochs(num_samples):
     assert together == [int(samples_at(state, [position])[0]) for position in positions]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 1 << 64), max_size=70),
     st.integers(2, (1 << 32) - 1),

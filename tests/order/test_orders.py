@@ -57,6 +57,7 @@ def whole_epoch(order, epoch=0):
     return order.samples_at(epoch * n + np.arange(n))
 
 
+@pytest.mark.slow
 @given(orders_and_positions())
 @settings(max_examples=300, deadline=None)
 def test_an_order_is_inverted_at_any_position(case):
@@ -66,6 +67,7 @@ def test_an_order_is_inverted_at_any_position(case):
         assert order.positions_of([sample], epoch=position // order.num_samples) == [position]
 
 
+@pytest.mark.slow
 @given(orders_and_positions())
 @settings(max_examples=200, deadline=None)
 def test_a_batch_is_what_its_positions_are_one_by_one(case):
@@ -75,6 +77,7 @@ def test_a_batch_is_what_its_positions_are_one_by_one(case):
     assert order.samples_at(positions[::-1]).tolist() == one_by_one[::-1]
 
 
+@pytest.mark.slow
 @given(any_shuffle(st.integers(1, 350)), few, seeds, st.integers(0, 1 << 40))
 @settings(max_examples=200, deadline=None)
 def test_every_epoch_has_every_sample_once(shuffle, num_samples, seed, epoch):
@@ -332,12 +335,14 @@ def test_threefry_gives_the_known_answers_of_random123(key, counter, expected):
     assert plain_threefry(key, counter) == expected
 
 
+@pytest.mark.slow
 @given(st.integers(1, 1 << 63) | st.sampled_from(EDGES))
 @settings(max_examples=300, deadline=None)
 def test_the_base_is_the_exact_square_root_rounded_up(n):
     assert digit_base(n) == math.isqrt(n - 1) + 1
 
 
+@pytest.mark.slow
 @given(st.integers(TABLE_EDGE, 1 << 63) | st.sampled_from([n for n in EDGES if n >= TABLE_EDGE]))
 @settings(max_examples=300, deadline=None)
 def test_the_walk_back_into_range_costs_less_than_one_percent(n):

@@ -280,6 +280,7 @@ by_statistic = pytest.mark.parametrize("statistic", WEAK_ORDERS)
 by_pair_statistic = pytest.mark.parametrize("statistic", WEAK_PAIRS)
 
 
+@pytest.mark.slow
 @by_size
 @by_statistic
 def test_the_global_shuffle_looks_fair(n, statistic):
@@ -287,12 +288,14 @@ def test_the_global_shuffle_looks_fair(n, statistic):
         assert statistic(shuffled(n, seed, epoch)) > UNBELIEVABLE, f"seed {seed}, epoch {epoch}"
 
 
+@pytest.mark.slow
 @by_size
 @by_statistic
 def test_numpys_shuffle_looks_fair(n, statistic):
     assert statistic(shuffled_by_numpy(n)) > UNBELIEVABLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statistic", "weak_order"),
     [(statistic, weak) for statistic, all_weak in WEAK_ORDERS.items() for weak in all_weak],
@@ -301,6 +304,7 @@ def test_a_weak_shuffle_does_not_look_fair(statistic, weak_order):
     assert statistic(weak_order(1 << 20)) < UNBELIEVABLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_blocks", [1000, 1 << 16, 257**2, 536_632])
 @by_statistic
 def test_the_order_of_blocks_looks_fair(num_blocks, statistic):
@@ -309,6 +313,7 @@ def test_the_order_of_blocks_looks_fair(num_blocks, statistic):
     assert statistic(blocks) > UNBELIEVABLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1000, 65_535, 1 << 16, (1 << 16) + 1, 536_632])
 @by_pair_statistic
 def test_other_seeds_and_epochs_are_unrelated(n, statistic):
@@ -322,6 +327,7 @@ def test_the_global_shuffle_is_unrelated_to_the_stored_order(n, statistic):
     assert statistic(shuffled(n), np.arange(n)) > UNBELIEVABLE
 
 
+@pytest.mark.slow
 @by_size
 @by_pair_statistic
 def test_numpys_shuffles_are_unrelated(n, statistic):
@@ -392,6 +398,7 @@ def test_many_epochs_look_fair_together(n, statistic):
     assert statistic(epochs.reshape(num_epochs, n) % n) > UNBELIEVABLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [16, 25, 255, 256, 257, 1000])
 @by_epoch_statistic
 def test_the_insides_of_many_blocks_look_fair_together(size, statistic):
@@ -416,6 +423,7 @@ def test_weak_epochs_do_not_look_fair_together(statistic, weak_epochs):
     assert statistic(weak_epochs(4096, 256)) < UNBELIEVABLE
 
 
+@pytest.mark.slow
 def test_many_epochs_of_a_large_shuffle_agree_as_often_as_chance_has_it():
     n = 1 << 16
     epochs = make_order(True, n, seed=7).samples_at(np.arange(100 * n)).reshape(100, n) % n
@@ -449,6 +457,7 @@ def test_every_permutation_of_few_samples_is_equally_likely_over_epochs(n):
     assert evenness_of_permutations(samples.reshape(NUM_TRIALS, n)) > UNBELIEVABLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [4, 5])
 def test_every_permutation_of_few_samples_is_equally_likely_over_seeds(n):
     rows = [make_order(True, n, seed).samples_at(range(n)) for seed in range(NUM_TRIALS)]
@@ -496,6 +505,7 @@ def balance_of_signs(orders):
 NEAR_ODD_SQUARES = ((1 << 16) + 1, 257**2 - 1, 257**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1000, 1 << 16, *NEAR_ODD_SQUARES])
 def test_odd_and_even_permutations_are_equally_likely(n):
     assert balance_of_signs([shuffled(n, epoch=epoch) for epoch in range(64)]) > UNBELIEVABLE
@@ -508,11 +518,13 @@ def test_odd_and_even_permutations_inside_blocks_are_equally_likely(size):
     assert balance_of_signs(blocks) > UNBELIEVABLE
 
 
+@pytest.mark.slow
 def test_numpy_makes_odd_and_even_permutations_equally_likely():
     orders = [shuffled_by_numpy(257**2, seed) for seed in range(64)]
     assert balance_of_signs(orders) > UNBELIEVABLE
 
 
+@pytest.mark.slow
 def test_a_network_to_an_odd_base_makes_only_even_permutations():
     assert balance_of_signs([two_rounds(257**2, seed) for seed in range(64)]) < UNBELIEVABLE
 
@@ -520,6 +532,7 @@ def test_a_network_to_an_odd_base_makes_only_even_permutations():
 NUM_BINS = 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1000, 65_535, 1 << 16, (1 << 16) + 1, 10**12, 1 << 40])
 def test_what_stands_at_a_place_is_spread_evenly_over_epochs(n):
     num_epochs = 8192 if n >= 1 << 16 else 1024

@@ -98,6 +98,7 @@ def test_tables_of_a_wrong_shape_are_refused():
         BestFit(np.zeros(1, np.int64))
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 70).flatmap(
         lambda width: st.tuples(st.just(width), st.lists(st.integers(0, 3 * width), max_size=60))

@@ -114,6 +114,7 @@ def lengths_and_width(draw):
     return [*lengths, *lengths[: draw(st.integers(0, 10))]], width
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(lengths_and_width(), places)
 @example(([], 5), {})
@@ -144,6 +145,7 @@ def test_best_fit_leaves_the_space_that_the_textbook_leaves_and_holds_every_toke
         assert audit_tokens(view).num_inputs == sum(lengths)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(lengths_and_width(), places)
 def test_documents_longer_than_a_row_become_full_pieces_and_a_rest(lengths_and_width, where):
@@ -158,6 +160,7 @@ def test_documents_longer_than_a_row_become_full_pieces_and_a_rest(lengths_and_w
         assert pieces == expected
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(lengths_and_width())
 def test_without_masked_ends_documents_in_a_row_see_each_other_and_nothing_beyond(
@@ -170,6 +173,7 @@ def test_without_masked_ends_documents_in_a_row_see_each_other_and_nothing_beyon
         assert view.report.is_lossless
 
 
+@pytest.mark.slow
 def test_best_fit_is_the_textbook_s_for_twenty_thousand_documents():
     random = np.random.default_rng(5)
     lengths = np.exp(random.normal(5.0, 1.6, 20_000)).astype(int).tolist()
@@ -203,6 +207,7 @@ def many_lengths(draw):
 buffer_sizes = st.sampled_from([1, 2, 5, 50, 130, 1000])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(many_lengths(), buffer_sizes, places)
 def test_bos_best_fit_is_that_of_a_list_that_is_searched_through(lengths_and_width, size, where):
@@ -233,6 +238,7 @@ def test_bos_best_fit_is_that_of_a_list_that_is_searched_through(lengths_and_wid
         assert audit_tokens(view).num_inputs == len(rows) * width
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(many_lengths(), buffer_sizes, places, st.booleans())
 def test_bos_best_fit_keep_is_that_of_a_list_and_holds_every_token_once(
@@ -298,6 +304,7 @@ def test_a_buffer_larger_than_the_dataset_makes_the_rows_of_one_as_large(tmp_pat
         assert pieces_of(views[0]) == pieces_of(views[1])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     many_lengths(),
@@ -335,6 +342,7 @@ def test_the_last_row_of_bos_best_fit_keep_may_have_more_pieces_than_are_made_at
         assert (len(view), view.report.padding) == (1, 1000)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(many_lengths(), buffer_sizes)
 def test_a_survey_says_what_the_rows_then_are(lengths_and_width, buffer_size):
@@ -473,6 +481,7 @@ def test_padding_has_the_id_that_was_asked_for():
         assert view[:]["attention_mask"].tolist() == [[1] * 4 + [0] * 2, [1] * 3 + [0] * 3]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(many_lengths(), st.sampled_from(POLICIES), st.data())
 def test_static_shapes_pad_the_boundaries_to_one_length_in_every_batch(

@@ -91,6 +91,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, max_size=80))
 def test_it_gives_what_a_list_gives(steps):
     waiting, model = WaitingDocuments(80, LONGEST), ListOfDocuments()

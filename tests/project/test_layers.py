@@ -81,6 +81,7 @@ def all_imports():
     return {(name, each) for name in MODULES for each in imported_modules(name)}
 
 
+@pytest.mark.slow
 def test_every_module_that_imports_or_is_imported_has_a_layer():
     used = {module for pair in all_imports() for module in pair}
     assert [module for module in sorted(used) if entry_of(module) is None] == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from penstock.cli import main
 from tests.helpers import paths
@@ -14,6 +15,7 @@ from tests.helpers import paths
 README = (paths.ROOT / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

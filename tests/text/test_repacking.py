@@ -34,6 +34,7 @@ def content(directory):
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     texts=DOCUMENTS,
@@ -78,6 +79,7 @@ def test_a_file_that_cannot_be_cut_becomes_several_shards(tmp_path):
     assert documents_of(report) == texts
 
 
+@pytest.mark.slow
 def test_shuffling_keeps_documents_and_their_metadata(tmp_path):
     texts = [f"document {i} {'é' * (i % 7)}" for i in range(3000)]
     write_jsonl(
@@ -103,6 +105,7 @@ def test_shuffling_keeps_documents_and_their_metadata(tmp_path):
     assert content(tmp_path / "again") == content(tmp_path / "1")
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("shuffle", [None, 7])
 def test_a_killed_run_goes_on_and_writes_the_same(tmp_path, shuffle):
@@ -178,6 +181,7 @@ def test_bad_rows_are_skipped_and_told(tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["parquet", "jsonl", "text"])
 def test_a_shard_that_is_begun_goes_when_something_fails(tmp_path, to):
     with (tmp_path / "a.jsonl").open("w") as file:

@@ -325,6 +325,7 @@ def test_what_tokenize_writes_has_checksums(tmp_path, has_splits):
         assert problem.startswith(f"{report}: damaged in bytes 0 to ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["penstock", "datatrove", "megatron", "llmbatch", "llmc", "flat"])
 def test_what_convert_writes_has_checksums_and_opens_by_a_pattern(path, tmp_path, to):
     shape = {"seq_len": 16, "batch_size": 4} if to == "llmbatch" else {}

@@ -43,6 +43,7 @@ documents = st.lists(st.integers(0, 24), max_size=30)
 overflows = st.sampled_from(["truncate", "split"])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(documents, st.integers(1, 20), overflows, st.booleans(), places)
 @example([], 4, "split", False, {})
@@ -69,6 +70,7 @@ def test_a_row_is_a_document_or_a_piece_of_one(lengths, width, overflow, by_leng
         assert audit_tokens(view).num_inputs == report.num_inputs
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(
     documents, st.integers(1, 20), overflows, st.booleans(), st.integers(1, 30), st.integers(0, 99)
@@ -182,6 +184,7 @@ def test_a_loss_mask_that_is_not_one_number_a_token_is_refused(tmp_path, name):
 buckets = st.tuples(st.integers(1, 700), st.integers(1, 40), st.integers(1, 12))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(buckets, st.integers(0, 2**64 - 1), st.integers(0, 1 << 40))
 @example((1, 40, 12), 0, 0)
@@ -198,6 +201,7 @@ def test_length_buckets_are_a_bijection_that_inverts(sizes, seed, epoch):
     assert np.array_equal(order.positions_of(np.arange(num), epoch)[samples], positions)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(buckets, st.integers(0, 2**64 - 1))
 def test_samples_of_a_group_come_from_one_bucket_and_those_of_no_group_come_last(sizes, seed):
@@ -275,6 +279,7 @@ def shuffles_of(view):
     return [True, False, BUCKETS] if getattr(view, "by_length", False) else [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_a_loader_over_rows_resumes_exactly_at_every_step(corpus, name, prefetch):
@@ -294,6 +299,7 @@ def without_boundaries(loader):
             yield {k: v for k, v in batch.items() if k not in ("cu_seqlens", "max_seqlen")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in VIEWS if name != "truncate"])
 @pytest.mark.parametrize("tail", ["drop", "keep", "wrap"])
 def test_any_ranks_share_rows_exactly(corpus, name, tail):
@@ -357,6 +363,7 @@ def test_a_short_batch_at_the_end_is_what_the_view_says(corpus, name, ranks):
         assert short == len(range(rank, left, ranks))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(
     st.sampled_from(sorted(VIEWS)),

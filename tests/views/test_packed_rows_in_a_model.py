@@ -128,6 +128,7 @@ def pieces_in(batch):
                 start = column
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static_shapes", [False, True])
 @pytest.mark.parametrize("kind", ["packed", "documents", "windows", "bos_best_fit_keep"])
 def test_packed_documents_get_the_logits_that_they_get_alone(data, model, kind, static_shapes):

@@ -87,6 +87,7 @@ def records_and_shards(draw):
     return record, documents, draw(st.integers(1, 40 * record.itemsize))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(records_and_shards(), st.integers(1, 20), st.booleans(), st.sampled_from(ACCESS), st.data())
 def test_any_records_come_back_through_records_and_windows(
@@ -118,6 +119,7 @@ def test_any_records_come_back_through_records_and_windows(
             assert_same_bits(batch[name], rows[name][:, :-1])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(INTEGERS),

@@ -35,6 +35,7 @@ def documents(draw):
     return tokens, None, spans
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     corpus=st.lists(documents(), max_size=12),
@@ -68,6 +69,7 @@ def test_documents_with_metadata_are_written_together_as_one_by_one(corpus, shar
         assert files_in(Path(root) / "one") == files_in(Path(root) / "many")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     corpus=st.lists(st.lists(st.integers(0, 99), max_size=9), max_size=12),
@@ -113,6 +115,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     steps=st.lists(

@@ -131,6 +131,7 @@ def test_the_bytes_of_a_written_file_never_change(quick_path):
     assert rows == [[8, 9], [2, 3], [6, 7], [12, 13], [0, 1], [4, 5]]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     num_records=st.integers(1, 300),

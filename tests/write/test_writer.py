@@ -561,6 +561,7 @@ def test_an_interrupt_loses_and_doubles_no_document(quick_path):
     assert int(result.stdout) > 10
 
 
+@pytest.mark.slow
 def test_threads_that_share_a_writer_lose_no_document(quick_path):
     def append(thread):
         for k in range(400):

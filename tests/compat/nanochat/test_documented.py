@@ -96,6 +96,7 @@ def test_rows_and_state_are_true_with_every_batch_of_compressed_lines(zst_shards
     check_rows_and_state(zst_shards, [lines_of(shard) for shard in range(3)], rank, world_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rows_and_state_are_true_with_every_batch_of_row_groups(parquet_shards, rank):
     texts = [list(chain.from_iterable(groups)) for groups in files()[:3]]
@@ -154,6 +155,7 @@ class Resumed:
         self._state = state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zst", "parquet"])
 def test_the_state_of_any_batch_goes_on_exactly(kind, zst_shards, parquet_shards):
     shards = {"zst": zst_shards, "parquet": parquet_shards}[kind]

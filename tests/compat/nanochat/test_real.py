@@ -89,6 +89,7 @@ def hashed(inputs, targets):
     return hashlib.sha256(both.encode()).hexdigest()[:16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['commit']}, {case['rank']}")
 def test_batches_and_states_are_those_of_nanochat(case, place):
     place(case["rank"], case["world"], case["files"])
@@ -152,12 +153,14 @@ def oldest_flat(*args, **options):
     return make(*args, device="cpu", tokenizer=ByteTokenizer(), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [best_fit, flat, oldest_flat])
 def test_a_state_of_any_batch_goes_on_exactly(make, place):
     place(rank=1, world=2)
     assert_resumes_exactly(lambda: Resumed(partial(make, 3, 500, "train")), steps=25)
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_exactly_where_epochs_end(place):
     place(rank=1, world=3)
     assert_resumes_exactly(lambda: Resumed(partial(best_fit, 1, 700, "val")), steps=30)
@@ -171,6 +174,7 @@ def test_a_state_goes_on_exactly_with_other_threads_and_batches(place):
     assert torch.equal(torch.cat([inputs for inputs, _, _ in islice(again, 4)]), expected)
 
 
+@pytest.mark.slow
 def test_a_state_before_its_batch_gives_that_batch_again(place):
     place()
     expected = list(islice(best_fit(2, 256, "train"), 8))

@@ -39,6 +39,7 @@ def steps_to_the_end(path, policy, state, ranks, **options):
     return steps, states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("tail", ["drop", "keep"])
 @pytest.mark.parametrize(("ranks", "lanes"), [(1, 2), (3, 3)])
@@ -51,6 +52,7 @@ def test_every_step_of_an_epoch_can_be_resumed_to_its_end(tmp_path, policy, tail
         assert steps_to_the_end(path, policy, state, ranks, **options)[0] == steps[number:]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(corpora, st.sampled_from(POLICIES), st.integers(2, 9), st.booleans(), st.data())
 def test_an_epoch_on_changing_ranks_has_every_row_once(
@@ -72,6 +74,7 @@ def test_an_epoch_on_changing_ranks_has_every_row_once(
     assert sorted(found) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     files=corpora,

@@ -57,6 +57,7 @@ def test_an_epoch_is_counted_anew_for_the_lanes_of_a_state(corpus):
         assert rows_of(loader) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     corpora,

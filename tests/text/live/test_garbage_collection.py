@@ -37,6 +37,7 @@ class CollectAt:
         return self
 
 
+@pytest.mark.slow
 def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, request):
     gc.collect()
     gc.disable()

@@ -42,6 +42,7 @@ class SlowBytes(Bytes):
         return super().encode(data, offsets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endless", [True, False])
 def test_an_interrupt_does_not_wait_for_a_slow_tokenizer(corpus, endless, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -31,6 +31,7 @@ class Unmarked(Bytes):
         self.bos_id = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("add", MARKS)
 @pytest.mark.parametrize("seq_len", [1, 2, 7, 8, 9])

@@ -140,6 +140,7 @@ def test_loading_a_state_of_the_same_position_in_another_epoch_reads_that_epoch(
         assert rows_of(itertools.islice(loader, 1)) == expected
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_line_of_next_loses_no_batch_and_repeats_none(corpus):
     path, num_lines = corpus, 0
     with make_loader(path, "bos_best_fit_keep", 8) as loader:

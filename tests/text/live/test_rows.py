@@ -20,6 +20,8 @@ from tests.helpers.live_text import (
     write_text,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @settings(max_examples=60, deadline=None)
 @given(

@@ -30,6 +30,7 @@ def threads_of_penstock() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3}, {"endless": False}])
 def test_every_step_can_be_resumed(corpus, policy, options):
@@ -225,6 +226,7 @@ def test_text_that_was_changed_under_a_state_is_noticed(tmp_path):
         next(iter(loader))
 
 
+@pytest.mark.slow
 def test_a_bad_row_is_an_error_after_the_batches_before_it_and_again_on_the_next_try(tmp_path):
     path = tmp_path / "text.jsonl"
     path.write_text('{"text": "abcdefgh"}\n' * 50_000 + "broken\n")
@@ -252,6 +254,7 @@ def test_text_without_a_document_is_an_error_and_not_a_wait(tmp_path):
         next(iter(loader))
 
 
+@pytest.mark.slow
 def test_documents_without_a_token_are_passed_over(tmp_path):
     path = write_text(tmp_path / "text", [[["", "a", "", "bc"], [""]]])
     packing = Packing(policy="best_fit", add="none")
@@ -259,6 +262,7 @@ def test_documents_without_a_token_are_passed_over(tmp_path):
         assert next(iter(loader))["input_ids"].tolist() == [[97, 98, 99]]
 
 
+@pytest.mark.slow
 def test_a_long_document_of_plain_text_is_whole(tmp_path):
     text = "".join(f"{k:07d} " for k in range(200_000))
     (tmp_path / "text.txt").write_text(f"first\n{text}\nlast\n")
@@ -310,6 +314,7 @@ def test_batches_are_torch_tensors_that_the_next_batch_leaves_alone(corpus):
         )
 
 
+@pytest.mark.slow
 def test_threads_end_with_the_loader_however_it_ends(corpus):
     loader = make_loader(corpus, "flat", 8)
     next(iter(loader))

@@ -8,6 +8,7 @@ import pytest
 from tests.helpers.live_text import POLICIES, expected_rows, make_loader, rows_of, write_text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rows_are_those_of_the_model_when_tokens_are_moved_together(tmp_path, policy):
     chosen = random.Random(0)

@@ -44,6 +44,7 @@ def test_of_equal_pairs_the_leftmost_is_merged_first():
 MERGES = st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 30)), max_size=40)
 
 
+@pytest.mark.slow
 @given(drawn=MERGES, piece=st.text("abc", min_size=1, max_size=40), times=st.sampled_from([1, 9]))
 def test_short_and_long_pieces_are_merged_as_in_the_model(drawn, piece, times):
     known = list(b"abc")

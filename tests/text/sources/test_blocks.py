@@ -75,6 +75,7 @@ def test_a_compressed_file_without_a_byte_is_refused_and_not_left_out(tmp_path, 
         Source(tmp_path).blocks()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("documents", ["file", "block"])
 def test_a_file_whose_documents_have_several_lines_is_one_block(tmp_path, documents):
     text = b"\n".join(b"%d" % number * 100 for number in range(100_000))
@@ -186,6 +187,7 @@ def frames_of(draw, text):
 words = st.text("ab é\U0001d11e\r\ufeff", max_size=12) | st.just("x" * 280)
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), lines=st.lists(words, max_size=12))
 @pytest.mark.parametrize("kind", ["jsonl", "text"])
@@ -214,6 +216,7 @@ def packed_bytes(source):
     return Path(source.files[0]).read_bytes()
 
 
+@pytest.mark.slow
 def test_small_frames_are_joined_to_about_4_mib_and_large_ones_stay(tmp_path):
     noise = random.Random(0).randbytes(10 << 20).hex().encode()
     for is_streamed in (False, True):
@@ -257,6 +260,7 @@ def test_many_frames_are_as_many_blocks(tmp_path, monkeypatch, num_frames):
     assert [b.size_bytes for b in blocks] == [s * (k % 5 + 1) for k, s in enumerate(sizes)]
 
 
+@pytest.mark.slow
 def test_what_repack_writes_is_a_block_for_every_frame(tmp_path):
     texts = [f"{number:06} " + "word " * 20_000 for number in range(200)]
     (tmp_path / "a.txt").write_text("\n".join(texts))

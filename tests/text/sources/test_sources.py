@@ -38,6 +38,7 @@ on_files = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 @on_files
 @given(
@@ -65,6 +66,7 @@ def test_jsonl_gives_every_document_once_and_in_order(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 @on_files
 @given(
@@ -106,6 +108,7 @@ def test_plain_text_gives_every_document_once_and_in_order(
     assert found == [each.encode() for each in expected if each]
 
 
+@pytest.mark.slow
 @on_files
 @given(
     documents=lists_of_texts,
@@ -138,6 +141,7 @@ def test_parquet_gives_every_document_once_and_in_order(
     assert rows == list(range(len(documents)))
 
 
+@pytest.mark.slow
 @on_files
 @given(sizes=st.lists(st.integers(0, 100), max_size=30), target_bytes=st.integers(1, 300))
 def test_slices_cover_everything_once_and_are_about_as_large_as_wanted(
@@ -527,6 +531,7 @@ def test_identity_changes_with_files_and_options_and_survives_json_and_pickle(tm
     assert Source(path).identity() != identity
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_importing_sources_imports_nothing_heavy():
     program = (

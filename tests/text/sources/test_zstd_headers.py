@@ -162,6 +162,7 @@ frames = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(frames, max_size=20), st.integers(0, 5000))
 def test_runs_cover_whole_frames_in_order(walk, parts, target_bytes):
     ends, end = {0}, 0
@@ -179,6 +180,7 @@ def test_runs_cover_whole_frames_in_order(walk, parts, target_bytes):
     assert not runs or at == end
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=80), st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255))))
 def test_any_bytes_end_in_runs_inside_the_file_or_a_fault(walk, tail, changes):
     content = bytearray((skippable(30) + frame(block(PLAIN, 50), stated=50)) * 4 + tail)

@@ -30,6 +30,7 @@ def pieces(text, code):
     return [data[a:b].tobytes().decode() for a, b in itertools.pairwise(ends)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regex", CLASSES)
 def test_characters_have_the_classes_that_both_libraries_give_them(regex):
     bytes_alone = {bytes([i]): i for i in range(256)}
@@ -48,6 +49,7 @@ def test_characters_have_the_classes_that_both_libraries_give_them(regex):
 
 
 # The library that this asks takes {1,3}+ for one or more times {1,3}.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*PATTERNS} - {"cl100k"}))
 @settings(max_examples=400, deadline=None)
 @given(text=TEXTS)
@@ -75,6 +77,7 @@ def test_a_long_text_can_be_cut_near_its_end():
     assert len(text) - 200 < fast.cut(text) < len(text)
 
 
+@pytest.mark.slow
 def test_known_spellings_are_found():
     assert find_pattern(r"\w+") is None
     for name, pattern in PATTERNS.items():

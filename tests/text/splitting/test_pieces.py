@@ -43,6 +43,7 @@ def test_each_pattern_has_its_pieces(name, expected):
     assert pieces(text, PATTERNS[name].code) == [piece.encode() for piece in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 @given(text=TEXTS)
 def test_pieces_are_those_of_the_regular_expression(name, text):

@@ -60,6 +60,7 @@ def test_documents_that_do_not_exist_or_do_not_fit_are_refused(fill):
             )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(0, (1 << 16) - 1), max_size=70), min_size=1, max_size=8),
     st.data(),

@@ -78,6 +78,7 @@ penstock.tokenize(sys.argv[1], Slow(), sys.argv[2], workers=1, split=penstock.Sp
 """
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_plan_whose_run_was_killed_at_once_is_replaced_but_not_while_it_runs(tmp_path, out):
     lines, started = tmp_path / "a.txt", tmp_path / "started"
@@ -117,6 +118,7 @@ class KilledInWorkers:
         return list(text.encode())
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": 1}, {"shuffle": 1, "split": penstock.Split(fraction=0.5)}]

@@ -125,6 +125,7 @@ def is_alive(pid):
 # What comes out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("add", "before", "after"),
     [
@@ -159,6 +160,7 @@ def test_documents_come_out_as_they_went_in(tmp_path, corpus, add, before, after
     ]
 
 
+@pytest.mark.slow
 def test_the_fast_engine_gives_the_ids_of_the_reference(tmp_path, corpus):
     (tmp_path / "tok.json").write_text(gpt2_json())
     report = tokenize(tmp_path, tokenizer=tmp_path / "tok.json")
@@ -172,6 +174,7 @@ def test_the_fast_engine_gives_the_ids_of_the_reference(tmp_path, corpus):
     assert data.manifests[0].tokenizer["name"] == "tok.json"
 
 
+@pytest.mark.slow
 def test_the_bytes_of_a_prepared_dataset_never_change(tmp_path):
     # A run that is resumed by the next release must fit what this one wrote.
     (tmp_path / "corpus").mkdir()
@@ -270,6 +273,7 @@ def as_batches(documents, sizes):
 WORDS = st.sampled_from(["a", "Zürich", " ", "\n\n", "12345", "don't", "日本", "😀", "    ", "!?"])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     documents=st.lists(st.lists(WORDS, max_size=60).map("".join), max_size=6),
@@ -297,6 +301,7 @@ def test_documents_in_pieces_have_the_ids_of_whole_ones(gpt2, documents, sizes, 
     assert found == expected
 
 
+@pytest.mark.slow
 def test_a_long_line_is_one_document_with_the_tokens_of_all_of_it(tmp_path, gpt2):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "tok.json").write_text(gpt2_json())
@@ -316,6 +321,7 @@ def test_a_long_line_is_one_document_with_the_tokens_of_all_of_it(tmp_path, gpt2
     assert report.histogram[-1] == 1
 
 
+@pytest.mark.slow
 def test_a_text_that_cannot_be_cut_is_a_bad_row(tmp_path, monkeypatch):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "tok.json").write_text(gpt2_json())
@@ -354,6 +360,7 @@ def naive_spans(text, spans, ends):
     return owners
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=st.lists(WORDS, min_size=1, max_size=12).map("".join), data=st.data())
 def test_spans_of_characters_become_spans_of_tokens(gpt2, text, data):
@@ -454,6 +461,7 @@ def test_wrong_spans_are_located_wherever_the_source_is_cut(tmp_path):
     assert places == ["line 1", f"line at byte {sum(map(len, lines[:70])):,}"]
 
 
+@pytest.mark.slow
 def test_documents_that_a_tokenizer_refuses_are_bad_rows(tmp_path):
     (tmp_path / "corpus").mkdir()
     texts = ["one", "a" * 5_000_000, "two"]
@@ -489,6 +497,7 @@ def test_bad_rows_are_refused_or_skipped_and_located(tmp_path):
 # Splits
 
 
+@pytest.mark.slow
 def test_a_fraction_is_stable_when_data_are_added(tmp_path):
     rows = write_corpus(tmp_path / "corpus", files=2)
     report = tokenize(tmp_path, "small", split=penstock.Split(fraction=0.3))
@@ -506,6 +515,7 @@ def test_a_fraction_is_stable_when_data_are_added(tmp_path):
     assert manifest.split == {"name": "val", "rule": "0.3 of documents by xxh3 of text"}
 
 
+@pytest.mark.slow
 def test_a_count_is_exact_and_equal_texts_stay_together(tmp_path):
     (tmp_path / "corpus").mkdir()
     texts = [f"document {k}" for k in range(100)] + ["twin"] * 50

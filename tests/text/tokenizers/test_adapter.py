@@ -122,6 +122,7 @@ def test_any_way_to_encode_is_found_out(encode):
     assert ids_of(adapted) == [utf8(text) for text in TEXTS]
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_hugging_face_is_that_of_its_file(tmp_path):
     tokenizer = tokenizers.Tokenizer.from_str(gpt2_json())
     template = tokenizers.processors.TemplateProcessing(
@@ -156,6 +157,7 @@ class OfTransformers:
         return ids + [50256] * add_special_tokens
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_transformers_is_that_of_its_backend_with_its_own_marks():
     adapted = adapt(OfTransformers())
     assert (adapted.engine, adapted.bos_id, adapted.eos_id) == ("fast", None, 50256)
@@ -164,6 +166,7 @@ def test_a_tokenizer_of_transformers_is_that_of_its_backend_with_its_own_marks()
     assert adapt(named).bos_id == 50256
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_transformers_that_does_more_than_its_backend_is_asked():
     changed = OfTransformers(str.upper)
     adapted = adapt(changed)
@@ -171,6 +174,7 @@ def test_a_tokenizer_of_transformers_that_does_more_than_its_backend_is_asked():
     assert ids_of(adapted, ["abc"]) == [changed.encode("ABC", add_special_tokens=False)]
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_is_asked_can_be_sent_to_another_process():
     copy = pickle.loads(pickle.dumps(adapt(OfTransformers(str.upper))))
     assert copy.engine == "its own"

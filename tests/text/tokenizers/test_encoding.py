@@ -42,6 +42,7 @@ def model(text):
     return [number for piece in pieces for number in merged(TABLES, piece)]
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(
         st.text(st.sampled_from("hint .") | st.characters(codec="utf-8"), max_size=90), max_size=9

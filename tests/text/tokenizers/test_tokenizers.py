@@ -41,6 +41,7 @@ def ids_of(tokenizer, texts):
     return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [pattern.regex for pattern in PATTERNS.values()])
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(TEXTS, max_size=8))
@@ -52,6 +53,7 @@ def test_ranks_give_the_ids_of_tiktoken(pattern, texts):
     assert ids_of(fast, texts) == ids_of(TiktokenTokenizer(vocabulary(pattern), "x"), texts)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     added=st.lists(st.text("abc", min_size=2, max_size=5), unique=True, max_size=30),
@@ -134,6 +136,7 @@ def test_threads_share_a_tokenizer():
             assert list(pool.map(lambda i: ids_of(fast, lines[i::8]), range(8))) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [pattern.regex for pattern in PATTERNS.values()])
 @settings(max_examples=150, deadline=None)
 @given(parts=st.lists(TEXTS, min_size=2, max_size=6))

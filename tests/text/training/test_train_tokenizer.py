@@ -90,6 +90,7 @@ def test_merges_of_real_text_are_those_of_rustbpe(name):
     assert vocabulary.specials == {name: 1000 + i for i, name in enumerate(SPECIALS)}
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(TEXTS)
 def test_merges_are_those_of_rustbpe_to_the_last_pair(texts):
@@ -106,6 +107,7 @@ def test_an_unknown_regular_expression_counts_the_same_words(name):
     assert as_dict(count_words(whole, f"(?:{expression})")) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_words_are_the_same_however_documents_are_cut_into_batches(data):
