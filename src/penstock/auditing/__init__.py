@@ -1,8 +1,8 @@
 """Audits: proof, without a distributed system, that every sample arrives once per epoch.
 
     audit          walks the plan and the order of a loader, for all ranks at once, and marks every
-                   sample; ranks and batch size may change at any step (`Change`), as in a run that
-                   is resumed on other machines
+                   sample; ranks and batch size may change at any step (`RunShape`), as in a run
+                   that is resumed on other machines
     audit_tokens   proves which tokens the samples of a view hold
 
 Both raise VerificationError at the first repetition or gap, and otherwise return a report. `proofs`
