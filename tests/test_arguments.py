@@ -65,7 +65,7 @@ def test_one_name_of_metadata_is_not_its_letters() -> None:
 
 def test_convert_takes_an_open_dataset(tmp_path: Path) -> None:
     path: Any = "data"
-    with pytest.raises(UsageError, match=r"an open dataset, as of penstock.open\('data'\)"):
+    with pytest.raises(UsageError, match=r"an open dataset; pass penstock.open\('data'\)"):
         penstock.convert(path, tmp_path / "out", to="flat")
 
 

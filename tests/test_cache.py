@@ -95,7 +95,7 @@ def test_a_file_that_changed_is_decoded_again_even_if_its_time_was_set_back(tmp_
 def test_a_cache_that_cannot_be_written_says_what_to_set(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(penstock.PenstockError, match="set XDG_CACHE_HOME to where there is room"):
+    with pytest.raises(penstock.PenstockError, match="set XDG_CACHE_HOME to a writable directory"):
         documents_of(penstock.open(CACHED["decoded"]))
     data = penstock.open(CACHED["tables"])  # windows need no table
     assert data.windows(4)[0]["input_ids"].dtype == np.int64

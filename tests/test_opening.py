@@ -99,16 +99,16 @@ def test_directories_combine_in_the_order_given(tmp_path):
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ("d", "d/b.bin: is reached twice, by .*d/a.bin and .*d/b.bin; leave one out"),
-        ("d/*.bin", "d/b.bin: is reached twice, by .*d/a.bin and .*d/b.bin"),
-        (["d/a.bin", "d/a.bin"], "d/a.bin: is given twice; leave one out"),
-        (["d/a.bin", "d/../d/a.bin"], r"is reached twice, by .*d/a.bin and .*d/\.\./d/a.bin"),
-        (["e/a.bin", "e"], "e/a.bin: is reached twice, by .*e/a.bin and .*/e; leave one out"),
-        (["e/a.bin", "link/a.bin"], "is reached twice, by .*e/a.bin and .*link/a.bin"),
+        ("d", "d/b.bin: is opened twice, as .*d/a.bin and .*d/b.bin; its tokens"),
+        ("d/*.bin", "d/b.bin: is opened twice, as .*d/a.bin and .*d/b.bin"),
+        (["d/a.bin", "d/a.bin"], "d/a.bin: is given twice; its tokens"),
+        (["d/a.bin", "d/../d/a.bin"], r"is opened twice, as .*d/a.bin and .*d/\.\./d/a.bin"),
+        (["e/a.bin", "e"], "e/a.bin: is opened twice, as .*e/a.bin and .*/e; its tokens"),
+        (["e/a.bin", "link/a.bin"], "is opened twice, as .*e/a.bin and .*link/a.bin"),
         (["own", "own"], "own: is given twice"),
-        (["own", "own_link"], "own_link: is reached twice, by .*own and .*own_link"),
-        (["own", "own/penstock.json"], "own: is reached twice, by .*own and .*/own/penstock.json"),
-        (["link", "e"], "e: is reached twice, by .*link and .*e; leave one out"),
+        (["own", "own_link"], "own_link: is opened twice, as .*own and .*own_link"),
+        (["own", "own/penstock.json"], "own: is opened twice, as .*own and .*/own/penstock.json"),
+        (["link", "e"], "e: is opened twice, as .*link and .*e; its tokens"),
         (["t.parquet", "t.parquet"], "t.parquet: is given twice"),
     ],
 )
@@ -132,7 +132,7 @@ def test_tokens_that_are_reached_twice_are_refused(tmp_path, monkeypatch, source
 def test_tokens_that_are_reached_twice_by_a_list_of_files_are_refused(tmp_path):
     np.arange(300, 400, dtype="<u2").tofile(tmp_path / "a.bin")
     (tmp_path / "b.bin").symlink_to("a.bin")
-    with pytest.raises(FormatError, match=r"reached twice, by .*a\.bin and .*b\.bin"):
+    with pytest.raises(FormatError, match=r"opened twice, as .*a\.bin and .*b\.bin"):
         penstock.open(tmp_path, file_list=tmp_path / "files.json")
 
 
@@ -195,7 +195,7 @@ def test_nothing_to_open_is_said(tmp_path):
         penstock.open(tmp_path / "none-*")
     with pytest.raises(FileNotFoundError, match="absent: no such file or directory"):
         penstock.open(tmp_path / "absent")
-    with pytest.raises(MissingDataError, match=r"holds no dataset: neither penstock.json nor"):
+    with pytest.raises(MissingDataError, match=r"contains no dataset: neither penstock.json nor"):
         penstock.open(tmp_path)
 
 
@@ -240,7 +240,7 @@ def test_a_manifest_or_a_companion_that_is_no_file_is_an_error_and_no_wait(tmp_p
         os.mkfifo(tmp_path / name)
     else:
         (tmp_path / name).mkdir()
-    with pytest.raises(PenstockError, match=r"not a regular file|holds no dataset"):
+    with pytest.raises(PenstockError, match=r"not a regular file|contains no dataset"):
         penstock.open(tmp_path)
 
 
@@ -275,7 +275,9 @@ def test_a_foreign_manifest_is_refused_with_what_was_found(tmp_path):
     with pytest.raises(FormatError, match=message):
         penstock.open(tmp_path)
     (tmp_path / "penstock.json").write_text('{"format": "penstock-stream", "version": 2}')
-    with pytest.raises(FormatError, match=r"version is 2; this Penstock reads version 1"):
+    with pytest.raises(
+        FormatError, match=r"version is 2; this version of Penstock reads version 1"
+    ):
         penstock.open(tmp_path)
 
 

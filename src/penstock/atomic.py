@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and locks that die with their holder."""
+"""Files that appear atomically, and locks that end with their holder."""
 
 import contextlib
 import fcntl
@@ -26,7 +26,7 @@ TEMPORARY = r"\.[0-9a-f]{16}\.tmp"
 
 
 class Written(NamedTuple):
-    """A file that is finished."""
+    """A finished file."""
 
     size_bytes: int
     xxh3: str
@@ -43,7 +43,7 @@ class NewFile:
             self._file = self._temporary.open("xb", buffering=1 << 18)
             self._hash, self._block_hashes = xxhash.xxh3_64(), BlockHasher()
             self._size_bytes = self._on_the_way = 0
-        except BaseException:  # an interrupt, when the file was there already
+        except BaseException:  # an interrupt after the file was created
             self._temporary.unlink(missing_ok=True)
             raise
 
@@ -64,10 +64,10 @@ class NewFile:
             raise
 
     def _send(self) -> None:
-        """Have the system begin to write to the disk, so that little is left for the end."""
+        """Start writing to the disk now, to leave little for the final sync."""
         self._file.flush()
         num_bytes = self._size_bytes - self._on_the_way
-        # Where it cannot, the sync at the end does all of it.
+        # If the file system cannot, the final sync does it all.
         _LIBC.sync_file_range(
             self._file.fileno(), c_int64(self._on_the_way), c_int64(num_bytes), _RANGE_WRITE
         )
@@ -75,11 +75,11 @@ class NewFile:
 
     @property
     def blocks(self) -> NDArray[np.uint32]:
-        """The CRC32C of every 4 KiB that were written."""
+        """The CRC32C of every 4 KiB block."""
         return self._block_hashes.checksums()
 
     def finish(self) -> Written:
-        """Sync the file and give it its name."""
+        """Sync the file and give it its final name."""
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -92,13 +92,15 @@ class NewFile:
 
     def discard(self) -> None:
         """Remove the file."""
-        with contextlib.suppress(OSError):  # a full disk refuses the flush; the data go anyway
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk fails the flush; the data is discarded anyway
             self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 
 def publish(path: Path, content: str | bytes, *, lasting: bool = True) -> None:
-    """Write a whole file; one that is not `lasting` may not be there if the machine fails."""
+    """Write a file atomically; without `lasting`, a crash of the machine may lose it."""
     file = NewFile(path)
     try:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -111,7 +113,7 @@ def publish(path: Path, content: str | bytes, *, lasting: bool = True) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory last."""
+    """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -120,13 +122,13 @@ def sync_directory(directory: Path) -> None:
 
 
 def lock_name(name: str) -> str:
-    """The file that a lock is held on."""
+    """The name of a lock's file."""
     return f".{name}.lock"
 
 
 @contextlib.contextmanager
 def hold_lock(directory: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of one name, and say whether somebody died while holding it."""
+    """Hold a named lock; yields True if a previous holder died."""
     path = directory / lock_name(name)
     while True:
         was_there = path.exists()
@@ -148,19 +150,19 @@ def _take(file: IO[bytes], path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise DatasetExistsError(
-            f"{path}: another writer is at work here; wait for it to end, or choose another path "
-            "(several penstock.Writers can share one: give each a part number)"
+            f"{path}: another process is writing here; wait for it, or choose another path "
+            "(several penstock.Writers can share a path: give each a part number)"
         ) from None
 
 
 def refuse_if_held(path: Path) -> None:
-    """Leave the file of a writer that died where it is: the next one of that name needs it."""
+    """Raise if a lock is held; a dead writer's file stays, as the next writer needs it."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         _take(file, path)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether `path` names the open file: who held its lock before may have removed it."""
+    """True if `path` is still the open file: the previous holder may have removed it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where derived data lies that can be made again: plans of rows, tables of documents."""
+"""The user's cache of derived data: plans of rows, document tables, decoded copies."""
 
 import os
 from collections.abc import Callable
@@ -12,22 +12,20 @@ Found = TypeVar("Found")
 
 
 def cache_directory(kind: str) -> Path:
-    """The user's cache, which XDG_CACHE_HOME moves elsewhere; it may not exist yet."""
+    """A directory of the user's cache (see XDG_CACHE_HOME); it may not exist yet."""
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
         return Path(root).expanduser().absolute() / "penstock" / kind
-    except RuntimeError:  # there is no home
-        raise ReadError(
-            "there is no home directory; set XDG_CACHE_HOME to one for caches"
-        ) from None
+    except RuntimeError:  # no home directory
+        raise ReadError("no home directory for caches; set XDG_CACHE_HOME to a directory") from None
 
 
 def cached(
     kind: str, name: str, find: Callable[[Path], Found | None], make: Callable[[Path], None]
 ) -> Found:
-    """What `find` sees at a path of the cache; where it sees nothing, `make` comes first.
+    """Return what `find` finds at a path of the cache; if it returns None, call `make` first.
 
-    Of many processes that come at once, one makes it and the others wait for it.
+    If many processes call this at once, one makes it and the others wait.
     """
     directory = cache_directory(kind)
     path = directory / name
@@ -44,8 +42,10 @@ def cached(
         raise
     except OSError as error:
         raise ReadError(
-            error.errno, f"{path}: {error.strerror}; set XDG_CACHE_HOME to where there is room"
+            error.errno,
+            f"{path}: {error.strerror}; set XDG_CACHE_HOME to a writable directory with "
+            "enough space",
         ) from None
     if found is None:
-        raise ReadError(f"{path}: was damaged as soon as it was written; look at the disk")
+        raise ReadError(f"{path}: cannot be read back after it was written; check the disk")
     return found

@@ -1,4 +1,4 @@
-"""Directories that are there only if something is in them."""
+"""Directories that stay only if something is written into them."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from penstock.errors import DatasetExistsError
 
 @contextlib.contextmanager
 def new_directory(path: Path) -> Iterator[None]:
-    """Make a directory and those above it; at the end remove the new ones that are still empty."""
+    """Make a directory and its parents; on exit, remove the new ones that are still empty."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     maker = os.getpid()
     try:

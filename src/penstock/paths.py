@@ -1,4 +1,4 @@
-"""Paths as users give them: on this machine, perhaps as a `file://` URL, and not elsewhere."""
+"""Paths as users give them: local ones, also as `file://` URLs."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _COPY = {
 
 
 def local_path(source: str | os.PathLike[str]) -> str:
-    """The path on this machine, with `~` expanded; says what to do about data that is elsewhere.
+    """The local path, with `~` expanded; for remote data, the error says how to copy it.
 
     >>> local_path("file:///data/my%20corpus")
     '/data/my corpus'
@@ -44,14 +44,12 @@ def local_path(source: str | os.PathLike[str]) -> str:
         how = f"copy it to this machine first, for example with {_COPY[scheme]}"
     else:
         how = "copy it to this machine first"
-    raise UsageError(f"{path}: remote data cannot be opened yet; {how}")
+    raise UsageError(f"{path}: is remote, which is not supported yet; {how}")
 
 
 def _path_of(url: str) -> str:
-    """The path in `file:///path`; not by urlsplit, for which the `?` of a pattern is a query."""
+    """The path in `file:///path`; urlsplit would take the `?` of a pattern for a query."""
     host, _, path = url[5:].removeprefix("//").partition("/")
     if host not in ("", "localhost"):
-        raise UsageError(
-            f"{url}: {host!r} is read as the name of a machine; write file:///, with three slashes"
-        )
+        raise UsageError(f"{url}: {host!r} would be a host name; write file:/// with three slashes")
     return "/" + unquote(path)

@@ -97,7 +97,7 @@ def test_a_companion_that_cannot_be_right_is_refused_and_named(path, attack):
     assert len(str(caught.value)) < 500
     (problem,) = find_problems(penstock.open(path))
     assert problem.startswith(f"{file}: ")
-    assert problem.endswith("run penstock verify --add-checksums to make it again")
+    assert problem.endswith("run penstock verify --add-checksums to make a new one")
 
 
 def test_the_template_of_these_attacks_is_a_right_companion(tmp_path):

@@ -406,7 +406,7 @@ def test_another_number_of_tokens_than_datatrove_s_metadata_says_is_stopped(tmp_
     if count.startswith("322"):
         assert len(sum(read_all(tmp_path), [])) == 322
     else:
-        assert "t2.ds: 322 tokens of 2 bytes, its metadata says" in stop_of(tmp_path)
+        assert "t2.ds: 322 tokens of 2 bytes, but its metadata says" in stop_of(tmp_path)
 
 
 # Headers of NumPy
@@ -425,23 +425,23 @@ def npy(path, descr="'<u2'", shape="(4,)", version=1, length=None):
 @pytest.mark.parametrize(
     ("change", "check"),
     [
-        ({"descr": "'O'"}, "tokens are little-endian integers"),
-        ({"descr": "'>u2'"}, "tokens are little-endian integers"),
-        ({"descr": "'<f2'"}, "tokens are little-endian integers"),
-        ({"descr": "'<u2,<u2'"}, "tokens are little-endian integers"),
-        ({"descr": "[('a', '<u2')]"}, "tokens are little-endian integers"),
-        ({"descr": "None"}, "tokens are little-endian integers"),
-        ({"descr": "'V99999999999'"}, "tokens are little-endian integers"),
-        ({"descr": "__import__('os')"}, "not a header"),
+        ({"descr": "'O'"}, "tokens must be little-endian integers"),
+        ({"descr": "'>u2'"}, "tokens must be little-endian integers"),
+        ({"descr": "'<f2'"}, "tokens must be little-endian integers"),
+        ({"descr": "'<u2,<u2'"}, "tokens must be little-endian integers"),
+        ({"descr": "[('a', '<u2')]"}, "tokens must be little-endian integers"),
+        ({"descr": "None"}, "tokens must be little-endian integers"),
+        ({"descr": "'V99999999999'"}, "tokens must be little-endian integers"),
+        ({"descr": "__import__('os')"}, "not a NumPy header"),
         ({"descr": "(" * 1900 + ")" * 1900}, "x.npy: "),
         ({"shape": "(" + "-" * 3000 + "4,)"}, "x.npy: "),
         ({"shape": "(-4,)"}, "one or two dimensions"),
         ({"shape": "(-4, -1)"}, "one or two dimensions"),
         ({"shape": "()"}, "one or two dimensions"),
-        ({"shape": "(True,)"}, "is not the shape of an array"),
-        ({"shape": "(4.0,)"}, "is not the shape of an array"),
-        ({"shape": "[4]"}, "is not the shape of an array"),
-        ({"shape": "4"}, "is not the shape of an array"),
+        ({"shape": "(True,)"}, "is not an array shape"),
+        ({"shape": "(4.0,)"}, "is not an array shape"),
+        ({"shape": "[4]"}, "is not an array shape"),
+        ({"shape": "4"}, "is not an array shape"),
         ({"shape": f"({1 << 61},)"}, "too short"),
         ({"shape": f"({1 << 61}, {1 << 61})"}, "too short"),
         ({"shape": f"({1 << 64},)"}, "one or two dimensions"),
@@ -449,7 +449,7 @@ def npy(path, descr="'<u2'", shape="(4,)", version=1, length=None):
         ({"version": 4}, "1.0 to 3.0 are read"),
         ({"version": 0}, "1.0 to 3.0 are read"),
         ({"version": 2, "length": 0xFFFF_FFFF}, "x.npy: "),
-        ({"length": 0}, "not a header"),
+        ({"length": 0}, "not a NumPy header"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -646,7 +646,7 @@ def test_a_list_of_files_that_lists_none_is_stopped(tmp_path, content):
         ("tokens", "ndarray:int32", 60, "shard.00000.mds: a sample"),
         ("tokens", "ndarray:int32", None, "shard.00000.mds: a sample"),
         ("tokens", "str", 64, "not bytes or ndarray"),
-        ("text", "ndarray:int32:16", 64, "none is called"),
+        ("text", "ndarray:int32:16", 64, "expected one named"),
     ],
 )
 def test_columns_that_do_not_fill_their_samples_are_stopped(column, encoding, size, check):
@@ -683,7 +683,7 @@ def test_samples_of_one_size_that_tell_different_types_are_stopped(tmp_path):
         "raw_data": {"basename": "x.mds", "bytes": len(content)},
     }
     (tmp_path / "index.json").write_text(json.dumps({"version": 2, "shards": [entry]}))
-    assert "x.mds: its samples have tokens of different types" in stop_of(tmp_path)
+    assert "x.mds: its samples have different token types" in stop_of(tmp_path)
 
 
 # What stands in the place of a file
@@ -736,7 +736,7 @@ def test_chunks_of_litdata_without_their_index_are_no_tokens():
     """They would be read as uint16, their tables too."""
     with dataset("litdata") as path:
         (path / "index.json").unlink()
-        assert "is a chunk of litdata" in stop_of(path)
+        assert "is a litdata chunk" in stop_of(path)
 
 
 # What changes after it was opened
@@ -829,14 +829,14 @@ def test_a_table_is_not_taken_for_that_of_the_same_file_read_otherwise(tmp_path)
         (b"-5,10\n", "document 0 is tokens -5 to 10"),
         (b"0,9223372036854775807\n", "document 0 is"),
         (b"0,18446744073709551616\n", "document 0 is"),
-        (b"0," + b"9" * 4000 + b"\n", "line 1 does not begin with two numbers"),
-        (b"0\n", "line 1 does not begin with two numbers"),
-        (b"0,5\n\n", "line 2 does not begin with two numbers"),
-        (b"0,1e1\n", "line 1 does not begin with two numbers"),
-        (b"\0\0\0\n", "line 1 does not begin with two numbers"),
-        (b"0,10,x" * 1_000_000, "line 1 does not begin with two numbers"),
+        (b"0," + b"9" * 4000 + b"\n", "line 1 does not start with two numbers"),
+        (b"0\n", "line 1 does not start with two numbers"),
+        (b"0,5\n\n", "line 2 does not start with two numbers"),
+        (b"0,1e1\n", "line 1 does not start with two numbers"),
+        (b"\0\0\0\n", "line 1 does not start with two numbers"),
+        (b"0,10,x" * 1_000_000, "line 1 does not start with two numbers"),
         (b'0,10,"x\n' * 100_000, "document 1 is tokens 0 to 10"),
-        (b'0,10,"' + b"x\n" * 100_000, "line 1 does not begin with two numbers"),
+        (b'0,10,"' + b"x\n" * 100_000, "line 1 does not start with two numbers"),
         (b"", "cannot be the 0 tokens"),
         (b"0,7\n", "cannot be the 7 tokens"),
     ],
@@ -858,7 +858,7 @@ def test_a_line_without_end_is_stopped_before_it_fills_the_memory(tmp_path):
             file.write(bytes(10 << 20))
     tracemalloc.start()
     try:
-        assert "line 1 does not begin" in stop_of(tmp_path)
+        assert "line 1 does not start" in stop_of(tmp_path)
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()

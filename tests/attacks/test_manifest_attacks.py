@@ -222,7 +222,7 @@ def test_a_shard_outside_of_the_directory_is_stopped_by_its_name(path, name):
 def test_a_shard_listed_twice_is_stopped_by_its_name(path):
     manifest = manifest_of(path)
     manifest["shards"].append(manifest["shards"][0])
-    assert_stopped(path, manifest, "one name is listed twice")
+    assert_stopped(path, manifest, "a name is listed twice")
 
 
 @pytest.mark.parametrize("key", ["records", "documents", "spans"])

@@ -96,7 +96,7 @@ def test_verify_says_that_all_is_right_or_what_is_wrong(path, tmp_path, capsys):
     (tmp_path / "set" / "00000.documents").unlink()
     assert main(["verify", path]) == 1
     printed = capsys.readouterr().out
-    assert re.search(r"00001\.stream: xxh3 is [0-9a-f]{16}, the manifest says", printed)
+    assert re.search(r"00001\.stream: xxh3 is [0-9a-f]{16}, but the manifest says", printed)
     assert "00000.documents: missing" in printed
     assert "2 problems" in printed
 

@@ -108,7 +108,7 @@ def test_a_finished_convert_notices_that_something_else_is_wanted(tmp_path):
     with pytest.raises(DatasetExistsError, match="shard_bytes is 1073741824 there, 8 here"):
         convert(data, out, "flat", shard_bytes=8)
     other = dataset(tmp_path / "other", [[1, 2, 3], [4, 6]])
-    with pytest.raises(DatasetExistsError, match="source is another one, or has changed since"):
+    with pytest.raises(DatasetExistsError, match="source is different, or has changed"):
         convert(other, out, "flat")
 
 

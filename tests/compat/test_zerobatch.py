@@ -320,7 +320,7 @@ def test_a_written_directory_is_read_by_its_list(tmp_path):
     with pytest.raises(FormatError, match=r"00001\.batch: 100 bytes, files\.json says 20,480"):
         BatchNativeLoader(many)
     (many / "00001.batch").unlink()
-    with pytest.raises(MissingDataError, match=r"00001\.batch: missing, though it is listed"):
+    with pytest.raises(MissingDataError, match=r"00001\.batch: missing, although it is listed"):
         BatchNativeLoader(many)
 
 

@@ -178,16 +178,16 @@ def test_what_is_called_loss_mask_and_is_none_is_said_to_be_lost(tmp_path, mask)
     with penstock.Writer(tmp_path / "in", fields=fields) as writer:
         writer.append(np.ones(3, fields))
     report = convert(penstock.open(tmp_path / "in"), tmp_path / "out", "datatrove")
-    assert report.lost == ("datatrove has no place for the fields loss_mask",)
+    assert report.lost == ("datatrove cannot store the fields loss_mask",)
     assert documents_of(penstock.open(tmp_path / "out")) == [[1, 1, 1]]
 
 
 def test_sentences_about_what_is_lost_help(tmp_path):
     data = write_documents(tmp_path / "in", [[70_000, 0], [2, 3, 0]], token="<u4")
     lost = convert(data, tmp_path / "rows", "llmbatch", seq_len=2, batch_size=1).lost
-    assert lost[0] == "llmbatch does not know documents"
+    assert lost[0] == "llmbatch does not store document boundaries"
     lost = convert(data, tmp_path / "flat", "flat").lost
-    assert lost[0].endswith("give bos_id or eos_id (--bos-id, --eos-id) when you open it again")
+    assert lost[0].endswith("pass bos_id or eos_id (--bos-id, --eos-id) when you open the result")
     again = penstock.open(tmp_path / "flat", eos_id=0)  # its type is in files.json
     assert documents_of(again) == documents_of(data)
 
@@ -212,7 +212,7 @@ def test_a_source_that_changed_is_not_mixed_with_shards_of_an_earlier_run(tmp_pa
         convert(penstock.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
     tokens[20_000:20_100] = 1  # between the blocks that a fingerprint sees
     tokens.tofile(tmp_path / "t.bin")
-    with pytest.raises(PenstockError, match="source is another one, or has changed since"):
+    with pytest.raises(PenstockError, match="source is different, or has changed"):
         convert(penstock.open(tmp_path / "t.bin", eos_id=9), tmp_path / "out", **options)
 
 
@@ -307,7 +307,7 @@ def test_an_unfinished_conversion_has_no_other_door(tmp_path, monkeypatch):
         lambda: DatatroveFolderDataset(tmp_path / "datatrove", 4),
         lambda: BatchNativeLoader(tmp_path / "llmbatch"),
     ):
-        with pytest.raises(PenstockError, match="is not finished"):
+        with pytest.raises(PenstockError, match="is unfinished"):
             opened()
     assert not (tmp_path / "list.json").exists()
 
@@ -325,7 +325,7 @@ def test_a_full_disk_leaves_what_can_be_gone_on_with_and_is_named(tmp_path, monk
     with monkeypatch.context() as patched, pytest.raises(OSError, match=r"No space .*00000"):
         patched.setattr(NewFile, "finish", fill_up)
         convert(data, tmp_path / "out", "datatrove", workers=1)
-    with pytest.raises(PenstockError, match="is not finished"):
+    with pytest.raises(PenstockError, match="is unfinished"):
         penstock.open(tmp_path / "out")
     convert(data, tmp_path / "out", "datatrove", workers=1)
     assert documents_of(penstock.open(tmp_path / "out")) == documents_of(data)
@@ -335,9 +335,11 @@ def test_what_is_not_read_or_differs_is_said(tmp_path):
     lost = convert(
         penstock.open(GOLDEN / "megatron" / "multi.bin"), tmp_path / "a", "penstock"
     ).lost
-    assert lost == ("sequences within documents of the source are not read",)
+    assert lost == ("sequences within documents of the source are not converted",)
     modes = penstock.open(GOLDEN / "megatron" / "modes.bin")
-    assert "modes of the source are not read" in convert(modes, tmp_path / "m", "megatron").lost
+    assert (
+        "modes of the source are not converted" in convert(modes, tmp_path / "m", "megatron").lost
+    )
     for name, eos_id in (("e1", 5), ("e2", 7)):
         with penstock.Writer(
             tmp_path / name, vocab_size=9, eos_id=eos_id, tokenizer={"a": "b"}
@@ -345,10 +347,10 @@ def test_what_is_not_read_or_differs_is_said(tmp_path):
             w.append([1, eos_id])
     both = penstock.open([tmp_path / "e1", tmp_path / "e2"])
     assert convert(both, tmp_path / "b", "penstock").lost == (
-        "eos_id, in which the sources differ, are left out",
+        "eos_id differ between the sources and are left out",
     )
     assert penstock.open(tmp_path / "b").manifests[0].eos_id is None
-    assert "datatrove does not say tokenizer, vocab_size" in (
+    assert "datatrove does not store tokenizer, vocab_size" in (
         convert(both, tmp_path / "d", "datatrove").lost
     )
 

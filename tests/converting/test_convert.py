@@ -108,13 +108,13 @@ def test_loss_masks_and_fields_survive_where_there_is_room_and_are_named_where_n
         )
     lost = convert(data, tmp_path / "flat", "flat").lost
     how = (
-        "if a token starts or ends each, give bos_id or eos_id (--bos-id, --eos-id) when you open "
-        "it again"
+        "if a token starts or ends each document, pass bos_id or eos_id (--bos-id, --eos-id) when "
+        "you open the result"
     )
     assert lost == (
-        "flat has no place for the fields loss_mask",
-        f"flat does not know documents; {how}",
-        "flat does not say tokenizer",
+        "flat cannot store the fields loss_mask",
+        f"flat does not store document boundaries; {how}",
+        "flat does not store tokenizer",
     )
     again = penstock.open(tmp_path / "flat", eos_id=50256)
     assert documents_of(again) == documents_of(data)
@@ -159,7 +159,7 @@ def test_metadata_is_said_to_stay_behind(tmp_path):
     with penstock.Writer(tmp_path / "in", vocab_size=100, metadata=str.encode) as writer:
         writer.append([1, 2, 3], "about")
     lost = convert(penstock.open(tmp_path / "in"), tmp_path / "out", "penstock").lost
-    assert lost == ("metadata stays behind: a copy would have to number it anew",)
+    assert lost == ("metadata is not copied",)
     assert documents_of(penstock.open(tmp_path / "out")) == [[1, 2, 3]]
 
 
@@ -175,7 +175,7 @@ def test_rows_of_llmbatch_are_the_stream_in_its_order_or_shuffled(tmp_path, seq_
     plain = penstock.open(tmp_path / "plain")
     assert documents_of(plain) == rows.tolist()
     dropped = len(tokens) - report.num_records
-    assert report.lost == (f"{dropped:,} tokens, less than a batch, are dropped",)
+    assert report.lost == (f"the last {dropped:,} tokens, less than a batch, are dropped",)
     convert(data, tmp_path / "mixed", "llmbatch", shard_bytes=8000, seed=1, **shape)
     mixed = documents_of(penstock.open(tmp_path / "mixed"))
     every = tokens[: len(tokens) // seq_len * seq_len].reshape(-1, seq_len).tolist()
@@ -269,7 +269,7 @@ def test_two_conversions_into_one_directory_are_refused(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
         try:
-            with pytest.raises(DatasetExistsError, match="another writer is at work"):
+            with pytest.raises(DatasetExistsError, match="another process is writing"):
                 convert(data, tmp_path / "out", "flat")
         finally:
             holder.kill()
@@ -280,7 +280,7 @@ def test_the_command_says_what_it_wrote_and_what_is_not_kept(tmp_path, capsys):
     assert main(["convert", source, str(tmp_path / "out"), "--to", "megatron"]) == 0
     out = capsys.readouterr().out
     assert "322 of 322 records in 30 documents: 2 files" in out
-    assert "not kept: megatron has no place for the fields loss_mask" in out
+    assert "not kept: megatron cannot store the fields loss_mask" in out
     assert main(["convert", source, str(tmp_path / "out"), "--to", "megatron"]) == 0
     again = capsys.readouterr().out
     assert again == f"{tmp_path}/out: already complete; nothing was written\n{out}"
@@ -346,5 +346,6 @@ def test_sizes_and_options_that_convert_advises_work(tmp_path):
     with pytest.raises(UsageError, match="choose a smaller seq_len"):
         convert(data, tmp_path / "out", "llmbatch", seq_len=9, batch_size=1)
     lost = convert(data, tmp_path / "flat", "flat").lost
-    assert "flat does not know documents; give eos_id=2 (--eos-id 2) when you open it again" in lost
+    remedy = "pass eos_id=2 (--eos-id 2) when you open the result"
+    assert f"flat does not store document boundaries; {remedy}" in lost
     assert penstock.open(tmp_path / "flat", eos_id=2).num_documents == 2

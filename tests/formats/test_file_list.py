@@ -162,7 +162,7 @@ def test_what_is_no_file_is_named(tmp_path, root, paths):
         list_files(tmp_path / "list.json", root, lambda: [tmp_path / "pipe"])
     with pytest.raises(MissingDataError, match=r"gone\.ds: missing"):
         list_files(tmp_path / "list.json", root, lambda: [root / "gone.ds"])
-    with pytest.raises(MissingDataError, match=r"list\.json: no such list"):
+    with pytest.raises(MissingDataError, match=r"list\.json: no such file list"):
         read_file_list(tmp_path / "list.json", root)
 
 
@@ -172,8 +172,8 @@ def test_what_is_no_file_is_named(tmp_path, root, paths):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "{} is not a list"),
-        ("null", "None is not a list"),
+        ("{}", "{} is not a file list"),
+        ("null", "None is not a file list"),
         ("[3]", "[0]: 3 is not an object"),
         ('[{"path": "a", "size": 1}, {"size": 1}]', "[1].path: None is not"),
         ('[{"path": "", "size": 1}]', "[0].path: '' is not"),
@@ -208,7 +208,7 @@ def test_a_bad_value_is_named_by_its_place(tmp_path, text, message):
 def test_a_list_too_large_to_be_one_is_not_read_to_its_end(tmp_path):
     (tmp_path / "list.json").touch()
     os.truncate(tmp_path / "list.json", 1 << 40)
-    with pytest.raises(FormatError, match="too large for a list"):
+    with pytest.raises(FormatError, match="too large for a file list"):
         read_file_list(tmp_path / "list.json", tmp_path)
 
 

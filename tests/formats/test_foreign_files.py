@@ -67,7 +67,7 @@ def test_a_pattern_that_brings_companions_along_reads_every_token_once(tmp_path)
         assert penstock.open(sorted((tmp_path / to).iterdir())).num_records == 6, to
     link = tmp_path / "megatron" / "again.json"
     link.write_text((tmp_path / "megatron" / "files.json").read_text())
-    with pytest.raises(FormatError, match="is reached twice"):
+    with pytest.raises(FormatError, match="is opened twice"):
         penstock.open(tmp_path / "megatron" / "*")
 
 

@@ -178,7 +178,7 @@ def test_a_list_of_files_pins_a_dataset_until_one_of_them_changes(tmp_path):
     assert first.num_records == again.num_records == 200
     assert penstock.open(listed, allow_outside=True).num_records == 200
     np.arange(50, dtype="<u2").tofile(tmp_path / "a.bin")
-    with pytest.raises(FormatError, match=r"a\.bin: 100 bytes, tokens.json says 200; copy it"):
+    with pytest.raises(FormatError, match=r"a\.bin: 100 bytes, but tokens.json says 200; copy it"):
         penstock.open(listed, allow_outside=True)
     assert penstock.open(tmp_path / "*.bin", file_list=listed).num_records == 250
 
@@ -219,7 +219,7 @@ def test_a_shape_that_only_the_padding_hides_is_found_by_verify(tmp_path):
         file.write((4).to_bytes(4, "little"))  # rows of a batch, which were 5
     (tmp_path / "x.batch.checksums").unlink()
     (problem,) = find_problems(penstock.open(tmp_path / "x.batch"))
-    assert "there are tokens where batches are padded" in problem
+    assert "the padding of batches is not zero" in problem
 
 
 def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
@@ -238,7 +238,7 @@ def test_a_data_file_that_became_a_pipe_is_an_error_and_no_wait(tmp_path):
 def test_a_format_that_a_directory_does_not_have_is_said(tmp_path):
     with penstock.Writer(tmp_path, vocab_size=9) as writer:
         writer.append([1])
-    with pytest.raises(FileNotFoundError, match="holds no files of the format flat"):
+    with pytest.raises(FileNotFoundError, match="contains no flat files"):
         penstock.open(tmp_path, format="flat")
 
 

@@ -95,7 +95,7 @@ def test_labels_that_are_shifted_are_refused_and_called_so():
         FormatError, match=r"row \d+: labels\[\d\] is \d+, expected -100 or the"
     ) as e:
         penstock.open(GOLDEN / "shifted")
-    assert "it is the token after it: labels must not be shifted" in str(e.value)
+    assert "found the next token: labels must not be shifted" in str(e.value)
     assert "write them as [-100, *labels[:-1]] to keep what they mask" in str(e.value)
     assert "ignore='labels'" in str(e.value)
 
@@ -158,7 +158,7 @@ def test_the_tokens_are_found_among_columns_that_say_something_about_them(types,
 @pytest.mark.parametrize(
     ("types", "options", "error"),
     [
-        ({"labels": INTS, "attention_mask": INTS}, {}, "name the one with lists of token ids"),
+        ({"labels": INTS, "attention_mask": INTS}, {}, "name the column with lists of token ids"),
         (
             {"ids": INTS, "labels": pa.list_(pa.float32())},
             {},
@@ -166,20 +166,24 @@ def test_the_tokens_are_found_among_columns_that_say_something_about_them(types,
         ),
         ({"ids": INTS, "attention_mask": pa.list_(INTS)}, {}, "leave it out with ignore='att"),
         ({"ids": INTS, "url": pa.string()}, {"fields": ("url",)}, "expected lists of numbers"),
-        ({"ids": INTS, "b": pa.binary()}, {"metadata": ("b",)}, "expected what JSON can hold"),
+        (
+            {"ids": INTS, "b": pa.binary()},
+            {"metadata": ("b",)},
+            "expected a type that JSON can represent",
+        ),
         ({"ids": INTS, "url": pa.string()}, {"metadata": ("ulr",)}, "did you mean 'url'"),
         ({"my_ids": INTS, "b": INTS}, {"tokens": "my_id"}, "did you mean 'my_ids'"),
         ({"ids": INTS, "b": INTS}, {"fields": ("b",), "ignore": ("b",)}, "'b' is named twice"),
         (
             {"ids": INTS, "labels": INTS},
             {"fields": ("labels",)},
-            "'labels' is the name .*; rename the column",
+            "'labels' is reserved .*; rename the column",
         ),
-        ({"ids": INTS, "token": INTS}, {"fields": ("token",)}, "'token' is a field of its own"),
+        ({"ids": INTS, "token": INTS}, {"fields": ("token",)}, "'token' is a field already"),
         (
             {"ids": INTS, "labels": INTS, "loss_mask": INTS},
             {"fields": ("loss_mask",)},
-            "'loss_mask' is a field of its own",
+            "'loss_mask' is a field already",
         ),
     ],
 )
@@ -209,8 +213,12 @@ def test_a_label_of_a_document_is_no_label_of_tokens(tmp_path):
     ("name", "values", "error"),
     [
         ("labels", [[1, 2, 3], [4, -1], [], [6]], r"row 1: labels\[1\] is -1, expected -100 or"),
-        ("labels", [[1, 2, 3], [4], [], [6]], "row 1: labels has 1 values, input_ids has 2"),
-        ("labels", [[1, 2, 3], [4, 5], [9], [6]], "row 2: labels has 1 values, input_ids has 0"),
+        ("labels", [[1, 2, 3], [4], [], [6]], "row 1: labels has 1 values, but input_ids has 2"),
+        (
+            "labels",
+            [[1, 2, 3], [4, 5], [9], [6]],
+            "row 2: labels has 1 values, but input_ids has 0",
+        ),
         ("labels", [[1, 2, 3], None, [], [6]], "'labels' has nulls"),
         ("labels", [[1, None, 3], [4, 5], [], [6]], "'labels' has nulls"),
         ("loss_mask", [[1, 2, 1], [1, 1], [], [1]], r"row 0: loss_mask\[1\] is 2, expected 0 or 1"),
@@ -279,7 +287,7 @@ def test_ids_that_are_no_integers_are_named_with_their_type(kind):
     for options in ({}, {"tokens": "input_ids"}):
         with pytest.raises(FormatError) as refusal:
             meaning({"url": pa.string(), "input_ids": kind}, **options)
-        assert f"'input_ids' must be integers, in one list for each row, not {kind}" in str(
+        assert f"'input_ids' must be lists of integers, one per row, not {kind}" in str(
             refusal.value
         )
 
@@ -348,7 +356,7 @@ def test_other_columns_become_fields_and_metadata(tmp_path, kind):
 
 def test_metadata_that_cannot_be_json_is_refused_with_its_row(tmp_path):
     path = write(tmp_path / "t.parquet", {"ids": TOKENS, "w": [1.0, 2.0, float("nan"), 4.0]})
-    with pytest.raises(FormatError, match="row 2: its metadata cannot be JSON"):
+    with pytest.raises(FormatError, match="row 2: its metadata cannot be written as JSON"):
         penstock.open(path, metadata="w")
 
 
@@ -426,7 +434,7 @@ def test_files_with_and_without_padding_are_one_dataset(tmp_path):
 def test_a_mask_beside_tokens_that_have_one_is_refused(tmp_path):
     path = write(tmp_path / "t.parquet", {"ids": TOKENS, "labels": TOKENS})
     (tmp_path / "mask").write_bytes(bytes(6))
-    with pytest.raises(UsageError, match="a mask is for one file of tokens that has none"):
+    with pytest.raises(UsageError, match="a loss mask needs a single token file without one"):
         penstock.open(path, loss_masks=tmp_path / "mask")
 
 
@@ -461,7 +469,7 @@ def test_convert_keeps_the_mask_where_it_can_and_names_what_it_leaves(tmp_path):
     kept = penstock.open(tmp_path / "ds")
     assert loaded_windows(kept, 5) == loaded_windows(data, 5)
     report = penstock.convert(data, tmp_path / "flat", "flat")
-    assert "flat has no place for the fields loss_mask" in report.lost
+    assert "flat cannot store the fields loss_mask" in report.lost
 
 
 # Everything at once

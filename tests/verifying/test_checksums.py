@@ -476,7 +476,7 @@ def test_checksums_of_any_file_are_made_again_as_is_said(with_others, name, how)
     companion.write_bytes(content[:-1])
     (problem,) = problems_of(data)
     assert problem.startswith(f"{companion}: ")
-    assert problem.endswith("remove it, and run penstock verify --add-checksums to make it again")
+    assert problem.endswith("remove it and run penstock verify --add-checksums to make a new one")
     if how == "removed":
         companion.unlink()
     assert find_problems(penstock.open(data), add_checksums=True) == []
@@ -490,11 +490,11 @@ def test_a_missing_file_is_not_to_be_made_again_of_its_checksums(with_others, na
     (problem,) = problems_of(with_others / "out" / "train")
     checksums = f"{file.stem}.checksums"
     assert problem.startswith(f"{file}: ")
-    assert problem.endswith(f"copy it again, or, if you have removed it, remove {checksums}")
+    assert problem.endswith(f"copy it again, or, if you removed it on purpose, remove {checksums}")
     companion = file.with_suffix(".checksums")
     companion.write_bytes(companion.read_bytes()[:-1])
     (problem,) = find_problems(penstock.open(with_others / "out" / "train"), add_checksums=True)
-    assert problem.endswith("its files are not here either: copy them again, or remove it")
+    assert problem.endswith("its files are missing too: copy them again, or remove it")
 
 
 def test_a_report_of_somebody_else_gets_no_checksums(path):
@@ -516,5 +516,5 @@ def test_verify_says_that_it_compared_the_checksums_that_it_added(tmp_path, caps
 
 
 def test_a_companion_by_itself_is_no_dataset(path):
-    with pytest.raises(FormatError, match="belongs to other files"):
+    with pytest.raises(FormatError, match="is a companion of other files"):
         penstock.open(path / "00000.checksums")

@@ -126,7 +126,7 @@ def test_a_token_over_the_vocabulary_is_found_behind_a_right_checksum(path):
     records["token"][2] = 100
     replace(path, ".stream", records)
     (problem,) = problems_of(path)
-    assert "00001.stream: token id 100 is outside of the vocabulary (100)" in problem
+    assert "00001.stream: token id 100 is outside the vocabulary (100)" in problem
 
 
 def test_a_negative_token_is_reported_as_what_it_is(tmp_path):
@@ -146,7 +146,7 @@ def test_a_metadata_id_without_metadata_is_found_behind_a_right_checksum(path):
     records["metadata_id"][3] = 2
     replace(path, ".stream", records)
     (problem,) = problems_of(path)
-    assert "00001.stream: metadata_id refers beyond the 2 spans" in problem
+    assert "00001.stream: metadata_id exceeds the 2 spans" in problem
 
 
 def test_every_directory_is_held_to_its_own_vocabulary(path, tmp_path):

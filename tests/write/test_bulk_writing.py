@@ -164,7 +164,7 @@ def test_documents_that_are_collected_are_written_as_one_by_one(steps, shard_byt
 
 
 def test_a_dataset_never_ends_in_the_middle_of_a_document(tmp_path):
-    refused = pytest.raises(UsageError, match="the last document goes on")
+    refused = pytest.raises(UsageError, match="the last document is incomplete")
     with refused, penstock.Writer(tmp_path, vocab_size=100) as writer:
         writer.extend([1, 2], [2], continues=True)
     assert list(tmp_path.iterdir()) == []
@@ -173,11 +173,11 @@ def test_a_dataset_never_ends_in_the_middle_of_a_document(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"metadata": [b"x"]}, "metadata for 1 of 2 documents"),
-        ({"spans": [[]]}, "spans for 1 of 2 documents"),
+        ({"metadata": [b"x"]}, "1 metadata objects for 2 documents"),
+        ({"spans": [[]]}, "1 lists of spans for 2 documents"),
         ({"metadata": [b"x", None], "spans": [[], []]}, "not both"),
-        ({"metadata": [None, b"x"]}, "document 1 is empty, and metadata belongs to records"),
-        ({"spans": [[(0, 4, b"x")], []]}, r"document 0: span \[0, 4\) .* leaves the document's 3"),
+        ({"metadata": [None, b"x"]}, "document 1 is empty and cannot have metadata"),
+        ({"spans": [[(0, 4, b"x")], []]}, r"document 0: span \[0, 4\) .* exceeds the document's 3"),
     ],
 )
 def test_metadata_that_cannot_be_stored_is_refused_and_the_writer_goes_on(

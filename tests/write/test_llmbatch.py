@@ -88,15 +88,15 @@ def test_a_count_beyond_32_bits_is_saturated():
     ("change", "size_change", "complaint"),
     [
         ((0, b"LLMCHNK\0"), 0, "starts with b'LLMCHNK"),
-        ((8, b"\2"), 0, "version 2; this Penstock reads 1"),
+        ((8, b"\2"), 0, "version 2; this version of Penstock reads 1"),
         ((28, b"\1"), 0, "dtype code 1"),
-        ((12, b"\0"), 0, "hold nothing"),
-        ((16, b"\0\0"), 0, "hold nothing"),
-        ((20, bytes(8)), 0, "hold nothing"),
+        ((12, b"\0"), 0, "are empty"),
+        ((16, b"\0\0"), 0, "are empty"),
+        ((20, bytes(8)), 0, "are empty"),
         ((20, b"\xff" * 8), 0, "too short"),
         ((0, b""), -1, "too short: 3,275 batches of 32 x 512 tokens make 214,634,496"),
         ((0, b""), 1, "too long"),
-        ((0, b""), -214_634_000, "less than the 4,096"),
+        ((0, b""), -214_634_000, "less than an LLMBATCH header of 4,096"),
     ],
 )
 def test_a_header_that_does_not_fit_is_refused(change, size_change, complaint):
@@ -110,7 +110,9 @@ def test_a_header_that_does_not_fit_is_refused(change, size_change, complaint):
 
 @pytest.mark.parametrize("length", [0, 3, 8, 39])
 def test_a_file_that_ends_within_the_header_is_refused(length):
-    with pytest.raises(FormatError, match=r"not an LLMBATCH file|less than the 4,096"):
+    with pytest.raises(
+        FormatError, match=r"not an LLMBATCH file|less than an LLMBATCH header of 4,096"
+    ):
         parse_header(GOLDEN_FIELDS[:length], length, "x")
 
 
@@ -149,9 +151,9 @@ def test_every_record_is_written_once_whatever_the_memory_and_the_total(
     with quick_directory() as directory:
         a, b = Path(directory, "a"), Path(directory, "b")
         if num_records < batch_size:
-            with pytest.raises(UsageError, match="make no batch"):
+            with pytest.raises(UsageError, match="are less than a batch"):
                 write_batch_file(a, records, batch_size, seq_len, seed)
-            with pytest.raises(UsageError, match="make no batch"):
+            with pytest.raises(UsageError, match="are less than a batch"):
                 write_dataset(b, records, expected, batch_size, seq_len, seed, memory_bytes)
             assert os.listdir(directory) == []
             return
@@ -170,7 +172,7 @@ def write_dataset(path, records, expected, batch_size, seq_len, seed, memory_byt
     arguments = (path, iter(records), expected, batch_size, seq_len, seed)
     if expected == len(records) or len(records) < batch_size:
         return write_batch_dataset(*arguments, memory_bytes=memory_bytes)
-    with pytest.warns(UserWarning, match=f"{len(records)} records came, total_records said"):
+    with pytest.warns(UserWarning, match=f"{len(records)} records, but total_records is"):
         return write_batch_dataset(*arguments, memory_bytes=memory_bytes)
 
 
@@ -233,15 +235,15 @@ def test_progress_tells_how_many_records_came(quick_path):
 @pytest.mark.parametrize(
     ("record", "complaint"),
     [
-        ([1, 2, 3], r"record 3 is of shape \(3,\); it must be \(2,\)"),
-        ([[1, 2]], r"record 3 is of shape \(1, 2\)"),
-        (7, r"record 3 is of shape \(\)"),
+        ([1, 2, 3], r"record 3 has shape \(3,\), expected \(2,\)"),
+        ([[1, 2]], r"record 3 has shape \(1, 2\)"),
+        (7, r"record 3 has shape \(\)"),
         ([[1], [1, 2]], "record 3 is not an array"),
-        ([1.0, 2.0], "record 3 is of float64; tokens must be integers"),
-        ([True, False], "record 3 is of bool"),
-        ([1, -1], "record 3: token 1 is -1; it must be from 0 to 4,294,967,295"),
+        ([1.0, 2.0], "record 3 is float64; tokens must be integers"),
+        ([True, False], "record 3 is bool"),
+        ([1, -1], "record 3: token 1 is -1, expected 0 to 4,294,967,295"),
         ([1 << 32, 0], "record 3: token 0 is 4294967296"),
-        ([1 << 80, 0], "record 3 is of object"),
+        ([1 << 80, 0], "record 3 is object"),
     ],
 )
 def test_a_record_that_does_not_fit_is_named(quick_path, record, complaint):
@@ -256,12 +258,12 @@ def test_a_record_that_does_not_fit_is_named(quick_path, record, complaint):
 @pytest.mark.parametrize(
     ("tokens", "complaint"),
     [
-        (np.zeros((4, 3), int), r"shape \(4, 3\); it must be \(records, 2\)"),
+        (np.zeros((4, 3), int), r"shape \(4, 3\), expected \(records, 2\)"),
         (np.zeros(4, int), r"shape \(4,\)"),
-        (np.zeros((4, 2)), "tokens_array is of float64"),
+        (np.zeros((4, 2)), "tokens_array is float64"),
         (np.array([[0, 0], [0, 0], [0, -5]]), "record 2: token 1 is -5"),
         (np.full((300_000, 2), 1) - np.eye(300_000, 2, -299_000, dtype=int) * 2, "record 299,000"),
-        (np.zeros((0, 2), int), "0 records make no batch of 1"),
+        (np.zeros((0, 2), int), "0 records are less than a batch of 1"),
     ],
 )
 def test_an_array_that_does_not_fit_is_refused(quick_path, tokens, complaint):
@@ -299,12 +301,12 @@ def test_nothing_that_is_there_is_replaced(quick_path):
     (quick_path / "empty").mkdir()
     records = numbered(4, 1)
     for name in ("file", "full", "empty"):
-        with pytest.raises(DatasetExistsError, match="is there already"):
+        with pytest.raises(DatasetExistsError, match="exists already"):
             write_batch_file(quick_path / name, records, 1, 1, 0)
     with pytest.raises(DatasetExistsError, match="is a file, not a directory"):
         write_batch_file(quick_path / "file" / "a", records, 1, 1, 0)
     for name in ("file", "full"):
-        with pytest.raises(DatasetExistsError, match="is there already"):
+        with pytest.raises(DatasetExistsError, match="exists already"):
             write_batch_dataset(quick_path / name, records, 4, 1, 1, 0, batches_per_file=2)
     write_batch_dataset(quick_path / "empty", records, 4, 1, 1, 0, batches_per_file=2)
     assert (quick_path / "file").read_text() == (quick_path / "full" / "x").read_text() == "mine"
@@ -316,7 +318,7 @@ def test_nothing_that_is_there_is_replaced(quick_path):
 
 def test_two_writers_of_one_name_do_not_meet(quick_path):
     def records():
-        with pytest.raises(DatasetExistsError, match="another writer is at work"):
+        with pytest.raises(DatasetExistsError, match="another process is writing"):
             write_batch_file(quick_path / "a", numbered(4, 1), 1, 1, 0)
         yield from numbered(4, 1)
 

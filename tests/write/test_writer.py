@@ -276,7 +276,7 @@ def test_finish_waits_for_no_living_writer_but_refuses(tmp_path):
     write(tmp_path, [1], part=0)
     with penstock.Writer(tmp_path, vocab_size=100, part=1) as writer:
         writer.append([2])
-        with pytest.raises(DatasetExistsError, match="another writer is at work"):
+        with pytest.raises(DatasetExistsError, match="another process is writing"):
             penstock.finish(tmp_path)
     penstock.finish(tmp_path)
     assert tokens_of(tmp_path) == [1, 2]
@@ -297,7 +297,7 @@ def test_the_file_in_the_way_of_a_directory_is_named(tmp_path):
 
 def test_an_empty_path_is_not_this_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"path is empty; write '\.'"):
+    with pytest.raises(UsageError, match=r"path is empty; use '\.'"):
         penstock.Writer("", vocab_size=100)
     with penstock.Writer(".", vocab_size=100) as writer:
         writer.append([1])
@@ -393,12 +393,12 @@ def test_finished_parts_survive_the_death_of_another(tmp_path):
 @pytest.mark.process
 def test_of_two_living_writers_with_one_name_the_second_is_refused(tmp_path):
     with living_writer(tmp_path) as process:
-        with pytest.raises(DatasetExistsError, match="another writer is at work"):
+        with pytest.raises(DatasetExistsError, match="another process is writing"):
             penstock.Writer(tmp_path, vocab_size=100)
         process.send_signal(signal.SIGKILL)
     first = penstock.Writer(tmp_path, vocab_size=100)
     first.append([1, 2])
-    with pytest.raises(DatasetExistsError, match="another writer is at work"):
+    with pytest.raises(DatasetExistsError, match="another process is writing"):
         penstock.Writer(tmp_path, vocab_size=100)
     first.append([3])
     first.finish()
@@ -704,7 +704,7 @@ def test_a_writer_that_cannot_open_all_its_files_leaves_none(tmp_path):
 def test_a_finished_dataset_is_not_written_again(tmp_path):
     write(tmp_path, [1])
     for options in ({}, {"part": 0}):
-        with pytest.raises(DatasetExistsError, match=r"penstock.json: a finished dataset is here"):
+        with pytest.raises(DatasetExistsError, match=r"penstock.json: already a finished dataset"):
             penstock.Writer(tmp_path, vocab_size=100, **options)
     assert tokens_of(tmp_path) == [1]
 
@@ -713,7 +713,7 @@ def test_a_finished_part_is_not_written_again(tmp_path):
     write(tmp_path, [1], part=0)
     with pytest.raises(DatasetExistsError, match=r"00000.part.json: part 0 is finished"):
         penstock.Writer(tmp_path, vocab_size=100, part=0)
-    with pytest.raises(DatasetExistsError, match="this directory is written in parts"):
+    with pytest.raises(DatasetExistsError, match="this directory contains parts"):
         penstock.Writer(tmp_path, vocab_size=100)
     penstock.finish(tmp_path)
     assert tokens_of(tmp_path) == [1]
@@ -728,16 +728,16 @@ def test_a_path_that_is_a_file_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([3, -1], r"document 0: field 'token': -1 is outside of the vocabulary, \[0, 100\)"),
-        ([100], r"document 0: field 'token': 100 is outside of the vocabulary, \[0, 100\)"),
-        ([2**70], "object cannot be kept as uint16"),
-        ([1.0], "float64 cannot be kept as uint16"),
-        (["a"], "cannot be kept as uint16"),
-        ([None], "object cannot be kept as uint16"),
-        ([[1, 2]], r"has shape \(1, 2\), not \(1,\)"),
-        (5, r"is one number"),
-        ({"token": [1], "other": [1]}, r"has the fields \['other', 'token'\], not \['token'\]"),
-        ({}, r"has the fields \[\], not \['token'\]"),
+        ([3, -1], r"document 0: field 'token': -1 is outside the vocabulary, \[0, 100\)"),
+        ([100], r"document 0: field 'token': 100 is outside the vocabulary, \[0, 100\)"),
+        ([2**70], "object cannot be stored as uint16"),
+        ([1.0], "float64 cannot be stored as uint16"),
+        (["a"], "cannot be stored as uint16"),
+        ([None], "object cannot be stored as uint16"),
+        ([[1, 2]], r"has shape \(1, 2\), expected \(1,\)"),
+        (5, r"is a single number"),
+        ({"token": [1], "other": [1]}, r"has fields \['other', 'token'\], expected \['token'\]"),
+        ({}, r"has fields \[\], expected \['token'\]"),
         ([[1], [2, 3]], "document 0"),
     ],
 )
@@ -761,7 +761,7 @@ def test_without_a_vocabulary_ids_must_fit_the_stored_type(tmp_path):
         writer.append([-128, 127])
         for value in (-129, 128):
             with pytest.raises(
-                UsageError, match=rf"{value} is outside of the range of int8, \[-128, 128\)"
+                UsageError, match=rf"{value} is outside the range of int8, \[-128, 128\)"
             ):
                 writer.append([value])
     assert tokens_of(tmp_path) == [-128, 127]
@@ -769,9 +769,9 @@ def test_without_a_vocabulary_ids_must_fit_the_stored_type(tmp_path):
 
 def test_columns_of_different_lengths_are_refused(tmp_path):
     with penstock.Writer(tmp_path, fields=TOKEN_AND_CONCEPT) as writer:
-        with pytest.raises(UsageError, match=r"'concept' has shape \(3,\), not \(2,\)"):
+        with pytest.raises(UsageError, match=r"'concept' has shape \(3,\), expected \(2,\)"):
             writer.append({"token": [1, 2], "concept": [1, 2, 3]})
-        with pytest.raises(UsageError, match=r"a bare array; this dataset has the fields"):
+        with pytest.raises(UsageError, match=r"got a bare array, but this dataset has the fields"):
             writer.append([1, 2])
 
 
@@ -817,9 +817,9 @@ def test_spans_that_overlap_are_empty_or_leave_the_document_are_refused(tmp_path
 
 def test_metadata_needs_an_encoder_and_the_encoder_must_give_bytes(tmp_path):
     with penstock.Writer(tmp_path / "a", vocab_size=100) as writer:
-        with pytest.raises(UsageError, match="no encoder; pass metadata"):
+        with pytest.raises(UsageError, match="no metadata encoder; pass metadata"):
             writer.append([1], b"x")
-        with pytest.raises(UsageError, match="no encoder; pass metadata"):
+        with pytest.raises(UsageError, match="no metadata encoder; pass metadata"):
             writer.append([1], spans=[(0, 1, b"x")])
     with penstock.Writer(tmp_path / "b", vocab_size=100, metadata=str) as writer:
         with pytest.raises(UsageError, match="returned str, not bytes"):
@@ -851,7 +851,7 @@ def test_appending_after_finish_is_refused_and_finishing_again_is_harmless(tmp_p
         (np.dtype([("token", "<u2"), ("x", "<u4")], align=True), "padding"),
         ("<f4", "'token' must be one integer"),
         ([("token", "<u2", (2,))], "'token' must be one integer"),
-        ([("token", "<u2"), ("metadata_id", "<u4")], "the writer's own"),
+        ([("token", "<u2"), ("metadata_id", "<u4")], "is reserved for the writer"),
         ("nonsense", "nonsense"),
         ([("token", "<u2"), ("x", "<u2", (0,))], "x"),
         ([("token", "<u2"), ("x", "<u2", (1,) * 17)], "x"),
@@ -911,7 +911,7 @@ def test_arguments_that_cannot_work_are_refused_before_anything_is_written(tmp_p
 
 def test_metadata_of_an_empty_document_is_refused_as_such(tmp_path):
     with penstock.Writer(tmp_path / "out", vocab_size=9, metadata=bytes) as writer:
-        with pytest.raises(UsageError, match="document 0 is empty, and metadata belongs to") as one:
+        with pytest.raises(UsageError, match="document 0 is empty and cannot have metadata") as one:
             writer.append([], metadata=b"x")
         assert "span" not in str(one.value)
         with pytest.raises(UsageError, match="document 1 is empty"):

@@ -2,11 +2,11 @@
 
     target         a format that can be written (`write.targets`)
     output shard   the documents that become one file set of the target
-    lost           what the target cannot hold, said in words
+    lost           what the target cannot store, in words
 
-The documents are cut into output shards, whole documents each, which are written by several threads
-(`write.shard_job`). A thread reads its shard in chunks and hashes what it writes. Last of all comes
-the manifest: `penstock.json`, or `files.json` with the formats, sizes and checksums of all files.
+Documents are grouped into output shards, which several threads write (`write.shard_job`). A thread
+reads its shard in chunks and hashes what it writes. The manifest comes last: `penstock.json`, or
+`files.json` with the formats, sizes and checksums of all files.
 """
 
 import os
@@ -41,12 +41,12 @@ from penstock.progress import OnProgress, ProgressMeter
 from penstock.system.processors import num_processors
 from penstock.text.tokenizers.dataset_tokenizer import files_of
 from penstock.write.shard_job import ShardJob, StoredFiles
-from penstock.write.targets import TARGETS, llmbatch_target
+from penstock.write.targets import TARGETS, Target, llmbatch_target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertReport:
-    """What a conversion wrote, and what its format could not hold."""
+    """What a conversion wrote, and what its format cannot store."""
 
     files: tuple[Path, ...]
     num_records: int
@@ -56,7 +56,7 @@ class ConvertReport:
     lost: tuple[str, ...]
     """one sentence for everything that is not in the new files"""
     was_finished: bool = False
-    """whether an earlier call had done all of it"""
+    """True if an earlier call had finished it"""
 
 
 def convert(
@@ -72,59 +72,105 @@ def convert(
     allow_empty: bool = False,
     progress: OnProgress | None = None,
 ) -> ConvertReport:
-    """Write a dataset in another format, into the directory `path`; call it again after a crash.
+    """Write a dataset in another format into the directory `path`.
 
-    What is finished is not written again: the same call then returns the same report.
+    After a crash, call it again: finished shards are kept. Once all is finished, the same call
+    returns the same report.
 
     Arguments:
-        data: what `penstock.open` gave.
+        data: an open dataset, from `penstock.open`.
         to: the format: penstock, datatrove, megatron, llmchnk, llmbatch, llmc or flat.
         shard_bytes: a file ends with the document that makes its tokens this large.
-        workers: how many shards are written at once; as many as there are processors.
-        seq_len, batch_size, seed: of LLMBATCH. Rows are cut from the stream one after the other,
-            and shuffled with `seed`; without one they keep their order.
-        allow_empty: write a dataset without tokens, if the source has none; else it is an error.
+        workers: the number of shards to write at once; by default the number of processors.
+        seq_len, batch_size, seed: for LLMBATCH. Consecutive rows are cut from the stream, and
+            shuffled with `seed`; without a seed they keep their order.
+        allow_empty: write an empty dataset if the source has no tokens, instead of an error.
         progress: is called with a `Progress` in bytes of the source.
 
     >>> report = convert(data, tmp / "ds", "datatrove")
     >>> penstock.open(tmp / "ds").document(4).tolist()
     [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
     """
-    if not isinstance(data, Dataset):
-        raise UsageError(f"convert takes an open dataset, as of penstock.open({data!r:.80})")
+    _check_source(data, allow_empty=allow_empty)
     one_of("to", to, TARGETS)
-    if TOKEN not in (data.fields.names or ()):
-        raise UsageError(f"the records have no field {TOKEN!r}")
-    if data.num_records == 0 and not allow_empty:
-        raise UsageError(
-            "the source has no tokens; nothing was written. If that is what you expect: "
-            "allow_empty=True (--allow-empty)"
-        )
     shard_bytes = integer("shard_bytes", shard_bytes, 1)
+    workers = integer("workers", workers or num_processors(), 1)
     if to != "llmbatch" and (seq_len, batch_size, seed) != (None, None, None):
-        raise UsageError("seq_len, batch_size and seed are for LLMBATCH")
+        raise UsageError("seq_len, batch_size and seed apply only to LLMBATCH; leave them out")
     rows = _rows(data, seq_len, batch_size) if to == "llmbatch" else None
     target = llmbatch_target(rows.batch_size, rows.seq_len) if rows else TARGETS[to]
     fields = fields_for(data, target)
-    directory = Path(path).absolute()
-    lost = tuple(losses(data, to, target, fields, rows))
-    workers = integer("workers", workers or num_processors(), 1)
-    wanted = {
-        "source": [data.fingerprint, data.documents_fingerprint, *_times(data)],
-        "to": to,
-        "fields": str(fields),
-        "shard_bytes": shard_bytes,
-        "seq_len": rows and rows.seq_len,
-        "batch_size": rows and rows.batch_size,
-        "seed": seed,
-    }
-    job = ShardJob(directory, wanted, _differences, command="convert")
+    conversion = _Conversion(
+        data,
+        Path(path).absolute(),
+        to,
+        target,
+        fields,
+        rows,
+        shard_bytes,
+        lost=tuple(losses(data, to, target, fields, rows)),
+    )
+    job = ShardJob(conversion.directory, conversion.wanted(seed), _differences, command="convert")
     if rows is not None and seed is not None:
-        return _shuffle_rows(data, directory, rows, seed, shard_bytes, job, lost, progress)
+        return _shuffle_rows(conversion, rows, seed, job, progress)
+    return _write_shards(conversion, job, workers, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    """What is converted to what."""
+
+    data: Dataset
+    directory: Path
+    to: str
+    target: Target
+    fields: np.dtype[Any]
+    rows: BatchShape | None
+    shard_bytes: int
+    lost: tuple[str, ...]
+
+    def wanted(self, seed: int | None) -> dict[str, Any]:
+        """What determines the output: a call with other values cannot continue this one."""
+        return {
+            "source": [self.data.fingerprint, self.data.documents_fingerprint, *_times(self.data)],
+            "to": self.to,
+            "fields": str(self.fields),
+            "shard_bytes": self.shard_bytes,
+            "seq_len": self.rows and self.rows.seq_len,
+            "batch_size": self.rows and self.rows.batch_size,
+            "seed": seed,
+        }
+
+
+def _check_source(data: Dataset, *, allow_empty: bool) -> None:
+    if not isinstance(data, Dataset):
+        raise UsageError(f"convert takes an open dataset; pass penstock.open({data!r:.80})")
+    if TOKEN not in (data.fields.names or ()):
+        raise UsageError(
+            f"the records have no field {TOKEN!r}; only token datasets can be converted"
+        )
+    if data.num_records == 0 and not allow_empty:
+        raise UsageError(
+            "the source has no tokens; nothing was written. To write an empty dataset, pass "
+            "allow_empty=True (--allow-empty)"
+        )
+
+
+def _write_shards(
+    conversion: _Conversion, job: ShardJob, workers: int, progress: OnProgress | None
+) -> ConvertReport:
+    """Write the shards that are missing, in parallel, and then the manifest."""
+    directory, lost = conversion.directory, conversion.lost
     with job.begin() as done:
         if done is not None:
             return _report(directory, done, lost, was_finished=True)
-        new_shards = cut(data, fields, target, shard_bytes, rows)
+        new_shards = cut(
+            conversion.data,
+            conversion.fields,
+            conversion.target,
+            conversion.shard_bytes,
+            conversion.rows,
+        )
         done = {shard.name: job.find_done(shard.name) for shard in new_shards}
         todo = [shard for shard in new_shards if done[shard.name] is None]
         total = sum(shard.size_bytes for shard in new_shards)
@@ -136,9 +182,9 @@ def convert(
             job.check()
             meter.advance(num_bytes)
 
-        written = job.run({p.name: p.writer(target, advance) for p in todo}, workers)
+        written = job.run({p.name: p.writer(conversion.target, advance) for p in todo}, workers)
         shards = {shard.name: done[shard.name] or written[shard.name] for shard in new_shards}
-        _publish(directory, to, data, fields, shards)
+        _publish(directory, conversion.to, conversion.data, conversion.fields, shards)
         files = {
             name: file.size_bytes for stored in shards.values() for name, file in stored.items()
         }
@@ -167,16 +213,16 @@ def _report(
 
 
 def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
-    """What differs, in words."""
+    """The differences, in words."""
     if mine["source"] != theirs["source"]:
-        yield "the source is another one, or has changed since"
+        yield "the source is different, or has changed"
     for name in sorted(set(mine) - {"source"}):
         if mine[name] != theirs[name]:
             yield f"{name} is {theirs[name]} there, {mine[name]} here"
 
 
 def _times(data: Dataset) -> list[int]:
-    """When files without a checksum were written: a fingerprint sees only parts of them."""
+    """Modification times of files without a checksum, whose fingerprint covers only parts."""
     kinds = [(shard, kind) for shard in data.shards for kind in (STREAM, APART)]
     listed = [(s, kind) for s, kind in kinds if kind in s.files and s.files[kind].xxh3 is None]
     return [read_head(shard.path(kind), 0).times_ns[0] for shard, kind in listed]
@@ -187,9 +233,7 @@ def _rows(data: Dataset, seq_len: int | None, batch_size: int | None) -> BatchSh
     if seq_len is None and len(stored) == 1 and data.num_documents > len(data.shards):
         seq_len = stored.pop()  # the source has rows of its own
     if not seq_len or not batch_size:
-        raise UsageError(
-            "LLMBATCH has rows and batches; give seq_len and batch_size (--seq-len, --batch-size)"
-        )
+        raise UsageError("LLMBATCH needs seq_len and batch_size (--seq-len, --batch-size)")
     rows = BatchShape(
         integer("seq_len", seq_len, 1, 1 << 28), integer("batch_size", batch_size, 1, 1 << 28)
     )
@@ -197,7 +241,7 @@ def _rows(data: Dataset, seq_len: int | None, batch_size: int | None) -> BatchSh
         num_rows = data.num_records // rows.seq_len
         remedy = f"batch_size={num_rows:,} or less" if num_rows else "a smaller seq_len"
         raise UsageError(
-            f"{data.num_records:,} tokens make no batch of {rows.batch_size:,} x "
+            f"{data.num_records:,} tokens are less than a batch of {rows.batch_size:,} x "
             f"{rows.seq_len:,}; choose {remedy}"
         )
     return rows
@@ -242,7 +286,7 @@ def _publish(
 
 
 def _listed(directory: Path, stored: StoredFiles) -> list[ListedFile]:
-    """The files of a shard, that with the tokens first."""
+    """The files of a shard, the token file first."""
     files = [
         ListedFile(directory / name, file.size_bytes, xxh3=file.xxh3)
         for name, file in stored.items()
@@ -251,17 +295,16 @@ def _listed(directory: Path, stored: StoredFiles) -> list[ListedFile]:
 
 
 def _shuffle_rows(
-    data: Dataset,
-    directory: Path,
+    conversion: _Conversion,
     rows: BatchShape,
     seed: int,
-    shard_bytes: int,
     job: ShardJob,
-    lost: tuple[str, ...],
     progress: OnProgress | None,
 ) -> ConvertReport:
+    """Write rows in shuffled order; an interrupted call starts again."""
     from penstock.write.llmbatch import write_batch_dataset
 
+    data, directory, lost = conversion.data, conversion.directory, conversion.lost
     done = job.find_report()
     if done is not None:
         return _report(directory, done, lost, was_finished=True)
@@ -278,7 +321,7 @@ def _shuffle_rows(
             yield from tokens.reshape(-1, rows.seq_len)
             meter.advance(block.nbytes)
 
-    per_file = max(1, shard_bytes // (4 * rows.seq_len * rows.batch_size))
+    per_file = max(1, conversion.shard_bytes // (4 * rows.seq_len * rows.batch_size))
     num_batches = write_batch_dataset(
         directory,
         records(),

@@ -1,4 +1,4 @@
-"""What a target can hold of a dataset, and in words what it cannot."""
+"""What a target format can store of a dataset, and in words what it cannot."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +13,11 @@ from penstock.write.targets import Target
 
 
 def fields_for(data: Dataset, target: Target) -> np.dtype[Any]:
-    """The record that is written."""
+    """The record type to write."""
     stored = data.fields[TOKEN]
     members: list[tuple[str, Any]] = [(TOKEN, _token_type(stored, data.vocab_size, target))]
     for name in data.fields.names or ():
-        is_mask = name == LOSS_MASK and data.fields[name].kind in "biu"  # weights are none
+        is_mask = name == LOSS_MASK and data.fields[name].kind in "biu"  # weights are not a mask
         keeps = target.holds_fields or (target.holds_loss_mask and is_mask)
         if keeps and name not in (TOKEN, METADATA_ID):
             members.append((name, data.fields[name]))
@@ -25,9 +25,9 @@ def fields_for(data: Dataset, target: Target) -> np.dtype[Any]:
 
 
 def _token_type(stored: np.dtype[Any], vocab_size: int | None, target: Target) -> np.dtype[Any]:
-    """The stored type, or one of its size, or the smallest that holds all ids, or the largest.
+    """The stored type, or one of its size, or the smallest that fits all ids, or the largest.
 
-    Ids that do not fit it after all are an error when they come.
+    Ids that do not fit raise an error when they are written.
     """
     types = [np.dtype(name) for name in target.token_types] or [stored]
     highest = np.iinfo(stored).max if vocab_size is None else vocab_size - 1
@@ -44,16 +44,18 @@ def losses(
 ) -> Iterator[str]:
     """One sentence for everything that is not in the new files."""
     if METADATA_ID in (data.fields.names or ()):
-        yield "metadata stays behind: a copy would have to number it anew"
+        yield "metadata is not copied"
     left = [
         n for n in data.fields.names or () if n not in (fields.names or ()) and n != METADATA_ID
     ]
     if left:
-        yield f"{to} has no place for the fields {', '.join(left)}"
+        yield f"{to} cannot store the fields {', '.join(left)}"
     if not target.holds_documents and knows_documents(data):
-        yield f"{to} does not know documents{'' if rows else _how_to_find_documents(data)}"
+        yield (
+            f"{to} does not store document boundaries{'' if rows else _how_to_find_documents(data)}"
+        )
     for what in dict.fromkeys(each for manifest in data.manifests for each in manifest.unread):
-        yield f"{what} of the source are not read"
+        yield f"{what} of the source are not converted"
     common = common_facts(data)
     differing = [
         name
@@ -61,17 +63,17 @@ def losses(
         if value is None and any(getattr(each, name) for each in data.manifests)
     ]
     if differing:
-        yield f"{', '.join(differing)}, in which the sources differ, are left out"
+        yield f"{', '.join(differing)} differ between the sources and are left out"
     if to == "datatrove" and set(common["tokenizer"] or ()) <= {"name"}:
         del common["tokenizer"]
     common["vocab_size"] = data.vocab_size
     left = [name for name, value in common.items() if value not in (None, {})]
     if to != "penstock" and left:
-        yield f"{to} does not say {', '.join(left)}"
+        yield f"{to} does not store {', '.join(left)}"
     if rows is not None:
         rest = data.num_records % (rows.seq_len * rows.batch_size)
         if rest:
-            yield f"{rest:,} tokens, less than a batch, are dropped"
+            yield f"the last {rest:,} tokens, less than a batch, are dropped"
 
 
 def _how_to_find_documents(data: Dataset) -> str:
@@ -79,15 +81,15 @@ def _how_to_find_documents(data: Dataset) -> str:
     for name in ("eos_id", "bos_id"):
         if facts[name] is not None:
             option = f"--{name.replace('_', '-')} {facts[name]}"
-            return f"; give {name}={facts[name]} ({option}) when you open it again"
+            return f"; pass {name}={facts[name]} ({option}) when you open the result"
     return (
-        "; if a token starts or ends each, give bos_id or eos_id (--bos-id, --eos-id) when "
-        "you open it again"
+        "; if a token starts or ends each document, pass bos_id or eos_id (--bos-id, --eos-id) "
+        "when you open the result"
     )
 
 
 def common_facts(data: Dataset) -> dict[str, Any]:
-    """What all sources say alike; None where they do not."""
+    """Facts on which all sources agree; None where they do not."""
     first = data.manifests[0]
     return {
         name: getattr(first, name)

@@ -1,4 +1,4 @@
-"""Output shards: which documents go into each, and how their records come out of the source."""
+"""Output shards: which documents each contains, and how to read their records."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class OutputShard:
-    """What becomes one output shard."""
+    """One shard to write."""
 
     data: Dataset
     fields: np.dtype[Any]
@@ -45,26 +45,26 @@ class OutputShard:
 
     @property
     def size_bytes(self) -> int:
-        """What is read of the source."""
+        """Bytes to read from the source."""
         return self.num_records * self.data.fields.itemsize
 
     def writer(self, target: Target, advance: Callable[[int], None]) -> Callable[[OpenNew], None]:
-        """What writes it."""
+        """A function that writes it."""
         return partial(target.write, replace(self, advance=advance))
 
     @property
     def tokenizer(self) -> str:
-        """Its name, if it is known."""
+        """The tokenizer's name, if known."""
         return self.data.manifests[0].tokenizer.get("name", "")
 
     def ends(self) -> Iterator[NDArray[np.int64]]:
-        """Where documents end, counted from the first record, some at a time."""
+        """Document ends, counted from the first record, in chunks."""
         last = self.first_document + self.num_documents
         for ends in document_ends(self.data.shards, self.first_document, last):
             yield ends - self.first_record
 
     def records(self) -> Iterator[NDArray[Any]]:
-        """All records as they are written, some at a time; the memory is used again."""
+        """All records as written, in chunks that share memory."""
         for records in self._stored():
             yield self._convert(records)
             self.advance(records.nbytes)
@@ -90,7 +90,9 @@ class OutputShard:
         ):
             for value in (int(tokens.min()), int(tokens.max())):
                 if not limits.min <= value <= limits.max:
-                    raise UsageError(f"token id {value:,} does not fit {token}, which is written")
+                    raise UsageError(
+                        f"token id {value:,} does not fit {token}, the token type of the target"
+                    )
         converted = np.empty(records.shape, self.fields)
         for name in self.fields.names or ():
             converted[name] = records[name]
@@ -100,7 +102,7 @@ class OutputShard:
 def cut(
     data: Dataset, fields: np.dtype[Any], target: Target, shard_bytes: int, rows: BatchShape | None
 ) -> list[OutputShard]:
-    """Whole documents until a shard is full; batches or tokens, where there are none to keep."""
+    """Cut at documents when a shard is full; at batches or tokens if documents are not kept."""
     if rows is not None or not (target.holds_documents or knows_documents(data)):
         unit = rows.seq_len * rows.batch_size if rows else 1
         step = max(1, shard_bytes // (fields.itemsize * unit)) * unit
@@ -108,8 +110,8 @@ def cut(
         starts = range(0, max(total, 1), step)
         if len(starts) > _MOST_FILES:
             raise UsageError(
-                f"shard_bytes={shard_bytes:,} would make {len(starts):,} files, more than "
-                f"{_MOST_FILES:,}; make it larger"
+                f"shard_bytes={shard_bytes:,} would give {len(starts):,} files, more than "
+                f"{_MOST_FILES:,}; increase it"
             )
         edges = [(start, 0) for start in starts] + [(total, 0)]
     else:
@@ -121,7 +123,7 @@ def cut(
                 k = int(np.searchsorted(ends, edges[-1][0] + per_shard))
                 edges.append((int(ends[k]), first_document + k + 1))
         if edges[-1][0] == data.num_records and len(edges) > 1:
-            edges.pop()  # no shard without tokens: documents without any go into the last one
+            edges.pop()  # empty documents at the end go into the last shard with tokens
         if edges[-1][1] < data.num_documents or len(edges) == 1:
             edges.append((data.num_records, data.num_documents))
     return [
@@ -131,5 +133,5 @@ def cut(
 
 
 def knows_documents(data: Dataset) -> bool:
-    """Whether not every file is one document."""
+    """True unless every file is a single document."""
     return any(shard.row_records != shard.num_records for shard in data.shards)

@@ -1,10 +1,10 @@
-"""Formats: where on disk the records, documents and metadata of a dataset lie.
+"""Formats: where the records, documents and metadata of a dataset lie on disk.
 
-    manifest    what is known of a dataset without reading its data, checked before it is believed
-    shard       one file set; shards laid end to end make the stream of records
-    record      one element of the stream, a NumPy struct of fields, `token` among them
-    companion   a file that belongs to one with tokens, such as its index
+    manifest    what is known about a dataset without reading its data; checked before it is used
+    shard       one set of files; shards, end to end, are the stream of records
+    record      one element of the stream, a NumPy struct of fields, usually with `token`
+    companion   a file that belongs to a token file, such as its index
 
-A format reads no tokens. There is a file for each; `shard` has what all of them answer with, and
-`detection` finds out which of them a path is in.
+A format reads no tokens: it returns a manifest (`shard`), or says how to decode its files
+(`undecoded`). Each format has a module; `detection` finds the format of a path.
 """

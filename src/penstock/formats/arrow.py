@@ -1,7 +1,7 @@
 """Parquet, and Arrow's files and streams (as Hugging Face datasets saves), with lists of ids.
 
-A row is a document. Uncompressed Arrow that holds nothing but tokens is read in place, one shard
-for each record batch. The rest is decoded once (`formats.undecoded`): Parquet, compressed files,
+A row is a document. Uncompressed Arrow with nothing but tokens is read in place, one shard per
+record batch. The rest is decoded once (`formats.undecoded`): Parquet, compressed files,
 padded rows, and rows with columns that say what to train on (`formats.token_columns`).
 """
 
@@ -35,7 +35,7 @@ _ROWS_AT_ONCE = 4096
 
 
 class _PaddedError(Exception):
-    """Some tokens are padding, so that documents do not lie end to end; it never leaves here."""
+    """Some tokens are padding, and documents do not lie end to end; never leaves this module."""
 
 
 def describe_parquet(
@@ -95,12 +95,12 @@ def _unread(columns: TokenColumns) -> tuple[str, ...]:
 def _in_place(
     head: Head, columns: TokenColumns, batches: Iterator[Any], address: int
 ) -> Manifest | None:
-    """Where the tokens lie in the file; None if they have to be decoded."""
+    """Locate the tokens in the file; None if they have to be decoded."""
     if columns.record.names != (TOKEN,) or columns.metadata:
         return None
     identity = _identity(head, columns)
     if columns.attention_mask is not None and is_decoded("arrow", identity):
-        return None  # an earlier call has found padding
+        return None  # an earlier call found padding
     found = list[tuple[Any, int, int]]()
     for batch in batches:
         if batch.num_rows:
@@ -137,10 +137,11 @@ def _in_place(
 
 
 def _place(head: Head, lists: Any, address: int, columns: TokenColumns) -> tuple[int, int] | None:
-    """Where in the file the tokens of an array lie, and how many; None if they are not there."""
+    """First byte and number of an array's tokens; None if they are not in the file in order."""
     if has_nulls(lists):
         raise FormatError(
-            f"{head.path}: column {columns.tokens!r} has nulls; there is no token for them"
+            f"{head.path}: column {columns.tokens!r} has nulls, which are not tokens; "
+            "write ids there, or remove those rows"
         )
     found = extent(lists)
     if found is None:
@@ -155,7 +156,7 @@ def _place(head: Head, lists: Any, address: int, columns: TokenColumns) -> tuple
 
 
 def _offsets(path: Path, columns: TokenColumns, batch: Any) -> NDArray[np.int64]:
-    """Where the documents of a batch end, from 0 on; an error if any of its tokens is padding."""
+    """Offsets of the documents of a batch, from 0; raises _PaddedError if a token is padding."""
     if columns.attention_mask is not None:
         for piece in pieces(batch, columns.tokens):
             if is_padded(read_lists(path, piece, columns.of_tokens, 0), columns.attention_mask):
@@ -166,7 +167,7 @@ def _offsets(path: Path, columns: TokenColumns, batch: Any) -> NDArray[np.int64]
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Say of which file it was that pyarrow complains."""
+    """Turn the errors of pyarrow into FormatErrors that name the file."""
     try:
         yield
     except PenstockError:

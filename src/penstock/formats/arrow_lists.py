@@ -1,4 +1,4 @@
-"""Arrow's arrays of lists as NumPy arrays: the values of all lists, and how long each list is."""
+"""Arrow's arrays of lists as NumPy arrays: the values of all lists, and the length of each."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,18 +14,18 @@ VALUES_AT_ONCE = 1 << 20
 
 
 def value_type(kind: Any) -> Any:
-    """The type of the values in lists, or None if it is not a type of lists."""
+    """The value type of a list type; None for other types."""
     types = pyarrow("pyarrow.types")
     is_list = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     is_view = (types.is_list_view, types.is_large_list_view)
     if kind is None or not any(is_one(kind) for is_one in (*is_list, *is_view)):
         return None
-    # Lists of nothing can be 2^63 of them.
+    # An array of empty fixed-size lists may claim 2^63 of them.
     return kind.value_type if getattr(kind, "list_size", 1) > 0 else None
 
 
 def number_type(kind: Any, allowed: str) -> np.dtype[Any] | None:
-    """The NumPy type of lists of numbers, if its kind is one of `allowed`, such as "iu"."""
+    """The NumPy type of lists of numbers; None if its kind is not in `allowed`, such as "iu"."""
     types, value = pyarrow("pyarrow.types"), value_type(kind)
     is_number = (types.is_integer, types.is_floating, types.is_boolean)
     if value is None or not any(is_one(value) for is_one in is_number):
@@ -35,22 +35,22 @@ def number_type(kind: Any, allowed: str) -> np.dtype[Any] | None:
 
 
 def validated(lists: Any) -> Any:
-    """An array whose offsets pyarrow has checked: it would follow any to wherever they point.
+    """Have pyarrow check the offsets of an array; otherwise it follows them wherever they point.
 
-    It does not check those of an array without rows, and ends the process when it uses them.
+    pyarrow skips the check for an array without rows, and crashes if such offsets are used.
     """
     lists.validate(full=True)
     return lists
 
 
 def has_nulls(lists: Any) -> bool:
-    """Whether a list is missing, or a value in one."""
-    # Views may show the same values many times over: flatten them only if need be.
+    """True if a list, or a value in one, is null."""
+    # List views may repeat the same values many times: flatten only if necessary.
     return bool(lists.null_count or (lists.values.null_count and lists.flatten().null_count))
 
 
 def lengths_of(lists: Any) -> NDArray[np.int64]:
-    """How long each list is."""
+    """The length of each list."""
     if _is_fixed(lists):
         return np.full(len(lists), lists.type.list_size, np.int64)
     found = lists.sizes if _is_view(lists) else lists.offsets
@@ -59,7 +59,7 @@ def lengths_of(lists: Any) -> NDArray[np.int64]:
 
 
 def values_of(lists: Any) -> NDArray[Any]:
-    """The values of all lists, end to end; there must be no nulls."""
+    """The values of all lists, end to end; lists with nulls are not allowed."""
     flat = lists.flatten()
     is_packed = pyarrow("pyarrow.types").is_boolean(flat.type)  # eight to a byte
     values: NDArray[Any] = flat.to_numpy(zero_copy_only=not is_packed)
@@ -67,14 +67,14 @@ def values_of(lists: Any) -> NDArray[Any]:
 
 
 def extent(lists: Any) -> tuple[int, int] | None:
-    """Where in `lists.values` the lists start and end; None if they are not there in order."""
+    """Start and end of the lists in `lists.values`; None if they are not stored in order."""
     if _is_fixed(lists):
         size = lists.type.list_size
         return lists.offset * size, (lists.offset + len(lists)) * size
     if not _is_view(lists):
         return lists.offsets[0].as_py(), lists.offsets[-1].as_py()
     sizes = lengths_of(lists)
-    starts = lists.offsets.to_numpy().astype(np.int64)[sizes > 0]  # empty ones start anywhere
+    starts = lists.offsets.to_numpy().astype(np.int64)[sizes > 0]  # empty lists may start anywhere
     ends = starts + sizes[sizes > 0]
     if np.any(starts[1:] != ends[:-1]):
         return None
@@ -82,7 +82,7 @@ def extent(lists: Any) -> tuple[int, int] | None:
 
 
 def pieces(rows: Any, column: str) -> Iterator[Any]:
-    """Record batches of some rows each, so that those of `column` have not too many values."""
+    """Slice a record batch, limiting the values of `column` per slice."""
     ends = np.cumsum(lengths_of(rows.column(column)))
     start = before = 0
     while start < rows.num_rows:

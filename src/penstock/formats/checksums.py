@@ -1,4 +1,4 @@
-"""Checksums by blocks: a companion beside files that have no place for them.
+"""Block checksums: a companion beside files that cannot hold them.
 
     NAME.checksums
         a line of JSON    format, version, bytes of a block; size and XXH3 of every file, by name
@@ -6,8 +6,8 @@
         8 bytes           the XXH3 of all before
 
 One companion serves all files of a shard, and one the manifest. It is bound to them by sizes and
-XXH3, and optional: a dataset without it, or copied without it, is valid. Damage can be told to the
-block, and a reader that fetches ranges can check them.
+XXH3. It is optional: a dataset without it is valid. With it, damage is located to the block, and a
+reader that fetches ranges can check them.
 """
 
 import json
@@ -34,14 +34,14 @@ _XXH3 = re.compile(r"[0-9a-f]{16}")
 
 
 class FileChecksums(NamedTuple):
-    """What a companion says about one file."""
+    """What a companion lists for one file."""
 
     written: Written
     blocks: NDArray[np.uint32]
 
 
 def write_companion(path: Path, files: Mapping[str, FileChecksums]) -> None:
-    """Write the companion of files, whole or not at all; their directory is not synced."""
+    """Write a companion atomically; the directory is not synced."""
     line = {
         "format": FORMAT,
         "version": VERSION,
@@ -57,7 +57,7 @@ def write_companion(path: Path, files: Mapping[str, FileChecksums]) -> None:
 
 
 def finish_files(companion: Path, files: Mapping[str, NewFile]) -> dict[str, Written]:
-    """Give files their names, and write their companion; the directory is not synced."""
+    """Give files their final names and write their companion; the directory is not synced."""
     written = {name: file.finish() for name, file in files.items()}
     write_companion(
         companion, {name: FileChecksums(written[name], files[name].blocks) for name in files}
@@ -66,7 +66,7 @@ def finish_files(companion: Path, files: Mapping[str, NewFile]) -> dict[str, Wri
 
 
 def publish_checked(path: Path, text: str) -> None:
-    """Write a whole file, such as a manifest, and before it its companion."""
+    """Write a small file, such as a manifest, atomically, after its companion."""
     content = text.encode()
     written = Written(len(content), xxhash.xxh3_64_hexdigest(content))
     checksums = FileChecksums(written, block_checksums(content))
@@ -75,7 +75,7 @@ def publish_checked(path: Path, text: str) -> None:
 
 
 def companions_of(path: Path) -> Iterator[Path]:
-    """Where the checksums of a file may lie, by its name: those of a shard end before a dot."""
+    """Existing companions that may list a file; a shard's is named up to one of the dots."""
     ends = [dot.start() for dot in re.finditer(r"\.", path.name)]
     for end in (*ends, len(path.name)):
         companion = path.with_name(f"{path.name[:end]}{CHECKSUMS}")
@@ -84,7 +84,7 @@ def companions_of(path: Path) -> Iterator[Path]:
 
 
 def read_companion(path: Path) -> dict[str, FileChecksums]:
-    """What a companion says about files, by their names; it is not trusted."""
+    """Read and check a companion: checksums by file name."""
     with open_regular(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         start = os.pread(file.fileno(), _MAX_LINE_BYTES, 0)
@@ -95,11 +95,14 @@ def read_companion(path: Path) -> dict[str, FileChecksums]:
         if size_bytes != end + _END_BYTES:
             raise FormatError(
                 f"{path}: {size_bytes:,} bytes, but the files that it lists need "
-                f"{end + _END_BYTES:,}; it was cut, or is damaged"
+                f"{end + _END_BYTES:,}; it is truncated or damaged; copy it again"
             )
         content = file.read()
     if len(content) != size_bytes or xxhash.xxh3_64_digest(content[:end]) != content[end:]:
-        raise FormatError(f"{path}: has not the checksum that it ends with; it is damaged")
+        raise FormatError(
+            f"{path}: is damaged: its content does not match the checksum at its end; "
+            "remove or copy it again"
+        )
     blocks = np.frombuffer(content, "<u4", sum(counts), len(line) + 1).astype(np.uint32)
     each = np.split(blocks, np.cumsum(counts)[:-1])
     return {
@@ -109,21 +112,25 @@ def read_companion(path: Path) -> dict[str, FileChecksums]:
 
 
 def _parse(path: Path, line: bytes) -> dict[str, Written]:
-    """The files of the first line."""
+    """Parse the first line."""
     try:
         head: Any = json.loads(line)
     except (ValueError, RecursionError):
         head = None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise FormatError(f"{path}: does not begin with a line of JSON about checksums")
+        raise FormatError(
+            f"{path}: does not start with a JSON line that describes checksums; remove or "
+            "copy it again"
+        )
     if type(head.get("version")) is not int or head["version"] != VERSION:
         raise FormatError(
-            f"{path}: version is {head.get('version')!r:.60}; this Penstock reads {VERSION}"
+            f"{path}: version is {head.get('version')!r:.60}; this version of Penstock "
+            f"reads {VERSION}"
         )
     if type(head.get("block_bytes")) is not int or head["block_bytes"] != BLOCK_BYTES:
         raise FormatError(
-            f"{path}: blocks have {head.get('block_bytes')!r:.60} bytes; this Penstock reads those "
-            f"of {BLOCK_BYTES:,}"
+            f"{path}: block_bytes is {head.get('block_bytes')!r:.60}; this version of Penstock "
+            f"reads {BLOCK_BYTES:,}"
         )
     listed = head.get("files")
     if not isinstance(listed, dict) or not listed:

@@ -1,11 +1,11 @@
 """datatrove's tokenized files: `X.ds`, with `X.ds.index`, `X.ds.loss` and `X.ds.metadata`.
 
     X.ds            tokens, uint16 or uint32, headerless
-    X.ds.index      uint64 for every document: where it ends, in tokens (not bytes), no leading 0
-    X.ds.loss       one byte for every token: 1 where it is to be trained on
-    X.ds.metadata   text: "tokenizer|bytes of a token", and the number of tokens
+    X.ds.index      uint64 per document: its end, in tokens (not bytes), without a leading 0
+    X.ds.loss       one byte per token: 1 to train on it
+    X.ds.metadata   text: "tokenizer|bytes per token", and the number of tokens
 
-Only the first is always there. The width of the tokens comes from the metadata, or from the index,
+Only the first is required. The width of the tokens comes from the metadata, or from the index,
 whose last entry is their number.
 """
 
@@ -28,7 +28,7 @@ _TEXT = re.compile(rb"([^|\n]*)\|([24])\n(?:([0-9]{1,18})\n)?")
 
 
 def describe(head: Head, dtype: str | None = None) -> Manifest:
-    """Find out the width of the tokens, and check all files against each other."""
+    """Find the token width, and check all files against each other."""
     text = _companion(head.path, TEXT_SUFFIX)
     index = _companion(head.path, INDEX_SUFFIX)
     tokenizer, size_said, num_said = _read_text(text) if text is not None else ("", None, None)
@@ -39,16 +39,16 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
         last_end = int.from_bytes(last, "little")
     token = _token_type(head, dtype, size_said, last_end)
     if token is None:
-        token = describe_flat(head, None, "datatrove").fields[TOKEN]  # nothing says how wide
+        token = describe_flat(head, None, "datatrove").fields[TOKEN]  # neither metadata nor index
     num_tokens = num_items(head.path, head.size_bytes, token)
     if index is not None and last_end != num_tokens:
         raise FormatError(
-            f"{index.path}: the last document ends at token {last_end:,}, {head.path.name} has "
-            f"{num_tokens:,} of {token.itemsize} bytes"
+            f"{index.path}: the last document ends at token {last_end:,}, but {head.path.name} has "
+            f"{num_tokens:,} tokens of {token.itemsize} bytes; copy or write them again"
         )
     if num_said not in (None, num_tokens):
         raise FormatError(
-            f"{head.path}: {num_tokens:,} tokens of {token.itemsize} bytes, its metadata says "
+            f"{head.path}: {num_tokens:,} tokens of {token.itemsize} bytes, but its metadata says "
             f"{num_said:,}; copy or write it again"
         )
     files = {STREAM: StoredFile(head.size_bytes, path=str(head.path))}
@@ -69,7 +69,7 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
     fields: np.dtype[Any] = np.dtype([(TOKEN, token)])
     manifest = Manifest(fields, None, names, None, None, (shard,), "datatrove")
     loss = _companion(head.path, LOSS_SUFFIX)
-    # An empty file is what datatrove leaves where it was given no masks.
+    # datatrove leaves an empty file if it is given no masks.
     return with_mask(manifest, loss) if loss is not None and loss.size_bytes else manifest
 
 
@@ -83,8 +83,8 @@ def _token_type(
         size = head.size_bytes // last_end
     if size_said not in (None, size):
         raise FormatError(
-            f"{head.path}: tokens of {size_said} bytes by its metadata, of {size} by its index; "
-            'say format="datatrove:uint16" or "datatrove:uint32"'
+            f"{head.path}: its metadata says {size_said} bytes per token, its index {size}; "
+            'pass format="datatrove:uint16" or "datatrove:uint32"'
         )
     return None if size is None else _TOKENS[size]
 
@@ -95,7 +95,7 @@ def _companion(path: Path, suffix: str) -> Head | None:
 
 
 def _read_text(text: Head) -> tuple[str, int | None, int | None]:
-    """The tokenizer's name, the bytes of a token and how many, as far as the text says them."""
+    """The tokenizer's name, bytes per token and number of tokens, where the text has them."""
     found = _TEXT.match(text.start)
     if found is None:
         return "", None, None  # without a tokenizer, datatrove writes "Unknown Tokenizer|4|4"

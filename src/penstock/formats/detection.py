@@ -60,10 +60,10 @@ def describe(
     finished: set[Path] | None = None,
     reached: OpenedPaths | None = None,
 ) -> list[Described]:
-    """What is known of the dataset at `path`: one manifest, or one for each file of a directory.
+    """Describe the dataset at `path`: one manifest, or one per file of a directory.
 
-    `finished` collects directories of files that are not being written, each looked at once;
-    `reached` all that is opened.
+    `finished` collects directories that are not being written, to check each once. `reached`
+    collects everything that is opened.
     """
     said = Said(*parse_format(format), wanted, reached or OpenedPaths())
     said.reached.source = path
@@ -91,7 +91,7 @@ def describe(
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the tokens that it is the prefix of, as Megatron-LM names its datasets."""
+    """The path, or the `.bin` of a Megatron-LM prefix."""
     if path.exists():
         return path
     tokens, index = Path(f"{path}.bin"), Path(f"{path}.idx")
@@ -106,7 +106,7 @@ def _describe_list(
     listed = read_current(path, path.parent, allow_outside=allow_outside)
     files = [file for file in listed if data_of(file.path) is None]
     if not files:
-        raise FormatError(f"{path}: lists no file with tokens")
+        raise FormatError(f"{path}: the list names no token files")
     root = os.path.commonpath([path.parent, *{file.path.parent for file in files}])
     splits = divide_files([str(file.path) for file in files], len(root), split)
     chosen = [files[number] for number in choose(path, splits, split)]
@@ -118,7 +118,7 @@ def describe_listed(
     format: str | None,  # noqa: A002
     wanted: Wanted | None = None,
 ) -> list[Described]:
-    """What is known of the files of a list, which may have their formats and checksums."""
+    """Describe the files of a list, which may state their formats and checksums."""
     return _describe_listed(files, Said(*parse_format(format), wanted, OpenedPaths()))
 
 
@@ -152,13 +152,15 @@ def _with_checksums(found: Described, checksums: dict[str, str | None]) -> Descr
 
 
 def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
-    """The files that hold the tokens of a dataset whose format is one of files."""
+    """The token files of a dataset without a manifest or index."""
     if not path.is_dir():
         return [path]
     refuse_unfinished(path)
     for name in (stream.MANIFEST_NAME, INDEX_NAME):
         if os.path.lexists(path / name):
-            raise UsageError(f"{path}: has {name}, a list of its own; open it without file_list")
+            raise UsageError(
+                f"{path}: has {name}, which already lists its files; open it without file_list"
+            )
     if os.path.lexists(path / _HF_STATE):
         return _saved_by_datasets(path)
     listing, name = scan(path), parse_format(format)[0]
@@ -170,15 +172,17 @@ def data_files(path: Path, format: str | None) -> list[Path]:  # noqa: A002
         _refuse_both(path, listing.files, counts)
     files = files or [file for each in counts for file in data_files(path / each, format)]
     if not files:
-        raise UsageError(f"{path}: holds no files that can be listed; open it without file_list")
+        raise UsageError(
+            f"{path}: contains no files that file_list can hold; open it without file_list"
+        )
     return files
 
 
 def _refuse_both(path: Path, files: Sequence[str], splits: Iterable[str]) -> NoReturn:
     shown = ", ".join(files[:3]) + ", …" * (len(files) > 3)
     raise SplitsError(
-        f"{path}: holds files ({shown}) beside directories that are splits "
-        f"({', '.join(splits)}); open a pattern or a directory of them"
+        f"{path}: contains files ({shown}) and split directories ({', '.join(splits)}); "
+        "open one of the directories, or a pattern that matches the files"
     )
 
 
@@ -224,7 +228,7 @@ def _describe_directory(
 
 
 def _describe_indexed(path: Path, said: Said) -> list[Described]:
-    """The dataset that an index makes of a directory; nothing if there is none."""
+    """Describe a directory with an index; [] if it has none."""
     name = said.name
     if name in ("", "litdata", "mds") and os.path.lexists(path / INDEX_NAME):
         return [_describe_index(path, name, said.option)]
@@ -248,7 +252,10 @@ def _describe_index(path: Path, name: str, option: str | None) -> Described:
         return litdata.describe(path, index)
     if isinstance(index, dict) and isinstance(index.get("shards"), list) and name != "litdata":
         return mds.describe(path, index, token_type(option))
-    raise FormatError(f"{path / INDEX_NAME}: lists neither chunks (litdata) nor shards (MDS)")
+    raise FormatError(
+        f"{path / INDEX_NAME}: has neither chunks (litdata) nor shards (MDS); this index "
+        "is not supported"
+    )
 
 
 def _saved_by_datasets(path: Path) -> list[Path]:
@@ -260,6 +267,6 @@ def _saved_by_datasets(path: Path) -> list[Path]:
     except (KeyError, TypeError):
         names = []
     if not names:
-        raise FormatError(f"{listed}: lists no data files")
+        raise FormatError(f"{listed}: names no data files; save the dataset again")
     refuse_repeats(listed, names)
     return [path / name for name in names]

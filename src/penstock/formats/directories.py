@@ -1,4 +1,4 @@
-"""What lies in a directory: files of tokens, companions that belong to them, and splits."""
+"""The contents of a directory: token files, their companions, and splits."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
 INDEX_NAME = "index.json"
 """of litdata and MDS"""
 
-# How the names of files of tokens end, and of which format they are, where that says it.
+# Suffixes of token files, and the format where the suffix implies one.
 SUFFIXES = {
     ".batch": "llmbatch",
     ".chnk": "llmchnk",
@@ -30,7 +30,7 @@ SUFFIXES = {
     ".arrow": "arrow",
     ".arrows": "arrow",
 }
-# Files that belong to others: how their names end, and how those of the others do.
+# Suffixes of companions, and of the files that they belong to.
 _COMPANIONS = {
     ".idx": ".bin",
     ".ds.index": ".ds",
@@ -52,47 +52,47 @@ class DirectoryListing:
 
     path: Path
     files: list[str]
-    """files of tokens, by their names"""
+    """token files, judged by name"""
     splits: list[str]
-    """directories that are splits"""
+    """directories that hold a split each"""
 
     def files_of(self, name: str) -> list[str]:
-        """The files of a format; without one, all files."""
+        """The files whose names fit a format; all files for ""."""
         if not name:
             return self.files
         allowed = {suffix for suffix, kind in SUFFIXES.items() if kind in ("", name)}
         return [file for file in self.files if _suffix(file) in allowed]
 
     def split_counts(self) -> dict[str, int]:
-        """How many files each directory that is a split holds, of those that hold data."""
+        """The number of files in each split directory that holds data."""
         counts = {name: _count_data(self.path / name) for name in self.splits}
-        if any(counts.values()):  # beside one that holds data, one that has them deeper counts too
+        if any(counts.values()):  # data one level deeper counts too, beside a split that has some
             for name in [name for name, count in counts.items() if not count]:
                 counts[name] = len(_directories_with_data(self.path / name))
         return {name: count for name, count in counts.items() if count}
 
 
 def refuse_mixed(where: object, files: Sequence[str]) -> None:
-    """Refuse files that are not one dataset."""
+    """Refuse files that cannot form one dataset."""
     suffixes = {_suffix(file) for file in files}
     if len(suffixes) > 1:
         raise FormatError(
-            f"{where}: holds files that end in {' and '.join(sorted(suffixes))}; say "
-            "which, with a pattern such as '*.bin'"
+            f"{where}: contains files that end in {' and '.join(sorted(suffixes))}; "
+            "choose some with a pattern such as '*.bin'"
         )
     refuse_cached(where, files if ".arrow" in suffixes else [])
 
 
 def refuse_cached(where: object, files: Sequence[str]) -> None:
-    """Refuse what Hugging Face datasets cached beside the rows that it was made of."""
+    """Refuse a cache file of Hugging Face datasets beside the rows that it was derived from."""
     cached = {file: _CACHED.search(file) for file in files}
     made = {found.group(1) if found else "" for found in cached.values()}
     if len(made) > 1:
         name = next(file for file, found in cached.items() if found)
         raise FormatError(
-            f"{where}: holds {name}, which Hugging Face datasets made of other rows, perhaps of "
-            "those beside it; open the one that you want by its name, or save the dataset with "
-            "Dataset.save_to_disk, and open that directory"
+            f"{where}: contains {name}, which Hugging Face datasets derived from other rows, "
+            "perhaps from the files beside it; open one file by name, or save the dataset with "
+            "Dataset.save_to_disk and open that directory"
         )
 
 
@@ -105,7 +105,7 @@ def scan(path: Path) -> DirectoryListing:
             if name == _OF_TOKENIZER or name.startswith("."):  # macOS leaves ._train.bin on disks
                 continue
             if _suffix(name) in SUFFIXES and not _is_directory(entry):
-                files.append(name)  # a link to nowhere stays: reading it says what is missing
+                files.append(name)  # keep dangling links: reading one says what is missing
             elif name == _HF_SPLITS:
                 all_are_splits = True
             elif _is_directory(entry):
@@ -118,9 +118,9 @@ def scan(path: Path) -> DirectoryListing:
 def divide_files(
     paths: Sequence[str], below: int, wanted: str | None = None
 ) -> dict[str, list[int]]:
-    """`divide` by the names from character `below` on; of a DatasetDict, by its directories.
+    """`divide` by the names from character `below` on; for a DatasetDict, by its directories.
 
-    They are splits whatever they are called.
+    Those are splits whatever their names.
     """
     splits = divide((path[below:] for path in paths), wanted)
     named = dict[str, str]()  # directories, by their paths
@@ -143,9 +143,9 @@ def divide_files(
 
 
 def data_of(path: Path) -> Path | None:
-    """The file with the tokens that `path`, an index or a mask, belongs to."""
+    """The token file that a companion, such as an index or a mask, belongs to."""
     if path.suffix == CHECKSUMS:
-        return path.parent  # to any of its files
+        return path.parent  # it may belong to any file there
     if path.suffix in (STREAM, DOCUMENTS) and os.path.lexists(path.parent / MANIFEST_NAME):
         return path.parent
     for ending, data in _COMPANIONS.items():
@@ -155,26 +155,26 @@ def data_of(path: Path) -> Path | None:
 
 
 def nothing_in(listing: DirectoryListing, name: str) -> MissingDataError:
-    """Say why a directory does not open."""
+    """The error for a directory without a dataset: why, and what to do."""
     path = listing.path
     is_ours = name in ("", "penstock")
     if is_ours and any(path.glob(f"*{PART_SUFFIX}")):
         return MissingDataError(
-            f"{path}: holds finished parts but no {MANIFEST_NAME}; "
+            f"{path}: has finished parts but no {MANIFEST_NAME}; "
             f"join them with penstock.finish({str(path)!r})"
         )
     if is_ours and any(path.glob(f"*{STREAM}")):
         return MissingDataError(
-            f"{path}: holds shards but no {MANIFEST_NAME}: the writer did not finish; "
+            f"{path}: has shards but no {MANIFEST_NAME}: the writer did not finish; "
             "write the dataset again"
         )
     if (path / "tokenizer.json").exists():
-        return MissingDataError(f"{path}: is a tokenizer, not a dataset; give it as --tokenizer")
+        return MissingDataError(f"{path}: is a tokenizer, not a dataset; pass it as --tokenizer")
     inside = _directories_with_data(path)
     if inside:
         shown = ", ".join(inside[:_MOST_NAMED]) + ", …" * (len(inside) > _MOST_NAMED)
         return MissingDataError(
-            f"{path}: holds no dataset itself, but there are some in {shown}; "
+            f"{path}: is not a dataset, but {shown} may be; "
             f"open {str(path / inside[0])!r}, or several of them as a list"
         )
     files = sorted(each for each in path.iterdir() if each.is_file()) if not name else []
@@ -185,16 +185,16 @@ def nothing_in(listing: DirectoryListing, name: str) -> MissingDataError:
             continue  # settings
         what = recognise_in(path, head)
         if what is not None:
-            return MissingDataError(f"{path}: holds no tokens; {file.name} is {what}")
-    wanted = f"no files of the format {name}" if name else "no dataset"
+            return MissingDataError(f"{path}: contains no tokens; {file.name} is {what}")
+    wanted = f"no {name} files" if name else "no dataset"
     return MissingDataError(
-        f"{path}: holds {wanted}: neither {MANIFEST_NAME} nor {INDEX_NAME}, and no file that "
+        f"{path}: contains {wanted}: neither {MANIFEST_NAME} nor {INDEX_NAME}, and no file that "
         f"ends in {', '.join(SUFFIXES)}"
     )
 
 
 def _count_data(path: Path) -> int:
-    """How many files of tokens there are; 0 where nothing could be opened."""
+    """The number of token files in a directory; 0 if it cannot be a dataset."""
     with os.scandir(path) as entries:
         names = [e.name for e in entries if e.name[0] != "." and not _is_directory(e)]
     has_data = any(name in _MANIFESTS or _suffix(name) in SUFFIXES for name in names)
@@ -203,7 +203,7 @@ def _count_data(path: Path) -> int:
 
 
 def _directories_with_data(path: Path) -> list[str]:
-    """The directories that could be opened, and those that have such directories in them."""
+    """The subdirectories that may be datasets, or contain one."""
     inside = []
     for each in sorted(each for each in path.iterdir() if each.is_dir())[:_MOST_TRIED]:
         below = itertools.islice((deeper for deeper in each.iterdir() if deeper.is_dir()), 10)
@@ -215,7 +215,7 @@ def _directories_with_data(path: Path) -> list[str]:
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself; whoever reads it is told
+    except OSError:  # a link to itself; reading it gives the error
         return False
 
 

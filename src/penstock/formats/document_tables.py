@@ -1,8 +1,7 @@
-"""Tables of documents for formats that have none like ours: made once, kept in the user's cache.
+"""Document tables for formats without one like ours: made once, kept in the user's cache.
 
-A file is uint64: a 0 and then the ends of documents, for each of the shards that it is made for. At
-its end stand the number of entries, their XXH3 and "PENSTOCK". A file that was cut is made again;
-whether entries have changed, `penstock verify` asks.
+A file is uint64: for each shard a 0 and then the document ends. It ends with the number of entries,
+their XXH3 and "PENSTOCK". A truncated file is made again; `penstock verify` checks the entries.
 """
 
 import glob
@@ -27,7 +26,7 @@ _END_BYTES = 24
 
 
 def make_table(source: DocumentSource, num_records: int | None) -> StoredFile:
-    """Write down where the documents of one shard end; None if their number tells the records'."""
+    """Cache a shard's document ends. `num_records=None` skips the check of the total."""
 
     def offsets() -> Iterator[TableOffsets]:
         yield np.zeros(1, np.int64)
@@ -37,19 +36,19 @@ def make_table(source: DocumentSource, num_records: int | None) -> StoredFile:
 
 
 def num_entries(table: StoredFile) -> int:
-    """How many entries the tables of a file have together."""
+    """The number of entries of all tables in a file."""
     return (table.size_bytes - _END_BYTES) // OFFSET.itemsize
 
 
 def make_tables(identity: str, offsets: Callable[[], Iterator[TableOffsets]]) -> StoredFile:
-    """Write down offsets, or find where that has been done."""
+    """Write offsets into the cache, or find them there."""
     name = f"{xxhash.xxh3_128_hexdigest(identity.encode())}{DOCUMENTS}"
     return cached(_KIND, name, _find, lambda path: _write(path, offsets()))
 
 
 def _write(path: Path, offsets: Iterator[TableOffsets]) -> None:
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
-        leftover.unlink(missing_ok=True)  # of a process that died: we have its lock
+        leftover.unlink(missing_ok=True)  # left by a process that died: we hold its lock
     file, checksum, count = NewFile(path), xxhash.xxh3_64(), 0
     try:
         for some in offsets:
@@ -65,7 +64,7 @@ def _write(path: Path, offsets: Iterator[TableOffsets]) -> None:
 
 
 def _find(path: Path) -> StoredFile | None:
-    """The file, if it has as many entries as it says."""
+    """The cached file; None if it is missing or truncated."""
     if not path.is_file() or path.stat().st_size < _END_BYTES:
         return None
     size_bytes = path.stat().st_size
@@ -77,17 +76,17 @@ def _find(path: Path) -> StoredFile | None:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is one of tables that were made here."""
+    """True if a file is a cached table."""
     return path.parent == cache_directory(_KIND)
 
 
 def table_checksum(path: Path) -> str:
-    """What the entries of a file of tables had as their XXH3 when it was made."""
+    """The XXH3 of the entries of a cached table, as stored in it."""
     return read_part(path, path.stat().st_size - _END_BYTES + 8, 8).hex()
 
 
 def entries_bytes(path: Path) -> int:
-    """How many bytes of a file of tables are entries."""
+    """The size of the entries of a cached table."""
     return path.stat().st_size - _END_BYTES
 
 
@@ -96,12 +95,14 @@ def _checked_ends(source: DocumentSource, num_records: int | None) -> Iterator[T
     for ends in source.ends():
         if ends.size and (ends[0] < last or np.any(ends[1:] < ends[:-1])):
             raise FormatError(
-                f"{source.path}: documents go backwards near document {num_documents:,}"
+                f"{source.path}: document ends go backwards near document "
+                f"{num_documents:,}; write the file again"
             )
         last = int(ends[-1]) if ends.size else last
         num_documents += ends.size
         yield ends
     if num_records is not None and last != num_records:
         raise FormatError(
-            f"{source.path}: documents end at record {last:,}, but there are {num_records:,}"
+            f"{source.path}: the last document ends at record {last:,}, but there are "
+            f"{num_records:,} records; copy or write the file again"
         )

@@ -1,7 +1,7 @@
 """OLMo's and dolma's `.npy`: bare tokens, in spite of the name, with a `.csv.gz` of documents.
 
     X.npy      tokens, headerless: uint16, or uint32 for vocabularies above 65,536
-    X.csv.gz   a line for every document: start, end (in tokens), and what dolma knows about it
+    X.csv.gz   a line per document: start, end (in tokens), and more about it
 
 The last end and the file's size tell the width of the tokens.
 """
@@ -31,7 +31,7 @@ _MAX_LINE, _MAX_DIGITS = 1 << 20, 20
 
 
 def table_of(path: Path) -> Path:
-    """Where the documents of `X.npy` are listed."""
+    """The file that lists the documents of `X.npy`."""
     return path.with_name(path.name.removesuffix(".npy") + TABLE_SUFFIX)
 
 
@@ -48,12 +48,15 @@ def describe(head: Head, dtype: str | None = None) -> Manifest:
     width, rest = divmod(head.size_bytes, num_tokens) if num_tokens else (2, head.size_bytes)
     if rest or width not in _TOKENS:
         raise FormatError(
-            f"{head.path}: {head.size_bytes:,} bytes cannot be the {num_tokens:,} tokens that "
-            f"{listed.name} lists"
+            f"{head.path}: {head.size_bytes:,} bytes do not fit the {num_tokens:,} tokens that "
+            f"{listed.name} lists; copy or write both again"
         )
     token = _TOKENS[width] if dtype is None else np.dtype(dtype)
     if num_items(head.path, head.size_bytes, token) != num_tokens:
-        raise FormatError(f"{head.path}: its documents have {width} bytes a token, not {token}")
+        raise FormatError(
+            f"{head.path}: its documents imply {width} bytes per token, not {token}; leave "
+            "out the type"
+        )
     files = {STREAM: StoredFile(head.size_bytes, path=str(head.path)), DOCUMENTS: table}
     num_documents = num_entries(table) - 1
     shard = Shard(head.path.parent, head.path.name, num_tokens, num_documents, 0, files)
@@ -73,13 +76,13 @@ class DolmaDocuments:
         return f"dolma {self.file_identity}"
 
     def ends(self) -> Iterator[NDArray[np.int64]]:
-        """Where documents end; each must start where the one before did."""
+        """Document ends; each document must start where the previous one ends."""
         last, ends = 0, list[int]()
         for number, (start, end) in enumerate(self._lines()):
             if start != last or not start <= end <= MOST:
                 raise FormatError(
-                    f"{self.path}: document {number:,} is tokens {start:,} to {end:,}, the one "
-                    f"before ends at {last:,}"
+                    f"{self.path}: document {number:,} is tokens {start:,} to {end:,}, but the "
+                    f"previous one ends at {last:,}"
                 )
             last = end
             ends.append(end)
@@ -98,17 +101,19 @@ class DolmaDocuments:
                         raise ValueError("too long")  # noqa: TRY301
                     yield int(start), int(end)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise FormatError(f"{self.path}: damaged after line {number:,} ({error})") from None
+            raise FormatError(
+                f"{self.path}: damaged after line {number:,} ({error}); copy it again"
+            ) from None
         except (ValueError, csv.Error):
             raise FormatError(
-                f"{self.path}: line {number + 1:,} does not begin with two numbers, start and end"
+                f"{self.path}: line {number + 1:,} does not start with two numbers, start and end"
             ) from None
         except OSError as error:
             raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
 
 
 def _bounded(file: Any) -> Iterator[str]:
-    """Lines, but never one that would fill the memory."""
+    """Lines of bounded length."""
     while line := file.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
             raise ValueError("too long")

@@ -34,14 +34,14 @@ class Said:
 
 
 def parse_format(format: str | None) -> tuple[str, str | None]:  # noqa: A002
-    """The name of a format, and what stands behind its colon."""
+    """Split `format=` into the name and the option after its colon."""
     name, _, option = (format or "").partition(":")
     if format is not None:
         one_of("format", name, FORMATS)
     if option and name not in _WITH_OPTION:
-        raise UsageError(f"format={format!r:.60}: nothing can be said about {name}; leave it out")
+        raise UsageError(f"format={format!r:.60}: {name} takes no option; leave out {option!r}")
     if name in _WITH_TYPE:
-        token_type(option or None)  # a mistake is one even where no file is of the format
+        token_type(option or None)  # report a mistake even if no file has this format
     return name, option or None
 
 
@@ -59,7 +59,7 @@ def _arrow(head: Head, option: str | None, wanted: Wanted | None) -> Described:
 
 DescribeFile = Callable[[Head, str | None, Wanted | None], Described]
 
-# How the files of each format are described, with what stands behind the colon in `format`.
+# How to describe a file of each format, given the option after the colon in `format=`.
 FILE_FORMATS: dict[str, DescribeFile] = {
     "llmbatch": lambda head, option, _: llmbatch.describe(head),
     "llmchnk": lambda head, option, _: llmchnk.describe(head),
@@ -99,7 +99,7 @@ def describe_file(path: Path, said: Said) -> Described:
     said.reached.add(path, head.file_id)
     kind = said.name or _detect(head)
     if kind not in FILE_FORMATS:
-        raise UsageError(f"{path}: {kind} is a format of directories; give the directory")
+        raise UsageError(f"{path}: {kind} datasets are directories; open the directory")
     if kind in _HEADERLESS and said.option not in _BYTES:
         _refuse_header(head)
         refuse_others(head, is_told=bool(said.name))
@@ -107,7 +107,7 @@ def describe_file(path: Path, said: Said) -> Described:
 
 
 def _detect(head: Head) -> str:
-    """The format of a file."""
+    """Detect the format of a file."""
     path, ending = head.path, head.path.suffix
     suffix = ending.lower()
     for magic, kind in _MAGIC.items():
@@ -123,7 +123,7 @@ def _detect(head: Head) -> str:
         return "datatrove"
     data = data_of(path) or (path.parent if ending == ".mds" else None)
     if data is not None:
-        raise FormatError(f"{path}: belongs to other files; {_open_or_copy(data)}")
+        raise FormatError(f"{path}: is a companion of other files; {_open_or_copy(data)}")
     by_name = {".npy": "dolma", ".bin": "flat"}
     if suffix in by_name:
         return by_name[suffix]
@@ -132,13 +132,13 @@ def _detect(head: Head) -> str:
 
 def _open_or_copy(data: Path) -> str:
     is_there = os.path.lexists(data)
-    return f"open {data}" if is_there else f"{data.name} is not there; copy it here, and open that"
+    return f"open {data}" if is_there else f"{data.name} is missing; copy it here and open it"
 
 
 def _refuse_header(head: Head) -> None:
-    """Refuse the header of llm.c where bare tokens are expected: it would be read as tokens."""
+    """Refuse an llm.c header where bare tokens are expected: it would be read as tokens."""
     if flat.is_llmc(head):
-        raise FormatError(f"{head.path}: has the header of llm.c; open it without format")
+        raise FormatError(f"{head.path}: has an llm.c header; open it without format")
 
 
 _TOKEN_TYPES = {

@@ -1,14 +1,13 @@
-"""A list of a dataset's files and their sizes, kept in a file: made once, used by every process.
+"""File lists: the names and sizes of a dataset's files, found once, used by every process.
 
     [{"path": "web/000.ds", "size": 2097152, "mtime_ns": 1755000000000000000}, …]
 
 It is datatrove's `paths_file`, which has no `mtime_ns`; either program reads what the other wrote.
 A path is relative to the dataset's root, or absolute. `xxh3` and `format` may be there.
 
-The list says which files make up the dataset, not which lie there now: a file that was added later
-is not in it until the list is removed. A listed file that changed or went makes the list outdated.
-Whoever finds a list missing, outdated or half-written makes it again under a lock, and appears to
-the others only with the whole of it.
+The list defines the dataset: a file that is added later is not part of it until the list is
+removed. The list is outdated if a listed file changes or disappears. A process that finds the list
+missing, outdated or half-written makes it again under a lock, and publishes it atomically.
 """
 
 import contextlib
@@ -37,32 +36,32 @@ _MAX_LIST_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """What a list says of one file."""
+    """One entry of a list."""
 
     path: Path
     size_bytes: int
     mtime_ns: int | None = None
-    """None in a list that datatrove wrote: then the size alone tells whether the file changed"""
+    """None in lists by datatrove: then only the size shows whether the file changed"""
     xxh3: str | None = None
     format: str | None = None
-    """as `penstock.open` takes it, where the file alone does not tell"""
+    """as for `penstock.open`, where it cannot be detected"""
     companions: "tuple[ListedFile, ...]" = ()
-    """what belongs to it, such as an index"""
+    """files that belong to it, such as an index"""
 
     @property
     def says_more(self) -> bool:
-        """Whether who wrote the file wrote the list, which is then no record of what was found."""
+        """True if the list is an authored manifest, not a directory scan."""
         return self.xxh3 is not None or self.format is not None
 
 
 def list_files(
     list_path: Path, root: Path, find: Callable[[], Iterable[Path]]
 ) -> Sequence[ListedFile]:
-    """The files in the list, if it is there and current; else those that `find` gives.
+    """The files in the list if it exists and is current, otherwise those that `find` returns.
 
-    However many processes start at once, one of them calls `find`, and the others wait for its
-    list. Where the list cannot be written, each finds for itself. A list with checksums or formats
-    is somebody's manifest, and is never made anew.
+    If many processes start at once, one calls `find` and the others wait for its list. If the list
+    cannot be written, each process calls `find`. A list with checksums or formats is an authored
+    manifest and is never overwritten.
     """
     files = _read_if_current(list_path, root)
     if files:
@@ -86,12 +85,12 @@ def list_files(
 
 
 def read_file_list(list_path: Path, root: Path) -> Sequence[ListedFile]:
-    """Read and check a list; whether its files are still as it says, `is_current` tells."""
+    """Read and check a list; `is_current` says whether its files are unchanged."""
     return _parse(list_path, root, _read(list_path))
 
 
 def _refuse_outside(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
-    """Refuse names that lead out of the list's directory; links are followed, as everywhere."""
+    """Refuse paths outside of the list's directory; symbolic links may lead there."""
     prefix = os.path.join(root, "")  # noqa: PTH118
     for file in files:
         for each in (file, *file.companions):
@@ -99,12 +98,12 @@ def _refuse_outside(list_path: Path, root: Path, files: Sequence[ListedFile]) ->
             if not path.startswith(prefix) or ".." in path[len(prefix) :].split("/"):
                 raise UsageError(
                     f"{list_path}: lists {path}, which is outside of its directory; if you trust "
-                    "the list, say allow_outside=True (--allow-outside)"
+                    "the list, pass allow_outside=True (--allow-outside)"
                 )
 
 
 def write_file_list(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
-    """Write a list, whole or not at all; paths below `root` are stored relative to it."""
+    """Write a list atomically; paths below `root` are stored relative to it."""
     with hold_lock(list_path.parent, list_path.name, wait=True):
         publish_checked(list_path, _to_json(files, root))
 
@@ -112,12 +111,12 @@ def write_file_list(list_path: Path, root: Path, files: Sequence[ListedFile]) ->
 def read_current(
     list_path: Path, root: Path, *, allow_outside: bool = False
 ) -> Sequence[ListedFile]:
-    """Read a list whose files must be as it says, and below `root` unless others are allowed."""
+    """Read a list and refuse changed files, and files outside of `root` unless allowed."""
     files = read_file_list(list_path, root)
     if not allow_outside:
         _refuse_outside(list_path, root, files)
     if not files:
-        raise FormatError(f"{list_path}: lists no files; remove it, or list some")
+        raise FormatError(f"{list_path}: the list is empty; remove it, or list files")
     for file in files:
         for each in (file, *file.companions):
             _refuse_if_changed(each, list_path)
@@ -128,14 +127,14 @@ def _refuse_if_changed(file: ListedFile, list_path: Path) -> None:
     if _is_unchanged(file):
         return
     found = _measure(file.path).size_bytes
-    what = f"was changed after {list_path.name} was written"
+    what = f"changed after {list_path.name} was written"
     if found != file.size_bytes:
-        what = f"{found:,} bytes, {list_path.name} says {file.size_bytes:,}"
-    raise FormatError(f"{file.path}: {what}; copy it again, or remove the list")
+        what = f"{found:,} bytes, but {list_path.name} says {file.size_bytes:,}"
+    raise FormatError(f"{file.path}: {what}; copy it again, or remove the list to make a new one")
 
 
 def is_current(files: Iterable[ListedFile]) -> bool:
-    """Whether every listed file is there and has the size, and the time if known, of the list."""
+    """True if every listed file exists with the listed size and, if known, time."""
     return all(_is_unchanged(each) for file in files for each in (file, *file.companions))
 
 
@@ -160,7 +159,7 @@ def _measure(path: Path) -> ListedFile:
     try:
         found = path.stat()
     except FileNotFoundError:
-        raise MissingDataError(f"{path}: missing, though it is listed; copy it again") from None
+        raise MissingDataError(f"{path}: missing, although it is listed; copy it again") from None
     except OSError as error:
         raise ReadError(error.errno, f"{path}: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
@@ -176,7 +175,7 @@ def _read_if_current(list_path: Path, root: Path) -> Sequence[ListedFile] | None
     try:
         files = _parse(list_path, root, text)
     except FormatError:
-        # What was begun as a list can be made again; anything else is the user's, and stays.
+        # A half-written list can be made again; anything else belongs to the user.
         if not _begins_like_a_list(text):
             raise
         return None
@@ -187,13 +186,13 @@ def _read_if_current(list_path: Path, root: Path) -> Sequence[ListedFile] | None
 
 
 def _begins_like_a_list(text: bytes) -> bool:
-    """A list's beginning, or the zeros that some file systems leave after a loss of power."""
+    """True for the start of a list, or the zeros that a power loss leaves on some file systems."""
     head = re.sub(rb"\s", b"", text[:256].strip(b"\0"))
     return b'[{"path":'.startswith(head[:9])
 
 
 def _remove_leftovers(list_path: Path) -> None:
-    """Remove what a killed process had begun; only who holds the lock writes such files."""
+    """Remove the temporary files of a killed process; only the lock holder writes them."""
     leftover = re.compile(re.escape(list_path.name) + TEMPORARY)
     for path in list_path.parent.iterdir():
         if leftover.fullmatch(path.name):
@@ -203,17 +202,20 @@ def _remove_leftovers(list_path: Path) -> None:
 def _read(list_path: Path) -> bytes:
     try:
         found = list_path.stat()
-        # To open a pipe would block, and what is too large is not worth reading.
+        # Opening a pipe would block, and a file that is too large is not worth reading.
         is_regular, size_bytes = stat.S_ISREG(found.st_mode), found.st_size
         text = list_path.read_bytes() if is_regular and size_bytes <= _MAX_LIST_BYTES else b""
     except FileNotFoundError:
-        raise MissingDataError(f"{list_path}: no such list of files") from None
+        raise MissingDataError(f"{list_path}: no such file list") from None
     except OSError as error:
         raise ReadError(error.errno, f"{list_path}: {error.strerror}") from None
     if not is_regular:
-        raise ReadError(f"{list_path}: not a regular file; give the list another name")
+        raise ReadError(f"{list_path}: not a regular file; choose another name for the list")
     if size_bytes > _MAX_LIST_BYTES:
-        raise FormatError(f"{list_path}: {size_bytes:,} bytes, too large for a list of files")
+        raise FormatError(
+            f"{list_path}: {size_bytes:,} bytes, too large for a file list (at most "
+            f"{_MAX_LIST_BYTES:,})"
+        )
     return text
 
 
@@ -225,18 +227,18 @@ def _parse(list_path: Path, root: Path, text: bytes) -> list[ListedFile]:
             advice = text_advice(list_path, "jsonl")
             raise FormatError(f"{list_path}: is JSON lines, not tokens; {advice}") from None
         raise FormatError(
-            f"{list_path}: not valid JSON ({error}); if it is a list of files, remove it, and it "
-            "is made again"
+            f"{list_path}: not valid JSON ({error}); if it is a file list, remove it to "
+            "have it made again"
         ) from None
     try:
         if not isinstance(document, list):
             raise FormatError(  # noqa: TRY301
-                f"{document!r:.60} is not a list of files; open the files by a pattern"
+                f"{document!r:.60} is not a file list; open the files with a pattern"
             )
         if document and isinstance(document[0], dict) and not document[0].keys() & {"path", "size"}:
             raise FormatError(  # noqa: TRY301
-                "an array of records, not of files; write one record a line (jq -c '.[]'), and "
-                "tokenize that (penstock tokenize)"
+                "an array of records, not of files; write one record per line (jq -c '.[]') and "
+                "tokenize the result (penstock tokenize)"
             )
         return [_parse_entry(entry, f"[{k}]", root) for k, entry in enumerate(document)]
     except FormatError as mistake:
@@ -248,7 +250,7 @@ def _parse_entry(entry: Any, where: str, root: Path) -> ListedFile:
         raise FormatError(f"{where}: {entry!r:.60} is not an object with a path and a size")
     path, size_bytes = entry.get("path"), entry.get("size")
     if not isinstance(path, str) or not _can_be_a_path(path):
-        raise FormatError(f"{where}.path: {path!r:.60} is not the path of a file")
+        raise FormatError(f"{where}.path: {path!r:.60} is not a file path")
     if type(size_bytes) is not int or not 0 <= size_bytes <= _MOST:
         raise FormatError(f"{where}.size: {size_bytes!r:.60} is not a number of bytes ({path})")
     mtime_ns, xxh3 = entry.get("mtime_ns"), entry.get("xxh3")
@@ -279,7 +281,7 @@ def _can_be_a_path(path: str) -> bool:
 
 
 def _to_json(files: Iterable[ListedFile], root: Path) -> str:
-    """One file a line, `path` first: that is how the beginning of a list is known again."""
+    """One file per line, `path` first: `_begins_like_a_list` relies on it."""
     lines = ",\n ".join(json.dumps(_to_entry(file, root)) for file in files)
     return f"[{lines}]\n"
 

@@ -1,4 +1,4 @@
-"""What parsers of foreign files share: their first bytes, their size, and sentences for errors."""
+"""What all parsers need: the first bytes of a file, its size, and checks of both."""
 
 import contextlib
 import io
@@ -19,13 +19,13 @@ _MAX_READ_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The start of a file, and what says whether it has changed since."""
+    """The start of a file, and what shows whether it has changed since."""
 
     path: Path
     start: bytes
     size_bytes: int
     times_ns: tuple[int, int]
-    """of the last change of its content, and of anything: the first can be set, the second not"""
+    """mtime and ctime: users can set the first, but not the second"""
     file_id: tuple[int, int] = (0, 0)
     """device and inode: the same for all paths that lead to the file"""
 
@@ -37,10 +37,10 @@ class Head:
 
 @contextlib.contextmanager
 def open_regular(path: str | Path) -> Iterator[io.FileIO]:
-    """Open a file that is there and regular; whatever fails while it is open is told of it."""
+    """Open a regular file; errors while it is open name it."""
     try:
-        # Asked before it is opened, where a pipe would wait for a writer. An opener with O_NONBLOCK
-        # would lose the descriptor if it is interrupted.
+        # Check before opening: opening a pipe waits for a writer. An opener with O_NONBLOCK would
+        # leak the descriptor if interrupted.
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 (it may be a string)
             raise FormatError(f"{path}: is not a regular file")
         with io.FileIO(path) as file:
@@ -63,15 +63,15 @@ def read_head(path: Path, num_bytes: int = 4096) -> Head:
 
 
 class OpenedPaths:
-    """The files and directories that one call opens, each of which must be reached once."""
+    """The files and directories that one call opens; each may be opened only once."""
 
     def __init__(self) -> None:
         self.source = Path()
-        """what is being opened, as the user names it"""
+        """the path that is being opened, as given by the user"""
         self._found = dict[tuple[int, int], tuple[Path, Path]]()
 
     def add(self, path: Path, file_id: tuple[int, int]) -> None:
-        """Refuse what was reached before: its tokens would count twice."""
+        """Refuse a file that was opened before: its tokens would count twice."""
         if file_id not in self._found:
             self._found[file_id] = path, self.source
             return
@@ -82,21 +82,23 @@ class OpenedPaths:
         where = path
         if first == path:
             first, path = source, self.source
-        twice = f"reached twice, by {first} and {path}" if first != path else "given twice"
-        raise FormatError(f"{where}: is {twice}; leave one out, or its tokens count twice")
+        twice = f"opened twice, as {first} and {path}" if first != path else "given twice"
+        raise FormatError(f"{where}: is {twice}; its tokens would count twice, leave one out")
 
 
 def read_part(path: Path, start: int, num_bytes: int) -> bytes:
-    """Read bytes that must be there."""
+    """Read exactly `num_bytes` bytes."""
     with open_regular(path) as file:
         part = os.pread(file.fileno(), num_bytes, start)
     if len(part) != num_bytes:
-        raise FormatError(f"{path}: ends at byte {start + len(part):,}; it was cut")
+        raise FormatError(
+            f"{path}: ends at byte {start + len(part):,}; it is truncated, copy it again"
+        )
     return part
 
 
 def read_whole(path: Path, most_bytes: int = MOST, what: str = "this") -> bytes:
-    """Read a file that has to be in memory as a whole, unless it is larger than `what` can be."""
+    """Read a whole file; refuse one larger than `most_bytes`, the limit for `what`."""
     parts = list[bytes]()
     with open_regular(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
@@ -110,7 +112,7 @@ def read_whole(path: Path, most_bytes: int = MOST, what: str = "this") -> bytes:
 
 
 def check_size(path: Path, found: int, expected: int, why: str) -> None:
-    """Refuse a file that is not as large as its header says."""
+    """Refuse a file whose size differs from what its header implies."""
     if found != expected:
         relation = "short" if found < expected else "long"
         raise FormatError(
@@ -120,17 +122,18 @@ def check_size(path: Path, found: int, expected: int, why: str) -> None:
 
 
 def num_items(path: Path, size_bytes: int, dtype: np.dtype[np.generic]) -> int:
-    """How many tokens a headerless file holds."""
+    """The number of tokens in a headerless file."""
     if size_bytes % dtype.itemsize:
         raise FormatError(
-            f"{path}: {size_bytes:,} bytes, not a multiple of the {dtype.itemsize} of {dtype}; it "
-            "was cut, or holds other tokens"
+            f"{path}: {size_bytes:,} bytes, not a multiple of the {dtype.itemsize} bytes "
+            f"of {dtype}; "
+            "it is truncated, or its tokens have another type"
         )
     return size_bytes // dtype.itemsize
 
 
 def plain_name(where: Path, name: object) -> str:
-    """The name of a file in a list of files, which must not lead out of its directory."""
+    """Check a listed file name, which must not lead out of its directory."""
     try:
         encoded = os.fsencode(name) if isinstance(name, str) else b""
     except UnicodeEncodeError:

@@ -4,8 +4,8 @@
     llm.c, modded-…      256 int32: magic, version, number of tokens, zeros; then the tokens
     .npy                 NumPy's header; one dimension is a stream, two are rows
 
-None of them knows documents: a file is one, or `penstock.open` finds them by their first or last
-token. A row of a two-dimensional `.npy` is a document.
+None of them stores documents: a file is one document, or `penstock.open` finds them by bos_id or
+eos_id. A row of a two-dimensional `.npy` is a document.
 """
 
 import ast
@@ -29,7 +29,7 @@ _NPY_TOKEN = re.compile(r"\|[iu]1|<[iu][1248]")
 
 
 def describe_flat(head: Head, dtype: str | None = None, kind: str = "flat") -> Manifest:
-    """Tokens without a header; `kind` is the format that was found out, for the advice."""
+    """Tokens without a header; `kind` is the detected format, for messages."""
     token = np.dtype(dtype or "<u2")
     num_tokens = num_items(head.path, head.size_bytes, token)
     if dtype is None:
@@ -37,14 +37,14 @@ def describe_flat(head: Head, dtype: str | None = None, kind: str = "flat") -> M
         wider = token_type(head)
         if wider is not None:
             raise FormatError(
-                f"{head.path}: looks like {wider}: read as uint16, most of it would be 0; say "
-                f'format="{kind}:{wider}" (or "{kind}:uint16", if that is what it is)'
+                f"{head.path}: looks like {wider}: as uint16, most tokens would be 0; pass "
+                f'format="{kind}:{wider}", or "{kind}:uint16" if the tokens are uint16'
             )
     return one_file(head, token, num_tokens, kind="flat")
 
 
 def is_llmc(head: Head) -> bool:
-    """Whether a file starts as those of llm.c do."""
+    """True if a file starts with an llm.c header."""
     return (
         head.size_bytes >= _LLMC_FIELDS.size
         and struct.unpack_from("<i", head.start)[0] in _LLMC_FAMILY
@@ -55,15 +55,20 @@ def is_llmc(head: Head) -> bool:
 def describe_llmc(head: Head) -> Manifest:
     """Tokens behind 256 int32."""
     if len(head.start) < _LLMC_BYTES:
-        raise FormatError(f"{head.path}: {head.size_bytes:,} bytes, shorter than its header")
+        raise FormatError(
+            f"{head.path}: {head.size_bytes:,} bytes, shorter than an llm.c header of "
+            f"{_LLMC_BYTES:,}; copy it again"
+        )
     magic, version, num_tokens = _LLMC_FIELDS.unpack_from(head.start)
     if magic not in LLMC or LLMC[magic][0] != version:
         raise FormatError(
-            f"{head.path}: magic {magic}, version {version}; token files of llm.c have "
+            f"{head.path}: magic {magic}, version {version}; llm.c token files have "
             f"{', '.join(f'{m}, version {v}' for m, (v, _) in LLMC.items())}"
         )
     if num_tokens < 0:
-        raise FormatError(f"{head.path}: the header says {num_tokens:,} tokens")
+        raise FormatError(
+            f"{head.path}: the header says {num_tokens:,} tokens; it is damaged, copy it again"
+        )
     token = np.dtype(LLMC[magic][1])
     size = _LLMC_BYTES + num_tokens * token.itemsize
     check_size(head.path, head.size_bytes, size, f"a header and {num_tokens:,} tokens")
@@ -78,16 +83,18 @@ def describe_npy(head: Head) -> Manifest:
     if version in (b"\2\0", b"\3\0"):
         length, first_byte = head.start[8:12], 12
     elif version != b"\1\0":
-        raise FormatError(f"{head.path}: version {list(version)} of .npy; 1.0 to 3.0 are read")
+        raise FormatError(
+            f"{head.path}: .npy version {list(version)}; this version of Penstock reads 1.0 to 3.0"
+        )
     first_byte += int.from_bytes(length, "little")
     shape, is_fortran, dtype = _read_npy_header(head, head.start[8 + len(length) : first_byte])
     if len(shape) not in (1, 2) or not all(0 <= n <= MOST for n in shape):
         raise FormatError(
-            f"{head.path}: has the shape {shape!s:.60}; one or two dimensions are read"
+            f"{head.path}: has shape {shape!s:.60}; token arrays have one or two dimensions"
         )
     if is_fortran and len(shape) == 2 and min(shape) > 1:
         raise FormatError(
-            f"{head.path}: is stored column by column; save it as np.ascontiguousarray(…)"
+            f"{head.path}: is in Fortran order; save it again with np.ascontiguousarray(…)"
         )
     num_tokens = int(np.prod(shape, dtype=object))
     size = first_byte + num_tokens * dtype.itemsize
@@ -99,16 +106,18 @@ def describe_npy(head: Head) -> Manifest:
 
 
 def _read_npy_header(head: Head, text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether it is stored by columns, and type: without NumPy, which some types crash."""
+    """Shape, Fortran order and type; parsed without NumPy, which some types crash."""
     try:
         header = ast.literal_eval(text.decode("latin1").strip())
         shape, is_fortran, kind = (header[key] for key in ("shape", "fortran_order", "descr"))
-    except Exception as error:  # whatever Python makes of a damaged header
-        raise FormatError(f"{head.path}: not a header of NumPy ({error!s:.200})") from None
+    except Exception as error:  # a damaged header may raise anything
+        raise FormatError(f"{head.path}: not a NumPy header ({error!s:.200})") from None
     if not isinstance(kind, str) or not _NPY_TOKEN.fullmatch(kind):
-        raise FormatError(f"{head.path}: holds {kind!r:.60}; tokens are little-endian integers")
+        raise FormatError(
+            f"{head.path}: has dtype {kind!r:.60}; tokens must be little-endian integers"
+        )
     if not isinstance(shape, tuple) or not all(type(length) is int for length in shape):
-        raise FormatError(f"{head.path}: {shape!r:.60} is not the shape of an array")
+        raise FormatError(f"{head.path}: {shape!r:.60} is not an array shape")
     return shape, bool(is_fortran), np.dtype(kind)
 
 
@@ -121,7 +130,7 @@ def one_file(
     first_byte: int = 0,
     row_records: int = 0,
 ) -> Manifest:
-    """The manifest of one file of tokens, which is one document or rows of equal length."""
+    """The manifest of one token file: one document, or rows of equal length."""
     row_records = row_records or num_tokens
     shard = Shard(
         head.path.parent,
@@ -136,12 +145,12 @@ def one_file(
 
 
 def _refuse_chunks_of_litdata(head: Head) -> None:
-    """They are called `.bin` too, but start with a table that ends with the file's own size."""
+    """Refuse litdata chunks: also `.bin`, but with a table that ends with the file's own size."""
     count, first = struct.unpack("<2I", head.start[:8].ljust(8, b"\0"))
     if first == 4 * (count + 2) <= head.size_bytes:
         end = int.from_bytes(read_part(head.path, first - 4, 4), "little")
         if end == head.size_bytes:
             raise FormatError(
-                f"{head.path}: is a chunk of litdata; open its directory, with its index.json (or "
-                'say format="flat:uint16", if these are tokens)'
+                f"{head.path}: is a litdata chunk; open its directory, with its index.json, or "
+                'pass format="flat:uint16" if these are bare tokens'
             )

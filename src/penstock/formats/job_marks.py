@@ -18,22 +18,22 @@ _MAX_MARK_BYTES = 1 << 28  # JSON takes some ten times its size in memory
 
 
 def refuse_unfinished(directory: Path) -> None:
-    """Refuse what is still being written."""
+    """Refuse a directory that is still being written."""
     if os.path.lexists(directory / UNFINISHED):
         raise MissingDataError(
-            f"{directory}: is not finished ({UNFINISHED} is there); run "
-            f"{_command_of(directory / UNFINISHED)} again, and it goes on"
+            f"{directory}: is unfinished ({UNFINISHED} exists); run "
+            f"{_command_of(directory / UNFINISHED)} again to continue"
         )
     planned = planned_in(directory)
     if planned is not None:
         raise MissingDataError(
-            f"{directory}: is not finished ({planned / PLAN} is there); run the same penstock "
-            f"tokenize again, and it goes on, or penstock finish {planned} if all tasks have run"
+            f"{directory}: is unfinished ({planned / PLAN} exists); run the same penstock "
+            f"tokenize again to continue, or penstock finish {planned} if all tasks have run"
         )
 
 
 def _command_of(mark: Path) -> str:
-    """The command that writes there, as its mark says."""
+    """The command that writes there, according to its mark."""
     try:
         command = json.loads(read_whole(mark, _MAX_MARK_BYTES)).get("command")
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -42,10 +42,10 @@ def _command_of(mark: Path) -> str:
 
 
 def planned_in(directory: Path) -> Path | None:
-    """The directory that `penstock tokenize` is at work in, if it is this one or that above it."""
+    """The directory with an unfinished `penstock tokenize`: this one, its parent, or None."""
     for place in (directory, directory.parent):
         path = place / PLAN
-        with contextlib.suppress(OSError):  # there is none, or not any more
+        with contextlib.suppress(OSError):  # missing, or just removed
             if path.is_file() and PLAN_FORMAT in path.read_text(errors="replace")[:64]:
                 return place
     return None

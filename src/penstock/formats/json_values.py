@@ -16,12 +16,12 @@ def encode(value: Any) -> bytes:
 
 
 def can_be_json(kind: Any) -> bool:
-    """Whether JSON can hold the values of an Arrow type, some of them as text."""
+    """True if JSON can represent the values of an Arrow type, some of them as strings."""
     return _is_json(kind) or _is_written(kind)
 
 
 def python_values(column: Any) -> tuple[list[Any], dict[int, UnicodeDecodeError]]:
-    """Python objects, and the rows of texts that are not UTF-8, which pyarrow does not check."""
+    """Python objects, and errors by row for invalid UTF-8, which pyarrow does not check."""
     if _is_written(column.type):
         column = column.cast(pyarrow().string())
     bad = dict[int, UnicodeDecodeError]()
@@ -59,6 +59,6 @@ def _is_json(kind: Any) -> bool:
 
 
 def _is_written(kind: Any) -> bool:
-    """Whether it becomes a text in metadata, as Arrow writes it: 2024-05-01 12:00:00."""
+    """True if metadata stores it as a string, as Arrow formats it: 2024-05-01 12:00:00."""
     types = pyarrow("pyarrow.types")
     return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind))

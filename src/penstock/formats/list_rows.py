@@ -1,6 +1,6 @@
 """Rows of a table as documents: trimmed by `attention_mask`, masked by `labels` and masks.
 
-Every value is checked: what the columns say about a token must fit the token, and each other.
+Every value is checked: columns must agree with the tokens and with each other.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ListRows:
-    """Some rows of a file, the values of their lists end to end."""
+    """Consecutive rows of a file, the values of their lists end to end."""
 
     path: Path
     first_row: int
@@ -35,7 +35,7 @@ class ListRows:
     """of each column with lists"""
 
     def refuse(self, column: str, position: int, expected: str, remedy: str = "") -> FormatError:
-        """Say what is wrong with one of the values."""
+        """The error for one value."""
         row, index = self.place(position)
         found = self.values[column][position].item()
         return FormatError(
@@ -44,14 +44,14 @@ class ListRows:
         )
 
     def place(self, position: int) -> tuple[int, int]:
-        """The row and the index in its list of a value."""
+        """The row of a value, and its index in the list."""
         ends = np.cumsum(self.lengths)
         row = int(np.searchsorted(ends, position, "right"))
         return row, position - int(ends[row] - self.lengths[row])
 
 
 def read_lists(path: Path, batch: Any, names: Sequence[str], first_row: int) -> ListRows:
-    """Take the columns `names` of a record batch, whose lists must be equally long."""
+    """Read the columns `names` of a record batch; lists of a row must have equal lengths."""
     lists = {name: validated(batch.column(name)) for name in names}
     lengths = lengths_of(lists[names[0]])
     for name, column in lists.items():
@@ -60,7 +60,7 @@ def read_lists(path: Path, batch: Any, names: Sequence[str], first_row: int) -> 
             row = int(differs[0])
             raise FormatError(
                 f"{path}: row {first_row + row:,}: {name} has {lengths_of(column)[row]:,} values, "
-                f"{names[0]} has {lengths[row]:,}; leave the column out with ignore={name!r}"
+                f"but {names[0]} has {lengths[row]:,}; leave the column out with ignore={name!r}"
             )
         if has_nulls(column):
             is_optional = name != names[0]  # the tokens come first
@@ -73,7 +73,7 @@ def read_lists(path: Path, batch: Any, names: Sequence[str], first_row: int) -> 
 
 
 def is_padded(rows: ListRows, attention_mask: str) -> bool:
-    """Whether the mask is anything but 1 throughout."""
+    """True if the mask contains anything but 1."""
     return not bool((rows.values[attention_mask] == 1).all())
 
 
@@ -97,7 +97,7 @@ def to_run(rows: ListRows, columns: TokenColumns, batch: Any) -> DecodedDocument
 
 
 def _kept(rows: ListRows, name: str) -> Flags:
-    """Which tokens are not padding; those of a row must lie together."""
+    """Mask of the tokens that are not padding; within a row they must be contiguous."""
     mask = _flags(rows, name, None)
     ends = np.cumsum(rows.lengths)
     begins = mask.copy()
@@ -113,7 +113,7 @@ def _kept(rows: ListRows, name: str) -> Flags:
 
 
 def _loss_mask(rows: ListRows, columns: TokenColumns, kept: Flags | None) -> NDArray[np.uint8]:
-    """1 where a token is to be trained on; all columns that say so must agree."""
+    """1 for tokens to train on; all columns that say so must agree."""
     found = dict[str, Flags]()
     if columns.labels is not None:
         found[columns.labels] = _labelled(rows, columns, columns.labels, kept)
@@ -145,13 +145,13 @@ def _labelled(rows: ListRows, columns: TokenColumns, name: str, kept: Flags | No
     nexts, ahead = tokens[start + 1 : stop], labels[start : stop - 1]
     expected, remedy = f"{IGNORED} or the token there, {tokens[position].item()}", ""
     if nexts.size and bool(((ahead == nexts) | ~mask[start : stop - 1]).all()):
-        expected += " (it is the token after it: labels must not be shifted)"
+        expected += " (found the next token: labels must not be shifted)"
         remedy = f"write them as [{IGNORED}, *labels[:-1]] to keep what they mask, or "
     raise rows.refuse(name, position, expected, remedy)
 
 
 def _flags(rows: ListRows, name: str, kept: Flags | None) -> Flags:
-    """A mask whose values are 0 and 1."""
+    """A mask column, whose values must be 0 or 1."""
     values = rows.values[name]
     mask: Flags = values == 1
     position = _first(~mask & (values != 0), kept)
@@ -161,7 +161,7 @@ def _flags(rows: ListRows, name: str, kept: Flags | None) -> Flags:
 
 
 def _first(wrong: Flags, kept: Flags | None) -> int | None:
-    """The first position that is wrong; padding may hold anything."""
+    """The first wrong position; padding is not checked."""
     if kept is not None:
         wrong &= kept
     position = int(wrong.argmax()) if wrong.size else 0
@@ -171,7 +171,7 @@ def _first(wrong: Flags, kept: Flags | None) -> int | None:
 def _metadata(
     rows: ListRows, columns: TokenColumns, batch: Any, lengths: NDArray[np.int64]
 ) -> list[bytes | None]:
-    """The values of each row as one JSON object; a document without tokens cannot have any."""
+    """One JSON object per row; None for documents without tokens, which cannot have metadata."""
     values = list[list[Any]]()
     for name in columns.metadata:
         found, bad = python_values(validated(batch.column(name)))
@@ -184,7 +184,8 @@ def _metadata(
             blob = encode(dict(zip(columns.metadata, of_row, strict=True)))
         except (ValueError, TypeError, RecursionError) as error:
             raise FormatError(
-                f"{rows.path}: row {rows.first_row + row:,}: its metadata cannot be JSON ({error})"
+                f"{rows.path}: row {rows.first_row + row:,}: its metadata cannot be "
+                f"written as JSON ({error})"
             ) from None
         blobs.append(blob if length else None)
     return blobs

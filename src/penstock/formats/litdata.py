@@ -28,7 +28,7 @@ from penstock.formats.files import (
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
 from penstock.formats.undecoded import DecodedDocuments, Described, Undecoded
 
-# The numbers that litdata gives to types, of torch and of NumPy.
+# litdata's numbers for the types of torch and NumPy.
 _TORCH = {11: "|u1", 12: "|i1", 13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8"}
 _TORCH[20] = "<u2"
 _NUMPY = dict(enumerate(("|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8")))
@@ -46,8 +46,9 @@ def describe(directory: Path, index: dict[str, Any]) -> Described:
         token = np.dtype(_TYPES[serializer][int(number)])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise FormatError(
-            f"{directory}: index.json is not that of a token dataset: config.data_format must be "
-            "one of no_header_tensor and no_header_numpy, with an integer type"
+            f"{directory}: index.json does not describe a token dataset: "
+            "config.data_format must be "
+            "no_header_tensor or no_header_numpy, with an integer type"
         ) from None
     names = [_path(directory, chunk).name for chunk in index["chunks"]]
     refuse_repeats(directory / "index.json", names)
@@ -62,7 +63,8 @@ def describe(directory: Path, index: dict[str, Any]) -> Described:
         )
     if coded:
         raise FormatError(
-            f"{directory}: its chunks are stored as {coded!r}; optimize them again without that"
+            f"{directory}: its chunks use {coded!r}, which is not supported; optimize the "
+            "dataset again without it"
         )
     chunks = [_chunk(directory, chunk, token) for chunk in index["chunks"]]
     firsts = list(accumulate((1 + num for _, num, _ in chunks), initial=0))
@@ -98,7 +100,7 @@ def describe(directory: Path, index: dict[str, Any]) -> Described:
 
 
 def _chunk(directory: Path, chunk: Any, token: np.dtype[Any]) -> tuple[Head, int, int]:
-    """The file of a chunk, how many documents it holds, and how many tokens."""
+    """A chunk's file, number of documents, and number of tokens."""
     path = _path(directory, chunk)
     head = read_head(path, 8)
     num_documents = int.from_bytes(head.start[:4], "little")
@@ -108,12 +110,14 @@ def _chunk(directory: Path, chunk: Any, token: np.dtype[Any]) -> tuple[Head, int
     said = chunk.get("chunk_size"), chunk.get("chunk_bytes")
     if said != (num_documents, head.size_bytes):
         raise FormatError(
-            f"{path}: {num_documents:,} items in {head.size_bytes:,} bytes; index.json says "
+            f"{path}: {num_documents:,} items in {head.size_bytes:,} bytes, but index.json says "
             f"{said[0]!r:.40} in {said[1]!r:.40}"
         )
     num_tokens, rest = divmod(head.size_bytes - first, token.itemsize)
     if rest:
-        raise FormatError(f"{path}: its items are not a multiple of the bytes of {token}")
+        raise FormatError(
+            f"{path}: the size of its items is not a multiple of {token.itemsize} bytes ({token})"
+        )
     end = read_part(path, first - 4, 4)
     check_size(path, head.size_bytes, int.from_bytes(end, "little"), "its offsets")
     return head, num_documents, num_tokens
@@ -126,11 +130,13 @@ def _path(directory: Path, chunk: Any) -> Path:
 
 
 def _offsets(path: Path, table: bytes, token: np.dtype[Any]) -> NDArray[np.int64]:
-    """Where items start and end, in tokens, from the offsets of a chunk."""
+    """Item boundaries in tokens, from the offsets of a chunk."""
     starts = np.frombuffer(table, "<u4").astype(np.int64)
     starts -= 4 * (starts.size + 1)
     if starts[0] != 0 or np.any(starts[1:] < starts[:-1]) or np.any(starts % token.itemsize):
-        raise FormatError(f"{path}: offsets of items go backwards or cut tokens")
+        raise FormatError(
+            f"{path}: item offsets go backwards or split a token; copy or write it again"
+        )
     return starts // token.itemsize
 
 
@@ -147,9 +153,12 @@ def _decode(directory: Path, chunks: list[Any], token: np.dtype[Any]) -> Iterato
         content = decompress(path, read_whole(path), "zstd", size)
         first = 4 * (num_documents + 2)
         if int.from_bytes(content[:4], "little") != num_documents or not 8 <= first <= size:
-            raise FormatError(f"{path}: does not hold the {num_documents:,} items it should")
+            raise FormatError(
+                f"{path}: does not contain the {num_documents:,} items that index.json "
+                "lists; copy it again"
+            )
         offsets = _offsets(path, content[4:first], token)
         tokens = np.frombuffer(content, token, (size - first) // token.itemsize, first)
         if offsets[-1] * token.itemsize != size - first:
-            raise FormatError(f"{path}: its items end elsewhere than it does")
+            raise FormatError(f"{path}: its items do not end where the file ends; copy it again")
         yield DecodedDocuments(tokens, np.diff(offsets))

@@ -36,7 +36,7 @@ _FIELDS = struct.Struct("<8sIIIQIII")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of itself."""
+    """The header of a file."""
 
     batch_size: int
     seq_len: int
@@ -81,9 +81,9 @@ class Header:
 
 
 def parse_header(head: bytes, size_bytes: int, name: str) -> Header:
-    """Check the first bytes of the file `name`, of `size_bytes` in all, and say what is in it.
+    """Parse the header of file `name`, and check it against the file's size.
 
-    The reserved bytes may hold anything: a later version may use them.
+    Reserved bytes are ignored: a later version may use them.
     """
     if not head.startswith(MAGIC):
         raise FormatError(
@@ -91,18 +91,21 @@ def parse_header(head: bytes, size_bytes: int, name: str) -> Header:
         )
     if size_bytes < HEADER_BYTES or len(head) < _FIELDS.size:
         raise FormatError(
-            f"{name}: {size_bytes:,} bytes, less than the {HEADER_BYTES:,} of an LLMBATCH header; "
+            f"{name}: {size_bytes:,} bytes, less than an LLMBATCH header of {HEADER_BYTES:,}; "
             "copy or write it again"
         )
     _, version, batch_size, seq_len, num_batches, dtype, seed, total = _FIELDS.unpack_from(head)
     if version != VERSION:
-        raise FormatError(f"{name}: LLMBATCH version {version}; this Penstock reads {VERSION}")
+        raise FormatError(
+            f"{name}: LLMBATCH version {version}; this version of Penstock reads {VERSION}"
+        )
     if dtype != UINT32:
-        raise FormatError(f"{name}: dtype code {dtype}; LLMBATCH knows only {UINT32}, uint32")
+        raise FormatError(f"{name}: dtype code {dtype}; LLMBATCH defines only {UINT32} (uint32)")
     header = Header(batch_size, seq_len, num_batches, seed, total)
     if not header.num_rows * seq_len:
         raise FormatError(
-            f"{name}: {num_batches:,} batches of {batch_size:,} x {seq_len:,} tokens hold nothing"
+            f"{name}: {num_batches:,} batches of {batch_size:,} x {seq_len:,} tokens are "
+            "empty; write the file again"
         )
     if header.size_bytes != size_bytes:
         relation = "short" if size_bytes < header.size_bytes else "long"

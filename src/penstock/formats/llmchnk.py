@@ -33,11 +33,16 @@ def describe(head: Head) -> Manifest:
         raise FormatError(f"{head.path}: does not start with {MAGIC!r} and a header")
     _, version, code, num_documents, num_tokens = HEADER.unpack_from(head.start)
     if version != 1:
-        raise FormatError(f"{head.path}: version {version} of LLMCHNK; this Penstock reads 1")
+        raise FormatError(
+            f"{head.path}: LLMCHNK version {version}; this version of Penstock reads 1"
+        )
     if code >= len(DTYPES):
-        raise FormatError(f"{head.path}: type {code} of tokens; 0 is uint32, 1 is uint16")
+        raise FormatError(f"{head.path}: token type {code}; expected 0 (uint32) or 1 (uint16)")
     if max(num_documents, num_tokens) > MOST // 8:
-        raise FormatError(f"{head.path}: {num_documents:,} records, {num_tokens:,} tokens?")
+        raise FormatError(
+            f"{head.path}: the header claims {num_documents:,} records and {num_tokens:,} "
+            "tokens; it is damaged"
+        )
     token = DTYPES[code]
     first_token = first_token_byte(num_documents)
     check_size(

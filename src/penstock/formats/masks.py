@@ -1,6 +1,6 @@
-"""Loss masks in files of their own: a byte for every token, 0 where it is not to be trained on.
+"""Loss masks in separate files: one byte per token, 0 for tokens not to train on.
 
-datatrove's `X.ds.loss` is one; OLMo's label masks are others, wherever they lie.
+Examples are datatrove's `X.ds.loss` and OLMo's label masks.
 """
 
 from dataclasses import replace
@@ -15,10 +15,10 @@ LOSS_MASK = "loss_mask"
 
 
 def with_mask(manifest: Manifest, mask: Head) -> Manifest:
-    """Add the field `loss_mask` to the records of one file of tokens."""
+    """Add the field `loss_mask` to the records of one token file."""
     names = manifest.fields.names or ()
     if len(manifest.shards) != 1 or manifest.apart is not None or LOSS_MASK in names:
-        raise UsageError(f"{mask.path}: a mask is for one file of tokens that has none")
+        raise UsageError(f"{mask.path}: a loss mask needs a single token file without one")
     (shard,) = manifest.shards
     check_size(mask.path, mask.size_bytes, shard.num_records, f"{shard.num_records:,} tokens")
     files = {**shard.files, APART: StoredFile(mask.size_bytes, path=str(mask.path))}

@@ -1,8 +1,8 @@
 """MosaicML's MDS with a column of tokens: `index.json` and shards.
 
 A shard is uint32: the number of samples n, then n + 1 offsets into the file; then JSON that repeats
-the columns; then the samples. A sample starts with a uint32 size for every column that has no
-fixed one, and goes on with the columns, in the order of their names.
+the columns; then the samples. A sample starts with a uint32 size for every column without a fixed
+size; then come the columns, in the order of their names.
 
 A sample is a document. Where all samples of a shard have the same size, as with llm-foundry's
 concatenated tokens, they are read in place; else, and if shards are compressed, they are decoded
@@ -61,12 +61,12 @@ _NUM_TRIED = 16
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where in a sample its tokens are, and how they are stored."""
+    """The place of the tokens in a sample, and how they are stored."""
 
     dtype: np.dtype[Any] | None
-    """None if every sample says it"""
+    """None if each sample states it"""
     has_shape: bool
-    """whether every sample tells the shape of its array"""
+    """True if each sample states the shape of its array"""
     num_dynamic: int
     """columns without a fixed size, each with four bytes at the start of a sample"""
     dynamic_before: int
@@ -74,24 +74,28 @@ class Column:
     fixed_before: int
     """bytes of columns with a fixed size before the tokens"""
     fixed_size: int | None
-    """bytes of the tokens, if that is fixed"""
+    """bytes of the tokens, if fixed"""
     fixed_sum: int
     """bytes of all columns with a fixed size"""
     is_alone: bool
-    """whether no other column has a size of its own"""
+    """True if no other column has a variable size"""
 
 
 def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -> Described:
     """Check `index.json` against the shards' own tables and sizes."""
     if index.get("version") != 2:
-        raise FormatError(f"{directory}: version {index.get('version')!r} of MDS; 2 is read")
+        raise FormatError(
+            f"{directory}: MDS version {index.get('version')!r}; this version of Penstock reads 2"
+        )
     shards = [_check_entry(directory, entry) for entry in index["shards"]]
     if not shards:
         raise FormatError(f"{directory}: index.json lists no shards")
     refuse_repeats(directory / "index.json", (_stored(shard)["basename"] for shard in shards))
     column = _find_column(directory, shards[0], dtype)
     if any(_find_column(directory, shard, dtype) != column for shard in shards):
-        raise FormatError(f"{directory}: its shards have different columns")
+        raise FormatError(
+            f"{directory}: its shards have different columns; open them as separate datasets"
+        )
     unread = _unread(shards[0])
     if all(shard["compression"] is None for shard in shards):
         found = [_in_place(directory, shard, column) for shard in shards]
@@ -112,7 +116,7 @@ def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -
 
 
 def _check_entry(directory: Path, entry: Any) -> dict[str, Any]:
-    """One shard of `index.json`, as far as it is used."""
+    """Check the parts of an `index.json` entry that are used."""
     where = f"{directory}: index.json"
     if not isinstance(entry, dict) or entry.get("format") != "mds":
         raise FormatError(f"{where}: {entry!r:.60} does not describe a shard")
@@ -121,19 +125,19 @@ def _check_entry(directory: Path, entry: Any) -> dict[str, Any]:
     )
     is_list = all(isinstance(value, list) for value in (names, encodings, sizes))
     if not is_list or not len(names) == len(encodings) == len(sizes):  # type: ignore[arg-type]
-        raise FormatError(f"{where}: columns have not as many names as encodings and sizes")
+        raise FormatError(f"{where}: numbers of column names, encodings and sizes differ")
     if not all(isinstance(text, str) for text in [*names, *encodings]):  # type: ignore[misc]
         raise FormatError(f"{where}: a column's name or encoding is not a string")
     if not all(size is None or (type(size) is int and 0 < size < _MAX_BYTES) for size in sizes):  # type: ignore[union-attr]
-        raise FormatError(f"{where}: {sizes!r:.60} are no sizes of columns")
+        raise FormatError(f"{where}: {sizes!r:.60} are not column sizes")
     if type(entry.get("samples")) is not int or not 0 < entry["samples"] < _MAX_BYTES:
-        raise FormatError(f"{where}: {entry.get('samples')!r:.60} is not a number of samples")
+        raise FormatError(f"{where}: {entry.get('samples')!r:.60} is not a sample count")
     compression = entry.get("compression")
     stored = entry.get("raw_data" if compression is None else "zip_data")
     for file in (stored, entry.get("raw_data")):
         is_size = isinstance(file, dict) and type(file.get("bytes")) is int
         if not is_size or not 0 < file["bytes"] < _MAX_BYTES:  # type: ignore[index]
-            raise FormatError(f"{where}: {file!r:.60} is not a file and its size")
+            raise FormatError(f"{where}: {file!r:.60} is not an object with basename and bytes")
         plain_name(directory, file.get("basename"))  # type: ignore[union-attr]
     return entry | {"compression": compression}
 
@@ -160,7 +164,7 @@ def _find_column(directory: Path, shard: dict[str, Any], dtype: str | None) -> C
     wanted = [name for name in TOKEN_COLUMNS if name in names]
     if not wanted:
         raise FormatError(
-            f"{directory}: columns are {', '.join(names)}; none is called "
+            f"{directory}: columns are {', '.join(names)}; expected one named "
             f"{' or '.join(TOKEN_COLUMNS)}"
         )
     place = names.index(wanted[0])
@@ -175,10 +179,10 @@ def _find_column(directory: Path, shard: dict[str, Any], dtype: str | None) -> C
         token = np.dtype(array[1])
         if array[2] and sizes[place] != int(array[2]) * token.itemsize:
             raise FormatError(
-                f"{directory}: column {wanted[0]} is {encoding}, of {sizes[place]} bytes"
+                f"{directory}: column {wanted[0]} is {encoding}, but has {sizes[place]} bytes"
             )
     elif dtype is not None:
-        raise UsageError(f"{directory}: its tokens tell their type; leave out {dtype}")
+        raise UsageError(f"{directory}: its tokens store their type; leave out {dtype}")
     dynamic = [k for k, size in enumerate(sizes) if size is None]
     return Column(
         dtype=token,
@@ -193,15 +197,16 @@ def _find_column(directory: Path, shard: dict[str, Any], dtype: str | None) -> C
 
 
 def _offsets(path: Path, content: bytes, size_bytes: int, num_samples: int) -> NDArray[np.int64]:
-    """Where samples start and end in a shard, from its own table."""
+    """Sample boundaries in a shard, from its own table."""
     found = int.from_bytes(content[:4], "little")
     if found != num_samples or size_bytes < 4 * (num_samples + 2):
         raise FormatError(
-            f"{path}: {found:,} samples in {size_bytes:,} bytes; index.json says {num_samples:,}"
+            f"{path}: {found:,} samples in {size_bytes:,} bytes, but index.json says "
+            f"{num_samples:,}"
         )
     offsets = np.frombuffer(content, "<u4", num_samples + 1, 4).astype(np.int64)
     if offsets[0] < 4 * (num_samples + 2) or np.any(offsets[1:] < offsets[:-1]):
-        raise FormatError(f"{path}: offsets of samples go backwards")
+        raise FormatError(f"{path}: sample offsets go backwards; copy or write it again")
     check_size(path, size_bytes, int(offsets[-1]), "its samples")
     return offsets
 
@@ -209,18 +214,18 @@ def _offsets(path: Path, content: bytes, size_bytes: int, num_samples: int) -> N
 def _in_place(
     directory: Path, shard: dict[str, Any], column: Column
 ) -> tuple[np.dtype[Any], Shard] | None:
-    """The shard, if the tokens of all its samples are equally many and equally far apart."""
+    """The shard, if all samples have equally many tokens at equal distances; otherwise None."""
     path, num_samples = directory / shard["raw_data"]["basename"], shard["samples"]
     head = read_head(path, 4)
     check_size(path, head.size_bytes, shard["raw_data"]["bytes"], "what index.json lists")
     if num_samples > head.size_bytes // 4 - 2:
-        raise FormatError(f"{path}: {num_samples:,} samples in {head.size_bytes:,} bytes")
+        raise FormatError(f"{path}: {num_samples:,} samples do not fit {head.size_bytes:,} bytes")
     content = read_part(path, 0, 4 * (num_samples + 2))
     offsets = _offsets(path, content, head.size_bytes, num_samples)
     pitch = int(offsets[1] - offsets[0])
     if column.dtype is None or not column.is_alone or np.any(np.diff(offsets) != pitch):
         return None
-    # Of equal size, type and dimensions, samples cannot differ in their headers; a few are tried.
+    # Samples of equal size, type and dimensions have equal headers; check a few.
     starts = offsets[np.linspace(0, num_samples - 1, min(num_samples, _NUM_TRIED)).astype(int)]
     places = {_find_tokens(path, read_part(path, int(start), pitch), column) for start in starts}
     if len(places) != 1:
@@ -240,11 +245,13 @@ def _in_place(
 
 
 def _find_tokens(path: Path, sample: bytes, column: Column) -> tuple[int, int, np.dtype[Any]]:
-    """Where in a sample the tokens start, how many they are, and their type."""
+    """First byte, number and type of a sample's tokens."""
     sizes = np.frombuffer(sample, "<u4", min(column.num_dynamic, len(sample) // 4))
     size = 4 * column.num_dynamic + column.fixed_sum + int(sizes.sum(dtype=np.int64))
     if size != len(sample):
-        raise FormatError(f"{path}: a sample of {len(sample):,} bytes has columns of {size:,}")
+        raise FormatError(
+            f"{path}: a sample has {len(sample):,} bytes, but its columns need {size:,}"
+        )
     start = 4 * column.num_dynamic + column.fixed_before
     try:
         start += int(sizes[: column.dynamic_before].sum())
@@ -260,11 +267,11 @@ def _find_tokens(path: Path, sample: bytes, column: Column) -> tuple[int, int, n
             if num_dimensions != 1:
                 raise FormatError(f"{path}: a sample's tokens have {num_dimensions} dimensions")
             if stop - start != shape * token.itemsize:
-                raise FormatError(f"{path}: a sample says {shape:,} tokens and holds others")
+                raise FormatError(f"{path}: a sample claims {shape:,} tokens, but its size differs")
     except (IndexError, KeyError):
         raise FormatError(f"{path}: a sample is too short, or its type is unknown") from None
     if stop > len(sample) or (stop - start) % token.itemsize or stop < start:
-        raise FormatError(f"{path}: a sample's tokens are not whole ({stop - start:,} bytes)")
+        raise FormatError(f"{path}: a sample's tokens end within a token ({stop - start:,} bytes)")
     return start, (stop - start) // token.itemsize, token
 
 
@@ -283,7 +290,7 @@ def _decode(
             parts.append(np.frombuffer(sample, token, lengths[k], within))
         types |= {part.dtype for part in parts}
         if len(types) > 1:
-            raise FormatError(f"{path}: its samples have tokens of different types")
+            raise FormatError(f"{path}: its samples have different token types; write it with one")
         yield DecodedDocuments(np.concatenate(parts), lengths)
 
 
@@ -295,7 +302,7 @@ def _decompress(path: Path, shard: dict[str, Any]) -> bytes:
     for name, said in hashes.items() if isinstance(hashes, dict) else ():
         if name in _HASHES and (found := _HASHES[name](content).hexdigest()) != said:
             raise FormatError(
-                f"{path}: {name} is {found}, index.json says {said!r:.60}; copy it again"
+                f"{path}: {name} is {found}, but index.json says {said!r:.60}; copy it again"
             )
     if compression is None:
         return content

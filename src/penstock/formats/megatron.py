@@ -56,7 +56,7 @@ def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
     head, tokens = _read_pair(path)
     if head.start.startswith(_OLDER):
         raise FormatError(
-            f"{head.path}: is an older index of fairseq; binarize again with --dataset-impl mmap"
+            f"{head.path}: is an old fairseq index; binarize again with --dataset-impl mmap"
         )
     is_fairseq = _is_fairseq(head)
     header = _FAIRSEQ_HEADER if is_fairseq else HEADER
@@ -67,11 +67,14 @@ def describe(path: Path, *, by_sequence: bool = False) -> Manifest:
     by_sequence = by_sequence or is_fairseq
     types = _FAIRSEQ_DTYPES if is_fairseq else DTYPES
     if version != 1:
-        raise FormatError(f"{head.path}: version {version} of the index; this Penstock reads 1")
+        raise FormatError(f"{head.path}: index version {version}; this version of Penstock reads 1")
     if code not in types:
-        raise FormatError(f"{head.path}: type {code} of tokens; there are 1 to {max(types)}")
+        raise FormatError(f"{head.path}: token type {code}; expected 1 to {max(types)}")
     if max(num_sequences, num_starts) > MOST // 32 or num_starts < 1:
-        raise FormatError(f"{head.path}: {num_sequences:,} sequences, {num_starts:,} documents?")
+        raise FormatError(
+            f"{head.path}: the header claims {num_sequences:,} sequences and "
+            f"{num_starts:,} documents; it is damaged"
+        )
     expected = HEADER.size + 12 * num_sequences + 8 * num_starts
     has_modes = num_sequences > 0 and head.size_bytes == expected + num_sequences
     if not has_modes and not is_fairseq:
@@ -120,7 +123,7 @@ def _read_pair(path: Path) -> tuple[Head, Head]:
 
 
 def _is_fairseq(head: Head) -> bool:
-    """Whether the index ends after the starts; one of Megatron's is at least 16 bytes longer."""
+    """True if the index ends after the starts; Megatron's is at least 16 bytes longer."""
     if len(head.start) < _FAIRSEQ_HEADER.size or not head.start.startswith(MAGIC):
         return False
     *_, num_sequences = _FAIRSEQ_HEADER.unpack_from(head.start)
@@ -129,7 +132,7 @@ def _is_fairseq(head: Head) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MegatronDocuments:
-    """Where documents end, from the lengths and starts of their sequences."""
+    """Document ends, from the lengths and starts of sequences."""
 
     path: str
     file_identity: str
@@ -141,11 +144,11 @@ class MegatronDocuments:
 
     @property
     def identity(self) -> str:
-        """Changes when the index may have."""
+        """Changes whenever the index may have changed."""
         return f"megatron {self.by_sequence} {self.file_identity}"
 
     def last_end(self) -> int:
-        """Where the last sequence ends, in bytes."""
+        """The end of the last sequence, in bytes."""
         if not self.num_sequences:
             return 0
         last, path = self.num_sequences - 1, Path(self.path)
@@ -158,7 +161,7 @@ class MegatronDocuments:
         return int(start + length * self.item_bytes)
 
     def ends(self) -> Iterator[NDArray[np.int64]]:
-        """Where documents end; lengths and starts must tell the same."""
+        """Document ends; lengths and starts must agree."""
         starts = self._map("<i8", self.header_bytes + 4 * self.num_sequences, self.num_sequences)
         for ends in self._sequence_ends(starts):
             if self.by_sequence:
@@ -168,15 +171,16 @@ class MegatronDocuments:
         firsts = self._map("<i8", self.header_bytes + 12 * self.num_sequences, self.num_starts)
         if firsts[0] != 0 or firsts[-1] != self.num_sequences:
             raise FormatError(
-                f"{self.path}: documents are sequences {firsts[0]:,} to {firsts[-1]:,}, there are "
-                f"{self.num_sequences:,}"
+                f"{self.path}: documents cover sequences {firsts[0]:,} to {firsts[-1]:,}, expected "
+                f"0 to {self.num_sequences:,}"
             )
         last_end = self.last_end() // self.item_bytes
         for first in range(1, self.num_starts, _CHUNK):
             sequences = firsts[first : first + _CHUNK]
             if sequences.min() < 0 or sequences.max() > self.num_sequences:
                 raise FormatError(
-                    f"{self.path}: a document near {first:,} starts at a sequence that is not there"
+                    f"{self.path}: a document near {first:,} starts at a sequence that "
+                    "does not exist"
                 )
             ends = np.full(sequences.size, last_end, np.int64)
             is_inside = sequences < self.num_sequences
@@ -192,7 +196,7 @@ class MegatronDocuments:
             expected = (ends - some) * self.item_bytes
             if some.min() < 0 or np.any(starts[first : first + _CHUNK] != expected):
                 raise FormatError(
-                    f"{self.path}: lengths and starts of sequences near {first:,} disagree, or "
+                    f"{self.path}: sequence lengths and starts near {first:,} disagree or "
                     "leave gaps; write the dataset again"
                 )
             last = int(ends[-1])
@@ -204,5 +208,7 @@ class MegatronDocuments:
         with open_regular(self.path) as file:
             size = os.fstat(file.fileno()).st_size
             if size < offset + count * np.dtype(dtype).itemsize:
-                raise FormatError(f"{self.path}: {size:,} bytes; it was cut after it was opened")
+                raise FormatError(
+                    f"{self.path}: {size:,} bytes; it was truncated after it was opened"
+                )
             return np.memmap(file, dtype, "r", offset, (count,))

@@ -1,7 +1,7 @@
-"""Recognition: what a file is that holds no tokens, and what to do with it.
+"""Recognition: what a file without tokens is, and what to do with it.
 
-Bare tokens have no header, so any file can be read as some, and gives garbage. Files of other kinds
-are told by their signatures, text by its characters, and the width of tokens by their zeros.
+Bare tokens have no header: any file can be read as tokens, and gives garbage. Other kinds of files
+are recognised by signatures, text by its characters, and token widths by their zeros.
 """
 
 import json
@@ -21,29 +21,29 @@ _NUM_SAMPLES, _MIN_SAMPLES, _MIN_TOKENS, _MIN_NONZERO = 1024, 8, 10, 20
 _CONTROL = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b") | {127}
 _NOT_LATIN1 = bytes({*_CONTROL, *range(128, 160)} - {0x85, *range(0x91, 0x98)})  # "…" of Windows
 _LEAST_RANDOM_BITS = 7.94  # entropy of a byte, in 4,096 random ones 7.95; tokens have 7.8 at most
-_OTHER_TEXT = "text in {encoding}, not tokens; convert it to UTF-8 (iconv), and tokenize that"
+_OTHER_TEXT = "text in {encoding}, not tokens; convert it to UTF-8 (iconv) and tokenize the result"
 _IDS_IN_JSON = re.compile(rb'"(input_ids|tokens|token_ids|ids)"\s*:\s*\[\s*\d+\s*[],]')
 _NUMBERS = re.compile(rb"\d+[\s,;][\d\s,;]*")
 
 
 def refuse_others(head: Head, *, is_told: bool) -> None:
-    """Refuse a file of another kind where bare tokens are expected, or were said to be."""
+    """Refuse a file of another kind where bare tokens are expected; `is_told` by `format=`."""
     what = recognise(head)
     if is_told and is_arrow_stream(head):
         what = f"an Arrow stream; {LEAVE_OUT}"
     if what is None and not is_told and is_text(head, least_bytes=8):
-        what = f'{_text(head)}; if it holds tokens, say format="flat:uint16"'
+        what = f'{_text(head)}; if it contains tokens, pass format="flat:uint16"'
     if what is None and not is_told and _is_big_endian(head.start):
         what = (
-            "big-endian, it seems: read as uint16, every other token would be 0; swap the bytes "
-            '(numpy.ndarray.byteswap), or say format="flat:uint16", if that is what it is'
+            "probably big-endian: as uint16, every other token would be 0; swap the bytes "
+            '(numpy.ndarray.byteswap), or pass format="flat:uint16" if the tokens are uint16'
         )
     if what is not None:
         raise FormatError(f"{head.path}: is {what}")
 
 
 def recognise(head: Head) -> str | None:
-    """What a file certainly is, and what to do with it; None for what may be tokens."""
+    """What a file certainly is, and what to do with it; None if it may be tokens."""
     kind = find_kind(head)
     if kind is not None:
         text = _text_by_name(head.path) if kind.advice == DECOMPRESS else ""
@@ -53,12 +53,12 @@ def recognise(head: Head) -> str | None:
     if _is_utf16(head):
         return _OTHER_TEXT.format(encoding="UTF-16")
     if _is_latin1(head.start):
-        return _OTHER_TEXT.format(encoding="Latin-1 or the like")
+        return _OTHER_TEXT.format(encoding="Latin-1 or a similar encoding")
     return None
 
 
 def recognise_in(directory: Path, head: Head) -> str | None:
-    """The same for a file of a directory; text is tokenized with all the text that is there."""
+    """`recognise` for a file in a directory; for text, advise to tokenize the whole directory."""
     what = recognise(head)
     is_corpus = what is not None and what.startswith(("JSON,", "text,"))
     if is_corpus and _text_by_name(head.path):
@@ -67,7 +67,7 @@ def recognise_in(directory: Path, head: Head) -> str | None:
 
 
 def unknown(head: Head, formats: str) -> FormatError:
-    """The error for a file whose format is not found out."""
+    """The error for a file of unknown format."""
     what = recognise(head)
     if what is not None:
         return FormatError(f"{head.path}: is {what}")
@@ -78,18 +78,16 @@ def unknown(head: Head, formats: str) -> FormatError:
     found = f"{head.path}: starts with {head.start[:8]!r}, which is not a known format"
     if head.size_bytes % 2 or _is_random(head.start):
         return FormatError(
-            f"{found}, nor does it look like tokens of two bytes or more; if it is to be read as "
-            f'bytes, say format="flat:uint8" (formats are {formats})'
+            f"{found}, and does not look like tokens of two bytes or more; to read it as bytes, "
+            f'pass format="flat:uint8" (formats: {formats})'
         )
     token = token_type(head) or "uint16"
-    formats = f"(formats are {formats})"
-    return FormatError(
-        f'{found}; if it holds bare tokens, say so with format="flat:{token}" {formats}'
-    )
+    formats = f"(formats: {formats})"
+    return FormatError(f'{found}; if it contains bare tokens, pass format="flat:{token}" {formats}')
 
 
 def text_advice(path: Path, kind: str, column: str = "text") -> str:
-    """How text becomes tokens: the lines to write, for this file."""
+    """How to tokenize this file: the command and the call."""
     import shlex
 
     options, arguments = "", ""
@@ -107,15 +105,15 @@ def text_advice(path: Path, kind: str, column: str = "text") -> str:
 
 
 def quoted(text: object) -> str:
-    """A path or a name as it stands in Python code."""
+    """A path or name as a Python string literal."""
     return json.dumps(str(text), ensure_ascii=False)
 
 
 def token_type(head: Head) -> str | None:
-    """The type of tokens that are wider than uint16, by their upper halves; None for others."""
+    """The type of tokens wider than uint16, judged by their upper halves; otherwise None."""
     start = np.frombuffer(head.start, "<u2", len(head.start) // 8 * 4)
     if not start.size or head.size_bytes % 4 or _share_of_small(start[1::4]) < 0.97:
-        return None  # nor would it be after the rest was read, by the shares below
+        return None  # the rest of the file could not change this
     count = min(head.size_bytes // 8, _NUM_SAMPLES)
     middle = (head.size_bytes // 8 - count) // 2 * 8
     sample = np.frombuffer(read_part(head.path, middle, 8 * count), "<u2")
@@ -143,18 +141,18 @@ def token_type(head: Head) -> str | None:
 
 
 def _is_big_endian(start: bytes) -> bool:
-    """Whether these are numbers of four or eight bytes, and the upper halves come first."""
+    """True for numbers of four or eight bytes whose upper halves come first."""
     halves = np.frombuffer(start, "<u2", len(start) // 4 * 2)
     return bool(not halves[::2].any() and np.count_nonzero(halves[1::2]) >= _MIN_NONZERO)
 
 
 def _share_of_small(halves: NDArray[np.uint16]) -> float:
-    """The share of numbers that are the upper halves of ids up to 4 million, or of -100."""
+    """The share of values that are upper halves of ids up to 4 million, or of -100."""
     return np.count_nonzero(halves + np.uint16(1) <= 64) / halves.size
 
 
 def is_text(head: Head, least_bytes: int = _MIN_TEXT_BYTES) -> bool:
-    """Whether a file starts with text in UTF-8: nearly half of all bytes could not stand there."""
+    """True if a file starts with UTF-8 text, where nearly half of all bytes cannot occur."""
     start = head.start
     if len(start) < least_bytes or 0 in start[:64]:
         return False
@@ -177,7 +175,7 @@ def _is_utf16(head: Head) -> bool:
 
 
 def _is_latin1(start: bytes) -> bool:
-    """Whether bytes are ASCII for the most part, without one that no text has."""
+    """True for mostly ASCII bytes without any that text never has."""
     if len(start) < _MIN_TEXT_BYTES or len(start[:64].translate(None, _NOT_LATIN1)) < 64:
         return False
     num_ascii = sum(byte < 128 for byte in start)
@@ -185,7 +183,7 @@ def _is_latin1(start: bytes) -> bool:
 
 
 def is_json_lines(start: bytes) -> bool:
-    """Whether a file begins with a line that is an object of JSON, and does not end with it."""
+    """True if the first line is a JSON object and more follows."""
     line, _, rest = start.lstrip(b"\xef\xbb\xbf").partition(b"\n")
     try:
         return isinstance(json.loads(line), dict) and bool(rest.strip())
@@ -198,15 +196,15 @@ def _text(head: Head) -> str:
     if start.startswith(b"version https://git-lfs.github.com/spec/"):
         return "a Git LFS pointer, not the file itself; run git lfs pull"
     if start[:15].lower().startswith((b"<!doctype html", b"<html")):
-        return "an HTML page, perhaps an error that was saved as the file; download it again"
+        return "an HTML page, perhaps a saved error message; download the file again"
     if head.path.suffix.lower() == ".csv":
         return f"a table in text, not tokens; {_as_parquet(head.path, 'csv.read_csv')}"
     if start.startswith(b"{") and _IDS_IN_JSON.search(start):
         return f"JSON with token ids; {_as_parquet(head.path, 'json.read_json')}"
     if _NUMBERS.fullmatch(start):
         return (
-            "numbers in text; if they are token ids, read them, and write them with "
-            f"penstock.Writer; if not, {text_advice(head.path, 'text')}"
+            "numbers as text; if they are token ids, parse them and write them with "
+            f"penstock.Writer; otherwise, {text_advice(head.path, 'text')}"
         )
     name, kind = ("JSON", "jsonl") if start[:1] in (b"{", b"[") else ("text", "text")
     return f"{name}, not tokens; {text_advice(head.path, kind)}"
@@ -215,11 +213,11 @@ def _text(head: Head) -> str:
 def _as_parquet(path: Path, read: str) -> str:
     parquet = quoted(path.with_suffix(".parquet"))
     call = f"pyarrow.parquet.write_table(pyarrow.{read}({quoted(path)}), {parquet})"
-    return f"write it as Parquet ({call}), and open or tokenize that"
+    return f"write it as Parquet ({call}) and open or tokenize the result"
 
 
 def _text_by_name(path: Path) -> str:
-    """What to do with a compressed file of text; "" for others."""
+    """What to do with a compressed text file; "" for other files."""
     kind = kind_of(path.name)
     return text_advice(path, kind) if kind is not None else ""
 

@@ -1,8 +1,8 @@
-"""What a format says of its files: shards, and where their records, documents and metadata lie.
+"""Manifests and shards: the files of a dataset, and where in them its items lie.
 
-The kinds of files are named after the suffixes that they have in our own format. A foreign file
-takes the place of one of them, and says what is different about it: a header, padding between
-blocks, a table without its leading zero.
+Kinds of files are named after their suffixes in our own format. A foreign file takes the place of
+one of them and states the differences: a header, padding between blocks, a table without its
+leading zero.
 """
 
 import os
@@ -26,39 +26,39 @@ NO_METADATA = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One file of a shard: how large it is, and where in it the items lie."""
+    """One file of a shard: its size, and where its items lie."""
 
     size_bytes: int
     xxh3: str | None = None
-    """of the whole file, where a manifest says it"""
+    """of the whole file, if a manifest lists it"""
     path: str = ""
-    """where it lies, if not where its kind says"""
+    """if not `directory/name` and the suffix of its kind"""
     first_byte: int = 0
-    """where the first item lies"""
+    """the offset of the first item"""
     block_items: int = 0
-    """0, or items come in blocks of so many"""
+    """items per block; 0 without blocks"""
     block_bytes: int = 0
-    """how far apart blocks start"""
+    """distance between block starts"""
     num_implied: int = 0
-    """of a table of documents: 1 if its first entry, which is 0, is left out"""
+    """for document tables: 1 if the leading 0 is not stored"""
 
 
 class DocumentSource(Protocol):
-    """Documents that are told in another way than by a table of offsets.
+    """Document boundaries that are stored in another way than as a table of offsets.
 
-    The reader makes such a table of them, once, and keeps it in the user's cache.
+    The reader makes such a table from them, once, in the user's cache.
     """
 
     @property
     def path(self) -> str:
-        """The file that tells them."""
+        """The file that stores them."""
 
     @property
     def identity(self) -> str:
-        """Changes when the documents may have."""
+        """Changes whenever the documents may have changed."""
 
     def ends(self) -> Iterator[NDArray[np.int64]]:
-        """Where documents end in the shard's records, in order, some at a time."""
+        """Document ends in records, ascending, in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Shard:
     num_spans: int
     files: dict[str, StoredFile]
     row_records: int = 0
-    """0, or every document has this many records, and there is no table"""
+    """if not 0, every document has this many records, and there is no table"""
     source: DocumentSource | None = None
-    """what a table of documents can be made from, where there is none"""
+    """where to make a document table from, if there is none"""
 
     def path(self, kind: str) -> Path:
-        """Where one of the shard's files lies."""
+        """The path of one of the shard's files."""
         return Path(self._path(kind))
 
     def _path(self, kind: str) -> str:
@@ -85,7 +85,7 @@ class Shard:
         return file.path if file and file.path else f"{self.directory}/{self.name}{kind}"
 
     def check_sizes(self, kinds: tuple[str, ...] | None = None) -> None:
-        """Compare the sizes on disk (of all files, or of those named) with what is known."""
+        """Compare the sizes on disk, of all files or of `kinds`, with the manifest."""
         for kind in self.files if kinds is None else kinds:
             path, expected = self._path(kind), self.files[kind].size_bytes
             try:
@@ -106,7 +106,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that is known of a dataset without reading its data."""
+    """What is known about a dataset without reading its data."""
 
     fields: np.dtype[Any]
     """The record: always a struct, `token` first for token streams."""
@@ -117,12 +117,12 @@ class Manifest:
     shards: tuple[Shard, ...] = field(repr=False)
     format: str = "penstock-stream"
     apart: str | None = None
-    """the last of the fields, if it lies in files of its own"""
+    """the last field, if it is stored in separate files"""
     unread: tuple[str, ...] = ()
-    """what else the files hold, in words"""
+    """what the files contain but Penstock does not read, in words"""
     ignorable: tuple[str, ...] = ()
     """the names of the columns that are not read"""
     decoded_from: str = ""
-    """the file that this is a decoded copy of, if it is one"""
+    """the source, if this is a decoded copy"""
     split: dict[str, str] = field(default_factory=dict)
-    """which split of a corpus this is, and by which rule; empty for all of it"""
+    """which split of a corpus this is, and by which rule; empty for a whole corpus"""

@@ -1,7 +1,7 @@
-"""Signatures: kinds of files that hold no bare tokens, and how their first bytes show it.
+"""Signatures: kinds of files that are not bare tokens, recognised by their first bytes.
 
-A file is said to be of a kind only on evidence that tokens do not give by chance: a long magic, or
-a short one and a structure that fits it.
+A signature must be strong enough that tokens do not match it by chance: a long magic, or a short
+one and a structure that fits it.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.formats.files import Head, read_part
 
-_WRITE = "read it with {with_what}, and write the tokens with penstock.Writer"
+_WRITE = "read it with {with_what} and write the tokens with penstock.Writer"
 
 
 class Signature(NamedTuple):
@@ -50,7 +50,7 @@ def is_arrow_stream(head: Head) -> bool:
 
 
 def _zip_member(head: Head) -> str:
-    """The name of the first file in a zip archive, or "" if this is none."""
+    """The name of the first file in a zip archive; "" for other files."""
     if len(head.start) < 30:
         return ""
     version, flags, method = struct.unpack_from("<3H", head.start, 4)
@@ -65,13 +65,13 @@ def _is_torch(head: Head) -> bool:
 
 
 def _is_pickle(head: Head) -> bool:
-    """Whether the first bytes are instructions of pickle, and not a few by chance."""
+    """True if the first bytes are more pickle instructions than chance would give."""
     if read_part(head.path, head.size_bytes - 1, 1) != b".":
         return False
     import pickletools
 
     count = 0
-    with contextlib.suppress(Exception):  # whatever it makes of bytes that are none, or were cut
+    with contextlib.suppress(Exception):  # other or truncated bytes may raise anything
         for _ in pickletools.genops(head.start):
             count += 1
     is_whole = len(head.start) == head.size_bytes and count > 1
@@ -96,7 +96,7 @@ def _is_lz4(head: Head) -> bool:
 
 
 def _is_tar(head: Head) -> bool:
-    """Whether the first 512 bytes add up to the checksum that they hold."""
+    """True if the first 512 bytes match the checksum in them."""
     block = head.start[:512]
     if len(block) < 512 or head.size_bytes % 512:
         return False
@@ -145,10 +145,10 @@ def _has(offset: int, *texts: bytes) -> Callable[[Head], bool]:
 
 
 LEAVE_OUT = "open it without format"
-_UNPACK = "unpack it, and open the files in it"
-DECOMPRESS = "decompress it, and open the result"
-_OTHER_FILE = "name the file with the tokens instead"
-_PICKLE = "load it with pickle only if you trust it, and write the tokens with penstock.Writer"
+_UNPACK = "unpack it and open the files in it"
+DECOMPRESS = "decompress it and open the result"
+_OTHER_FILE = "open the token file instead"
+_PICKLE = "if you trust it, load it with pickle and write the tokens with penstock.Writer"
 _OLD_PICKLES = (b"(lp", b"(dp", b"]q\0", b"}q\0", b"cnumpy.", b"ccopy_reg\n")  # protocols 0 and 1
 _TORCH = _WRITE.format(with_what="torch.load")
 _KINDS = (
@@ -157,7 +157,9 @@ _KINDS = (
     Signature("an LLMBATCH file", b"LLMBATCH", LEAVE_OUT),
     Signature("an LLMCHNK file", b"LLMCHNK\0", LEAVE_OUT),
     Signature(
-        "a Megatron-LM index", b"MMIDIDX\0\0", "copy the .bin of that name beside it, and open that"
+        "a Megatron-LM index",
+        b"MMIDIDX\0\0",
+        "copy the .bin of the same name beside it and open that",
     ),
     Signature("a Parquet file", b"PAR1", LEAVE_OUT, _ends_with(b"PAR1")),
     Signature("an Arrow file", b"ARROW1\0\0", LEAVE_OUT),
@@ -166,7 +168,7 @@ _KINDS = (
     Signature(
         "a NumPy archive (.npz)",
         b"PK\3\4",
-        "save its array with numpy.save, and open that",
+        "save its array with numpy.save and open the result",
         lambda head: _zip_member(head).endswith(".npy"),
     ),
     Signature("a zip archive", b"PK\3\4", _UNPACK, lambda head: bool(_zip_member(head))),
@@ -199,14 +201,14 @@ _KINDS = (
     ),
     Signature("an ORC file", b"ORC", _WRITE.format(with_what="pyarrow.orc"), _ends_with(b"ORC", 1)),
     Signature(
-        "a Feather file of version 1",
+        "a Feather V1 file",
         b"FEA1",
         _WRITE.format(with_what="pyarrow.feather"),
         _ends_with(b"FEA1"),
     ),
     # What data directories also hold.
-    Signature("a program or a library (ELF)", b"\x7fELF", _OTHER_FILE, _has(6, b"\1")),
-    Signature("a PDF document", b"%PDF-", "extract its text, and tokenize that"),
+    Signature("an ELF program or library", b"\x7fELF", _OTHER_FILE, _has(6, b"\1")),
+    Signature("a PDF document", b"%PDF-", "extract its text and tokenize that"),
     Signature("an image (PNG)", b"\x89PNG\r\n\x1a\n", _OTHER_FILE),
     Signature("an image (GIF)", b"GIF8", _OTHER_FILE, _has(4, b"7a", b"9a")),
     Signature("an image (JPEG)", b"\xff\xd8\xff", _OTHER_FILE, _has(6, b"JFIF", b"Exif")),
@@ -219,7 +221,7 @@ for _kind in _KINDS:
 
 _BY_STRUCTURE = (
     Signature(
-        "a tar archive, as of WebDataset", b"", "unpack it, and open or tokenize its files", _is_tar
+        "a tar archive (WebDataset)", b"", "unpack it and open or tokenize its files", _is_tar
     ),
     Signature("a safetensors file", b"", _WRITE.format(with_what="safetensors"), _is_safetensors),
     Signature(
@@ -229,7 +231,7 @@ _BY_STRUCTURE = (
 
 
 def find_kind(head: Head) -> Signature | None:
-    """The kind that a file certainly is of."""
+    """The kind of a file, if it is certain."""
     by_magic = _BY_FIRST_BYTE.get(head.start[:1], [])
     for kind in (*by_magic, *_BY_STRUCTURE):
         if head.start.startswith(kind.magic) and kind.fits(head):

@@ -77,7 +77,7 @@ def _words(part: str) -> list[str]:
 def _short_names(shapes: Iterable[str]) -> dict[str, str]:
     """The splits of paths that differ only in tr and va (and te), or in trn and vld.
 
-    Beside others of their length these are other words: languages, countries.
+    Beside other words of their length they mean something else: languages, countries.
     """
     families = dict[str, dict[str, str]]()
     for shape in shapes:
@@ -94,7 +94,7 @@ def _short_names(shapes: Iterable[str]) -> dict[str, str]:
 
 
 def _is_clear(path: str) -> bool:
-    """Whether a path that names a split does so in a place where other words seldom stand."""
+    """True if a path names a split where other words are unlikely."""
     for part in path.split("/"):
         stem = _SUFFIXES.sub("", part)
         words = [word for word in _words(stem) if word not in _PASSED_OVER] or [""]
@@ -107,9 +107,9 @@ def _is_clear(path: str) -> bool:
 
 
 def divide(paths: Iterable[str], wanted: str | None = None) -> dict[str, list[int]]:
-    """Which paths, by their numbers, name which split; those that name none are under "".
+    """Group paths, by number, by the split they name; "" for those that name none.
 
-    If a split is wanted, every word counts; otherwise see above.
+    If a split is wanted, every word counts; otherwise the rules above apply.
 
     >>> divide(["train.bin", "val.bin", "train_2.bin"])
     {'train': [0, 2], 'val': [1]}
@@ -134,17 +134,15 @@ def choose(
     *,
     of: str = "",
 ) -> list[int]:
-    """The numbers of the paths to open: those of the split that is wanted, or all of them.
+    """The numbers of the paths to open: those of the wanted split, or all.
 
-    Without `wanted`, paths that name different splits are refused, and so are paths that name none
-    beside a split that is held out: it may well have been taken from them. `of` says of what
-    `split` is an argument.
+    Without `wanted`, paths of different splits are refused. So are paths without a split beside a
+    held-out one, which may have been taken from them. `of` names the function or class that takes
+    `split`, for messages.
     """
     counts = {name: len(numbers) for name, numbers in splits.items()}
     if wanted is not None and set(splits) == {""}:
-        raise UsageError(
-            f"{where}: has no splits to choose from; leave out split={wanted!r} (--split)"
-        )
+        raise UsageError(f"{where}: has no splits; leave out split={wanted!r} (--split)")
     if wanted is not None:
         found = find(where, counts, wanted)
         return sorted(itertools.chain.from_iterable(splits[name] for name in found))
@@ -154,28 +152,28 @@ def choose(
 
 
 def refuse(where: object, counts: Mapping[str, int], of: str = "") -> NoReturn:
-    """Say which splits there are, with how many files each, and how to choose one."""
+    """Raise an error that lists the splits with their file counts, and how to choose one."""
     names = tuple(name for name in counts if name)
     train = [name for name in names if split_of(name) == TRAIN]
     first = next(iter(train or names))
     one = f'split="{first}"{of} (--split {first})'
     if "" in counts and not train:
         raise SplitsError(
-            f"{where}: holds {_list(counts)}, by the words in their names; all together might mix "
-            f"held-out data into training: choose {one}, or list the files to open, if {first} is "
+            f"{where}: contains {_list(counts)}, judging by their names; opening all could mix "
+            f"held-out data into training. Choose {one}, or list the files to open if {first} is "
             "not a split here"
         )
     if len(counts) == 1:
-        raise SplitsError(f"{where}: holds only the split {_list(counts)}; choose {one}", names)
+        raise SplitsError(f"{where}: contains only the split {_list(counts)}; choose {one}", names)
     found = f"{'several splits' if len(names) > 1 else 'a split'}: {_list(counts)}"
     raise SplitsError(
-        f"{where}: holds {found}; choose one with {one}, or list the files to open",
+        f"{where}: contains {found}; choose one with {one}, or list the files to open",
         names if "" not in counts else (),
     )
 
 
 def find(where: object, counts: Mapping[str, int], wanted: str) -> list[str]:
-    """The splits that are meant: the one of that name, or all whose names have that word."""
+    """The split of that name, or all splits with that word in their names."""
     if not isinstance(wanted, str):
         raise UsageError(f"split is {wanted!r:.60}; it must be a name such as 'train'")
     if wanted and wanted in counts:
@@ -186,7 +184,7 @@ def find(where: object, counts: Mapping[str, int], wanted: str) -> list[str]:
     if found:
         return found
     hint = did_you_mean(name, [*names, *(word for word in _SPLITS if _SPLITS[word] in names)])
-    raise UsageError(f"{where}: no split {wanted!r}; it holds {_list(counts)}{hint}")
+    raise UsageError(f"{where}: no split {wanted!r}; found {_list(counts)}{hint}")
 
 
 def _list(counts: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""Our stream format: a directory of headerless shards and one manifest that says what they hold.
+"""Our stream format: a directory of headerless shards, and a manifest that describes them.
 
     penstock.json      this module's `Manifest`, written last
     00000.stream       packed little-endian records: record i at byte i * itemsize
@@ -40,7 +40,7 @@ _CHECKSUM = re.compile(r"[0-9a-f]{16}")
 _MOST = (1 << 63) - 1
 _MAX_MANIFEST_BYTES = 1 << 30
 
-# NumPy's parser takes much more than this, and a zero in a unit of time makes it divide by it.
+# NumPy's parser accepts much more than this, and divides by a zero in a time unit.
 _TIME_UNIT = r"\[([1-9]\d{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]"
 _SCALAR_TYPE = re.compile(rf"[<>|=]?([biufcSUV]\d{{1,9}}|[mM]8({_TIME_UNIT})?)")
 
@@ -91,7 +91,7 @@ def fields_from_json(value: Any) -> np.dtype[Any]:
         if not isinstance(name, str) or not name:
             raise FormatError(f"fields: {member!r}: the name must be a string")
         if not isinstance(kind, str) or not _SCALAR_TYPE.fullmatch(kind):
-            raise FormatError(f"fields: {member!r}: the dtype must be one like '<u2' or '|S8'")
+            raise FormatError(f"fields: {member!r}: the dtype must look like '<u2' or '|S8'")
         if shape and not (
             isinstance(shape[0], list)
             and len(shape[0]) <= 16
@@ -119,7 +119,7 @@ def fields_to_json(fields: np.dtype[Any]) -> list[list[Any]]:
 
 
 def fields_problem(fields: np.dtype[Any]) -> str | None:
-    """Say why a record type cannot be stored, if it cannot."""
+    """Why a record type cannot be stored; None if it can."""
     if not fields.names:
         return f"{fields} has no named fields"
     end = 0
@@ -138,7 +138,7 @@ def fields_problem(fields: np.dtype[Any]) -> str | None:
         if base.newbyteorder("<") != base:
             return f"field {name!r} is big-endian; records are little-endian, use {base.str[1:]!r}"
     if TOKEN in fields.names and {"input_ids", "labels"} & set(fields.names):
-        return "'input_ids' and 'labels' are the tokens' names in a batch; call the field another"
+        return "'input_ids' and 'labels' are reserved for the tokens of a batch; rename the field"
     if METADATA_ID in fields.names and fields[METADATA_ID] != np.dtype("<u4"):
         return f"field {METADATA_ID!r} must be uint32, not {fields[METADATA_ID]}"
     if TOKEN in fields.names and (fields[TOKEN].kind not in "iu" or fields[TOKEN].shape):
@@ -154,7 +154,8 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
         raise FormatError(f"format is {document.get('format')!r}, not {FORMAT!r}")
     if type(document.get("version")) is not int or document["version"] != VERSION:
         raise FormatError(
-            f"version is {document.get('version')!r}; this Penstock reads version {VERSION}"
+            f"version is {document.get('version')!r}; this version of Penstock reads "
+            f"version {VERSION}"
         )
     fields = fields_from_json(document.get("fields"))
     shards = document.get("shards")
@@ -170,7 +171,7 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
         split=_strings(document, "split") if "split" in document else {},
     )
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
-        raise FormatError("shards: one name is listed twice")
+        raise FormatError("shards: a name is listed twice")
     if sum(shard.num_records for shard in manifest.shards) > _MOST:
         raise FormatError("shards: more than 2^63 - 1 records in all")
     return manifest

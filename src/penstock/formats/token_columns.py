@@ -1,12 +1,12 @@
-"""What the columns of a table mean: tokens, what to train on, padding.
+"""The meaning of a table's columns: tokens, what to train on, padding.
 
     input_ids, tokens, token_ids, ids   the tokens of each document; or the only lists of integers
-    labels                              the same tokens, not shifted; -100 where not to train on one
+    labels                              the same tokens, not shifted; -100 to not train on one
     loss_mask, completion_mask,
-    assistant_masks                     0 where not to train on a token, 1 where to
-    attention_mask                      0 where a token is padding
+    assistant_masks                     1 to train on a token, 0 to not
+    attention_mask                      0 for padding
 
-All others are left out, unless the user wants them as fields or as metadata.
+Other columns are left out, unless the user names them as fields or metadata.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ MASKS = (LOSS_MASK, "completion_mask", "assistant_masks")
 IGNORED = -100
 """in `labels`: not to be trained on"""
 MEANT = (LABELS, *MASKS, ATTENTION_MASK)
-"""the columns that decide what is trained on"""
+"""columns that decide what to train on"""
 _BESIDE_TOKENS = (
     *MEANT,
     *("token_type_ids", "special_tokens_mask", "position_ids", "seq_lengths"),
@@ -41,7 +41,7 @@ _BESIDE_TOKENS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenColumns:
-    """Which columns of a table are read, and as what."""
+    """The columns of a table that are read, and their roles."""
 
     tokens: str
     labels: str | None
@@ -50,19 +50,19 @@ class TokenColumns:
     fields: tuple[str, ...]
     metadata: tuple[str, ...]
     record: np.dtype[Any]
-    """the token, `loss_mask` where a column says what to train on, and the fields"""
+    """the token, `loss_mask` if a column says what to train on, and the fields"""
     left_out: dict[str, str]
     """the columns that are not read, and their types"""
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The columns with a value for each token."""
+        """The columns with one value per token."""
         single = [name for name in (self.labels, self.attention_mask) if name is not None]
         return (self.tokens, *single, *self.masks, *self.fields)
 
     @property
     def identity(self) -> str:
-        """What decides about the records beside the file; for tokens alone, the column's name."""
+        """What determines the records besides the file; if only tokens are read, their column."""
         if (*self.of_tokens, *self.metadata) == (self.tokens,):
             return self.tokens
         return (
@@ -75,21 +75,23 @@ class TokenColumns:
 def columns_of(
     path: Path, schema: Any, tokens: str | None, wanted: Wanted, *, kind: str = "parquet"
 ) -> TokenColumns:
-    """Decide what each column of an Arrow schema means; `tokens` may name that of the tokens.
+    """Assign a role to each column of an Arrow schema; `tokens` may name the token column.
 
-    `kind` is that of the file: "parquet", or "file" or "stream" of Arrow.
+    `kind` is the kind of file: "parquet", or Arrow's "file" or "stream".
     """
     types = {field.name: field.type for field in schema}
     for name in wanted.names:
-        if name not in types and name not in wanted.ignore:  # which other files may have
+        if name not in types and name not in wanted.ignore:  # other files may have it
             raise _refusal(path, schema, f"no column {name!r}{did_you_mean(name, types)}")
         if (tokens, *wanted.names).count(name) > 1:
-            raise UsageError(f"column {name!r} is named twice; it can become one thing only")
+            raise UsageError(
+                f"column {name!r} is named twice; name it once in fields, metadata or ignore"
+            )
     tokens = _tokens(path, schema, tokens, wanted, kind)
     meant = [
         name
         for name in MEANT
-        # One value for a document, such as the label of its class, is something else.
+        # One value per document, such as a class label, is something else.
         if name not in (tokens, *wanted.names) and value_type(types.get(name)) is not None
     ]
     used = (tokens, *meant, *wanted.fields, *wanted.metadata)
@@ -130,40 +132,40 @@ def _tokens(path: Path, schema: Any, column: str | None, wanted: Wanted, kind: s
             raise _refusal(
                 path,
                 schema,
-                f"the ids in {field.name!r} must be integers, in one list for each row, not "
-                f"{field.type}; convert them, and write the file again",
+                f"{field.name!r} must be lists of integers, one per row, not "
+                f"{field.type}; convert it and write the file again",
             )
     text = [field.name for field in schema if "string" in str(field.type)]
     if column is None and not lists and text:
         advice = _text_advice(path, kind, "text" if "text" in text else text[0])
-        raise _refusal(path, schema, f"they hold text, not tokens; {advice}")
+        raise _refusal(path, schema, f"they contain text, not tokens; {advice}")
     if len(lists) != 1:
         raise _refusal(
             path,
             schema,
-            'name the one with lists of token ids, as in format="parquet:input_ids" or '
+            'name the column with lists of token ids, as in format="parquet:input_ids" or '
             f'"arrow:input_ids"{hint}',
         )
     return str(lists[0])
 
 
 def _text_advice(path: Path, kind: str, column: str) -> str:
-    """How the text becomes tokens; `penstock tokenize` reads Parquet, but not Arrow."""
+    """How to tokenize the text; `penstock tokenize` reads Parquet, but not Arrow."""
     if kind == "parquet":
         return text_advice(path, kind, column)
     parquet = path.with_suffix(".parquet")
     table = f"pyarrow.ipc.open_{kind}(pyarrow.memory_map({quoted(path)})).read_all()"
     return (
         f"write it as Parquet (pyarrow.parquet.write_table({table}, {quoted(parquet)}), or "
-        "Dataset.to_parquet of Hugging Face datasets), and "
+        "Dataset.to_parquet of Hugging Face datasets) and "
         f"{text_advice(parquet, 'parquet', column)}"
     )
 
 
 def _expected(kind: Any, name: str, wanted: Wanted) -> str | None:
-    """What else the type of a column would have to be."""
+    """The type that a column needs; None if it fits."""
     if name in wanted.metadata:
-        return None if can_be_json(kind) else "what JSON can hold"
+        return None if can_be_json(kind) else "a type that JSON can represent"
     if name in wanted.fields:
         return None if number_type(kind, "iufb") else "lists of numbers"
     if number_type(kind, "iu" if name == LABELS else "iubf"):  # the values are checked
@@ -174,18 +176,18 @@ def _expected(kind: Any, name: str, wanted: Wanted) -> str | None:
 def _record(
     path: Path, types: dict[str, Any], tokens: str, meant: list[str], fields: tuple[str, ...]
 ) -> np.dtype[Any]:
-    """The token, the loss mask if a column tells it, and the fields."""
+    """The record: token, loss mask if a column gives one, and fields."""
     members = [(TOKEN, number_type(types[tokens], "iu"))]
     if set(meant) - {ATTENTION_MASK}:
         members.append((LOSS_MASK, np.dtype("u1")))
     for name in fields:
         if name in ("input_ids", LABELS):
             raise UsageError(
-                f"{path}: {name!r} is the name of something else in a batch; rename the column in "
-                "the file to have it as a field"
+                f"{path}: {name!r} is reserved for the tokens of a batch; rename the column in "
+                "the file to use it as a field"
             )
         if name in (*(member for member, _ in members), METADATA_ID):
-            raise UsageError(f"{path}: {name!r} is a field of its own; no column can become it too")
+            raise UsageError(f"{path}: {name!r} is a field already; rename the column in the file")
         members.append((name, number_type(types[name], "iufb")))
     record = np.dtype(members)
     problem = fields_problem(record)

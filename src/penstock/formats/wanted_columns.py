@@ -1,20 +1,20 @@
-"""What the user of `penstock.open` says about the columns of a table."""
+"""The columns that the user of `penstock.open` names."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Columns by name; all others are what their names mean (`formats.token_columns`)."""
+    """Columns by name; others have the meaning of their names (`formats.token_columns`)."""
 
     fields: tuple[str, ...] = ()
-    """a number for each token, which becomes a field of the records"""
+    """one number per token; they become fields of the records"""
     metadata: tuple[str, ...] = ()
-    """a value for each document, which becomes its metadata"""
+    """one value per document; they become its metadata"""
     ignore: tuple[str, ...] = ()
-    """left out, whatever its name means"""
+    """left out, whatever their names mean"""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All columns that are named."""
+        """All named columns."""
         return (*self.fields, *self.metadata, *self.ignore)

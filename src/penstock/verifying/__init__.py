@@ -1,7 +1,7 @@
-"""Checks what is on disk against what the manifest says: sizes, checksums, offsets, ids.
+"""Verify files against the manifest: sizes, checksums, offsets, ids.
 
-Where files have a companion with the checksums of their blocks, damage is told to the block. Stored
-rows, and what else has a companion beside the dataset, are checked too.
+If files have a companion with block checksums, damage is located to the block. Stored rows and
+other files with a companion beside the dataset are checked too.
 """
 
 import contextlib
@@ -48,19 +48,19 @@ _OF_TOKENIZER = ("tokenizer.json", "tokenizer.tiktoken", "tokenizer_config.json"
 
 
 class Checked(NamedTuple):
-    """What came of a comparison with checksums."""
+    """The result of a comparison with checksums."""
 
     problems: list[str]
     unlisted: list[Path]
-    """files without checksums, of which at most the size is known"""
+    """files without checksums, with at most a known size"""
 
 
 def find_problems(
     data: Dataset, *, add_checksums: bool = False, progress: OnProgress | None = None
 ) -> list[str]:
-    """Read every byte of every shard; returns what is wrong, one sentence each.
+    """Read every byte of every shard; return the problems, one sentence each.
 
-    With `add_checksums`, shards that are sound and have no checksums of their blocks get them.
+    With `add_checksums`, sound shards without block checksums get them.
 
     >>> find_problems(data)
     []
@@ -102,10 +102,10 @@ def verify_files(directory: Path, files: Sequence[Path], *, add_checksums: bool 
 
 
 def _listed_in(directory: Path) -> set[str]:
-    """The names of all files that companions list."""
+    """The names of all files in companions."""
     listed: set[str] = set()
     for companion in directory.glob(f"*{CHECKSUMS}"):
-        with contextlib.suppress(PenstockError):  # which is a problem already
+        with contextlib.suppress(PenstockError):  # reported already
             listed |= set(read_companion(companion))
     return listed
 
@@ -124,7 +124,7 @@ def _other_sizes(directory: Path, listed: set[str]) -> Iterator[str]:
 
 
 def _other_companions(data: Dataset, ours: set[Path]) -> list[Path]:
-    """Those of manifests, lists of files and reports; `tokenize` reports above its splits."""
+    """Companions of manifests, file lists and reports; `tokenize` reports above its splits."""
     found: set[Path] = set()
     for directory in {shard.directory for shard in data.shards}:
         found |= set(directory.glob(f"{Path(FILE_LIST).stem}{CHECKSUMS}"))
@@ -135,7 +135,7 @@ def _other_companions(data: Dataset, ours: set[Path]) -> list[Path]:
 
 
 def _other_files(data: Dataset) -> Iterator[Path]:
-    """The files of ours that belong to no shard, if they are there."""
+    """Our files outside of shards; some may not exist."""
     from penstock.text.tokenize.report import TokenizeReport
 
     for manifest in data.manifests:
@@ -150,11 +150,13 @@ def _other_files(data: Dataset) -> Iterator[Path]:
 
 
 def _verify_rows(data: Dataset, directories: set[Path]) -> Iterator[str]:
-    """Stored rows: all that lie beside the dataset, and those of it in the user's cache."""
+    """Verify stored rows: all beside the dataset, and those for it in the user's cache."""
     for directory in sorted(directories):
         for path in sorted((directory / "plans").glob(f"*{SUFFIX}")):
             yield from verify_rows(path)
-    with contextlib.suppress(PenstockError):  # there is no home, or documents were complained of
+    with contextlib.suppress(
+        PenstockError
+    ):  # no home directory, or bad documents, reported already
         cached = sorted(cache_directory("plans").glob(f"*{SUFFIX}"))
         mine = f"-{data.documents_fingerprint}{SUFFIX}" if cached else ""
         for path in cached:
@@ -165,15 +167,15 @@ def _verify_rows(data: Dataset, directories: set[Path]) -> Iterator[str]:
 def _verify_foreign(
     shard: Shard, kind: str, blocks: BlockChecks, read: set[str], meter: ProgressMeter
 ) -> Iterator[str]:
-    """Sizes, the checksums there are, documents and padding; every byte, of `read` not again."""
+    """Verify sizes, known checksums, documents and padding; skips files in `read`."""
     try:
         shard.check_sizes()
         for _ in document_chunks([shard]):
             pass
         if kind == "llmbatch" and not _padding_is_zero(shard.files[STREAM]):
             yield (
-                f"{shard.path(STREAM)}: there are tokens where batches are padded; the header's "
-                "batch_size or seq_len is wrong"
+                f"{shard.path(STREAM)}: the padding of batches is not zero; batch_size or seq_len "
+                "in the header is wrong"
             )
         files = {str(shard.path(each)): file.xxh3 for each, file in shard.files.items()}
         table, _ = document_table(shard)
@@ -206,11 +208,11 @@ def _verify_table(path: Path, meter: ProgressMeter) -> Iterator[str]:
             meter.advance(len(chunk))
     found, expected = checksum.hexdigest(), table_checksum(path)
     if found != expected:
-        yield f"{path}: xxh3 is {found}, expected {expected}; remove it, and it is made again"
+        yield f"{path}: xxh3 is {found}, expected {expected}; remove it to have it made again"
 
 
 def _padding_is_zero(file: StoredFile) -> bool:
-    """A row or a token more or less need not change the size of a padded batch."""
+    """Check the padding: a wrong row or token count may not change a padded batch's size."""
     if not file.block_items:
         return True
     used = TOKEN_BYTES * file.block_items
@@ -233,7 +235,7 @@ def _verify_shard(
             shard.check_sizes((suffix,))
             with open_regular(path) as file:
                 record = manifest.fields if suffix == STREAM else OFFSET
-                # A multiple of the record's size, so that no record is cut by a chunk's end.
+                # A multiple of the record's size: chunks hold whole records.
                 chunk_bytes = max(1, _CHUNK_BYTES // record.itemsize) * record.itemsize
                 while chunk := file.read(chunk_bytes):
                     hashes.update(chunk)
@@ -274,8 +276,8 @@ def _check_records(
     if TOKEN in names and vocab_size is not None:
         for token in (int(records[TOKEN].min()), int(records[TOKEN].max())):
             if not 0 <= token < vocab_size:
-                problems[f"token id {token:,} is outside of the vocabulary ({vocab_size:,})"] = None
+                problems[f"token id {token:,} is outside the vocabulary ({vocab_size:,})"] = None
     if METADATA_ID in names:
         ids = records[METADATA_ID]
         if np.any((ids >= shard.num_spans) & (ids != NO_METADATA)):
-            problems[f"metadata_id refers beyond the {shard.num_spans:,} spans"] = None
+            problems[f"metadata_id exceeds the {shard.num_spans:,} spans"] = None

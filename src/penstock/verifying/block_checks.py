@@ -1,4 +1,4 @@
-"""Comparing files with the checksums of their blocks, for `verify`, and making these."""
+"""Compare files with their block checksums, and add missing ones, for `verify`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ from penstock.system.checksums import BLOCK_BYTES, BlockHasher
 
 _CHUNK_BYTES = 1 << 22
 _MOST_PLACES = 5  # that are named for one file
-_MAKE_AGAIN = "remove it, and run penstock verify --add-checksums to make it again"
+_MAKE_AGAIN = "remove it and run penstock verify --add-checksums to make a new one"
 
 
 class FileHashes:
@@ -39,50 +39,50 @@ class FileHashes:
         self._size_bytes += len(chunk)
 
     def checksums(self) -> FileChecksums:
-        """Those of what was read."""
+        """The checksums of what was read."""
         written = Written(self._size_bytes, self._whole.hexdigest())
         return FileChecksums(written, self._blocks.checksums())
 
 
 class BlockChecks:
-    """The companions of a dataset's files: shard by shard, what they say of the files, and back.
+    """Compares a dataset's files with their companions, shard by shard.
 
-    With `add`, sound files get a companion if they have none, or one that does not fit them.
+    With `add`, sound files without a matching companion get a new one.
     """
 
     def __init__(self, *, add: bool) -> None:
         self._add = add
         self._known: dict[Path, dict[str, FileChecksums] | str] = {}
-        """those of the shard at hand: what they list, or why they cannot be used"""
+        """companions of the current shard: their contents, or why they are unusable"""
         self._checked: dict[str, FileChecksums] = {}
-        """the shard's files as they are"""
+        """checksums of the shard's files as found"""
         self.is_sound = True
-        """whether all of them could be read, and are as they should be"""
+        """True if all of them could be read and have no problems"""
         self._misfits: dict[str, None] = {}
         self._seen: set[Path] = set()
 
     def compare(
         self, hashes: FileHashes, expected: str | None, *, is_sound: bool = True
     ) -> Iterator[str]:
-        """Say whether a file has the XXH3 `expected`, if that is known, and where it is damaged."""
+        """Compare a file with its expected XXH3, if known, and locate damage."""
         path, found = hashes.path, hashes.checksums()
         companion, listed = self._listed(path)
         if expected not in (None, found.written.xxh3):
             is_sound = False
             is_of_it = listed is not None and listed.written.xxh3 == expected
             where = f"; {damage(found, listed)}" if listed is not None and is_of_it else ""
-            yield f"{path}: xxh3 is {found.written.xxh3}, the manifest says {expected}{where}"
+            yield f"{path}: xxh3 is {found.written.xxh3}, but the manifest says {expected}{where}"
         elif listed is not None and not _is_equal(found, listed):
             if expected is None:
                 is_sound = False
                 yield changed(path, companion, found, listed)
             else:
-                self._misfits[f"{companion}: does not fit {path.name}; {_MAKE_AGAIN}"] = None
+                self._misfits[f"{companion}: does not match {path.name}; {_MAKE_AGAIN}"] = None
         self.is_sound = self.is_sound and is_sound
         self._checked[path.name] = found
 
     def end_shard(self, companion: Path) -> Iterator[str]:
-        """Say what is wrong with the companions of a shard's files, or make `companion` anew."""
+        """Report problems of the shard's companions, or write `companion` again."""
         is_complete = any(
             isinstance(listed, dict) and set(self._checked) <= set(listed)
             for listed in self._known.values()
@@ -98,7 +98,7 @@ class BlockChecks:
         self._known, self._checked, self._misfits, self.is_sound = {}, {}, {}, True
 
     def verify_rest(self, companion: Path) -> Iterator[str]:
-        """Check the files of a companion that belongs to no shard, such as that of a manifest."""
+        """Check the files of a companion outside of shards, such as a manifest's."""
         if companion in self._seen:
             return
         try:
@@ -110,26 +110,29 @@ class BlockChecks:
             if files:
                 yield from self.end_shard(companion)
             else:
-                yield f"{error}; its files are not here either: copy them again, or remove it"
+                yield f"{error}; its files are missing too: copy them again, or remove it"
             return
         for name, expected in listed.items():
             try:
                 hashes = _hash_file(companion.with_name(name))
             except PenstockError as error:
-                yield f"{error}; copy it again, or, if you have removed it, remove {companion.name}"
+                yield (
+                    f"{error}; copy it again, or, if you removed it on purpose, remove "
+                    f"{companion.name}"
+                )
                 continue
             if not _is_equal(hashes.checksums(), expected):
                 yield changed(hashes.path, companion, hashes.checksums(), expected)
 
     def add_missing(self, path: Path) -> Iterator[str]:
-        """Make the companion of a file that is no shard's, if that is wanted."""
+        """Write the companion of a file outside of shards, with `add`."""
         companion = path.with_name(f"{path.name.partition('.')[0]}{CHECKSUMS}")
         if self._add and path.is_file() and not companion.exists():
             yield from self.compare(_hash_file(path), None)
             yield from self.end_shard(companion)
 
     def _listed(self, path: Path) -> tuple[Path, FileChecksums | None]:
-        """The companion that lists a file, and what it says of it."""
+        """The companion that lists a file, and its entry."""
         for companion in companions_of(path):
             if companion not in self._known:
                 try:
@@ -144,21 +147,21 @@ class BlockChecks:
 
 
 def changed(path: Path, companion: Path, found: FileChecksums, listed: FileChecksums) -> str:
-    """What to say of a file that only its companion knows."""
+    """The message for a changed file that only its companion lists."""
     return (
-        f"{path}: {damage(found, listed)}; copy or write it again, or, if you have changed it "
-        f"yourself, remove {companion.name}"
+        f"{path}: {damage(found, listed)}; copy or write it again, or, if you changed it on "
+        f"purpose, remove {companion.name}"
     )
 
 
 def damage(found: FileChecksums, listed: FileChecksums) -> str:
-    """Where a file differs from what it was."""
+    """Where a file differs from its checksums."""
     if found.written.size_bytes != listed.written.size_bytes:
         sizes = f"{found.written.size_bytes:,} bytes, expected {listed.written.size_bytes:,}"
         return f"has {sizes}"
     ranges = _damaged_ranges(found.blocks != listed.blocks, found.written.size_bytes)
     if not ranges:
-        return "its checksum is not that of its blocks"
+        return "its checksum does not match those of its blocks"
     named = ", ".join(f"{start:,} to {stop - 1:,}" for start, stop in ranges[:_MOST_PLACES])
     more = f" and in {len(ranges) - _MOST_PLACES:,} more places" if ranges[_MOST_PLACES:] else ""
     return f"damaged in bytes {named}{more}"
@@ -178,7 +181,7 @@ def _is_equal(found: FileChecksums, listed: FileChecksums) -> bool:
 
 
 def _named_after(companion: Path) -> list[Path]:
-    """The files whose checksums a companion has by its name, if only one of them is in it."""
+    """The files that a damaged companion may list, judged by its name."""
     return [
         path
         for path in sorted(companion.parent.iterdir())

@@ -58,7 +58,7 @@ def write_batch_file(
     records = np.asarray(tokens_array)
     if records.ndim != 2 or records.shape[1] != shape.seq_len:
         raise UsageError(
-            f"tokens_array is of shape {records.shape}; it must be (records, {shape.seq_len})"
+            f"tokens_array has shape {records.shape}, expected (records, {shape.seq_len})"
         )
     _check_type(records, "tokens_array")
     piece = max(1, _PIECE_BYTES // records[:1].nbytes) if len(records) else 1
@@ -119,8 +119,8 @@ def write_batch_dataset(
                 output.write(items["tokens"])
     if sorter.num_records != expected:
         warnings.warn(
-            f"{output_path}: {sorter.num_records:,} records came, total_records said "
-            f"{expected:,}; all of them were shuffled, and the header has their number",
+            f"{output_path}: received {sorter.num_records:,} records, but total_records is "
+            f"{expected:,}; all of them were shuffled and counted in the header",
             stacklevel=2,
         )
     return output.num_batches
@@ -134,7 +134,7 @@ class _Shape:
         self.seq_len = integer("seq_len", seq_len, 1, MOST_U32)
         self.seed = integer("seed", seed, 0, MOST_U32)
         if self.seq_len * _TOKEN.itemsize >= 1 << 31:
-            raise UsageError(f"seq_len is {seq_len:,}; a record must be smaller than 2 GiB")
+            raise UsageError(f"seq_len is {seq_len:,}, but a record must be smaller than 2 GiB")
 
     @property
     def item(self) -> np.dtype[np.void]:
@@ -177,7 +177,7 @@ def _as_tokens(record: ArrayLike, seq_len: int, number: int) -> NDArray[Any]:
     except ValueError as error:  # lists of unequal length
         raise UsageError(f"record {number:,} is not an array ({error})") from None
     if array.shape != (seq_len,):
-        raise UsageError(f"record {number:,} is of shape {array.shape}; it must be ({seq_len},)")
+        raise UsageError(f"record {number:,} has shape {array.shape}, expected ({seq_len},)")
     if array.dtype != _TOKEN:
         _check_type(array, f"record {number:,}")
         _check_range(array[None], number)
@@ -186,7 +186,7 @@ def _as_tokens(record: ArrayLike, seq_len: int, number: int) -> NDArray[Any]:
 
 def _check_type(array: NDArray[Any], what: str) -> None:
     if array.dtype.kind not in "iu":
-        raise UsageError(f"{what} is of {array.dtype}; tokens must be integers")
+        raise UsageError(f"{what} is {array.dtype}; tokens must be integers")
 
 
 def _check_range(records: NDArray[Any], first: int) -> None:
@@ -196,7 +196,7 @@ def _check_range(records: NDArray[Any], first: int) -> None:
     if records.min() < 0 or records.max() > MOST_U32:
         row, column = np.argwhere((records < 0) | (records > MOST_U32))[0].tolist()
         raise UsageError(
-            f"record {first + row:,}: token {column:,} is {records[row, column]}; it must be from "
+            f"record {first + row:,}: token {column:,} is {records[row, column]}, expected "
             f"0 to {MOST_U32:,}"
         )
 
@@ -216,7 +216,8 @@ class _BatchFile:
         if self.num_batches == 0:
             remedy = f", or choose batch_size={num_records:,} or less" if num_records else ""
             raise UsageError(
-                f"{num_records:,} records make no batch of {shape.batch_size:,}; write more "
+                f"{num_records:,} records are less than a batch of {shape.batch_size:,}; "
+                "write more "
                 f"records{remedy}"
             )
         self._directory, self._shape, self._num_records = directory, shape, num_records
@@ -312,6 +313,4 @@ def _refuse_to_replace(output: Path, as_directory: bool) -> None:
     if as_directory and output.is_dir() and not any(output.iterdir()) and not output.is_mount():
         return
     if os.path.lexists(output):
-        raise DatasetExistsError(
-            f"{output}: is there already; remove it first, or choose another path"
-        )
+        raise DatasetExistsError(f"{output}: exists already; remove it or choose another path")

@@ -1,4 +1,4 @@
-"""Metadata of documents that are about to be written: checked, encoded and numbered."""
+"""Metadata of documents to be written: checked, encoded and numbered."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ MetadataSpan = tuple[int, int, Any]
 
 
 class Attached:
-    """The spans of some documents that lie end to end, in the order of their records."""
+    """The spans of consecutive documents, in the order of their records."""
 
     def __init__(self, first_document: int) -> None:
         self.starts: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -27,15 +27,15 @@ class Attached:
         self._first_document = first_document
 
     def add_documents(self, lengths: NDArray[np.int64], metadata: Sequence[Any]) -> None:
-        """Take one object for each whole document; None for those that have none."""
+        """Add one object per document, or None."""
         if len(metadata) != len(lengths):
-            raise UsageError(f"metadata for {len(metadata):,} of {len(lengths):,} documents")
+            raise UsageError(f"{len(metadata):,} metadata objects for {len(lengths):,} documents")
         has_one = np.fromiter((value is not None for value in metadata), bool, len(metadata))
         empty = np.flatnonzero(has_one & (lengths == 0))
         if empty.size:
             raise UsageError(
-                f"document {self._first_document + int(empty[0]):,} is empty, and metadata belongs "
-                "to records; leave out its metadata, or the document"
+                f"document {self._first_document + int(empty[0]):,} is empty and cannot have "
+                "metadata; leave out its metadata or the document"
             )
         ends = np.cumsum(lengths)
         self.stops = ends[has_one]
@@ -46,9 +46,9 @@ class Attached:
     def add_spans(
         self, lengths: NDArray[np.int64], spans: Sequence[Iterable[MetadataSpan]]
     ) -> None:
-        """Take the spans of each document, in any order."""
+        """Add the spans of each document, in any order."""
         if len(spans) != len(lengths):
-            raise UsageError(f"spans for {len(spans):,} of {len(lengths):,} documents")
+            raise UsageError(f"{len(spans):,} lists of spans for {len(lengths):,} documents")
         starts, stops, counts = list[int](), list[int](), list[int]()
         first = 0
         for number, (length, of_document) in enumerate(zip(lengths.tolist(), spans, strict=True)):
@@ -57,8 +57,8 @@ class Attached:
             for start, stop, value in wanted:
                 if not (isinstance(start, int | np.integer) and isinstance(stop, int | np.integer)):
                     raise UsageError(
-                        f"document {self._first_document + number:,}: span [{start}, {stop}) is "
-                        "not of integers"
+                        f"document {self._first_document + number:,}: span [{start}, {stop}): "
+                        "bounds must be integers"
                     )
                 if not end <= start < stop <= length:
                     raise self._misplaced(number, int(start), int(stop), length)
@@ -74,7 +74,7 @@ class Attached:
     def _misplaced(self, document: int, start: int, stop: int, length: int) -> UsageError:
         return UsageError(
             f"document {self._first_document + document:,}: span [{start}, {stop}) is empty, "
-            f"overlaps the one before, or leaves the document's {length:,} records"
+            f"overlaps the previous span, or exceeds the document's {length:,} records"
         )
 
     def encode(self, encoder: MetadataEncoder) -> list[bytes]:

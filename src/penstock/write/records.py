@@ -1,4 +1,4 @@
-"""Records: which types can be stored, and which values come back as they went in."""
+"""Records: the types that can be stored, and the values that fit them without loss."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +16,10 @@ Records = ArrayLike | Mapping[str, ArrayLike]
 def record_type(
     fields: DTypeLike | None, vocab_size: int | None, *, with_metadata: bool
 ) -> np.dtype[Any]:
-    """The record that a writer's arguments mean."""
+    """The record type for a writer's arguments."""
     if fields is None:
         if vocab_size is None:
-            raise UsageError("give vocab_size, or the record's fields, to choose a token width")
+            raise UsageError("give vocab_size or fields: the token width depends on it")
         fields = "<u2" if vocab_size <= 1 << 16 else "<u4" if vocab_size <= 1 << 32 else "<u8"
     try:
         record: np.dtype[Any] = np.dtype(fields)
@@ -32,13 +32,15 @@ def record_type(
         record = np.dtype([*members, (METADATA_ID, "<u4")])
     problem = stream.fields_problem(record)
     if problem is None and record.names == (METADATA_ID,):
-        problem = f"there is nothing beside {METADATA_ID!r}"
+        problem = f"there are no fields besides {METADATA_ID!r}"
     if problem is None and not with_metadata and METADATA_ID in (record.names or ()):
-        problem = f"field {METADATA_ID!r} is the writer's own; pass metadata=… instead"
+        problem = f"field {METADATA_ID!r} is reserved for the writer; pass metadata=… instead"
     if problem is None and vocab_size is not None and TOKEN in (record.names or ()):
         limit = int(np.iinfo(record[TOKEN]).max) + 1
         if vocab_size > limit:
-            problem = f"{record[TOKEN]} holds {limit:,} ids, vocab_size is {vocab_size:,}"
+            problem = (
+                f"{record[TOKEN]} has room for {limit:,} ids, but vocab_size is {vocab_size:,}"
+            )
     if problem:
         raise UsageError(f"fields: {problem}")
     return record
@@ -47,20 +49,20 @@ def record_type(
 def as_records(
     records: Records, stored: np.dtype[Any], names: list[str], vocab_size: int | None
 ) -> NDArray[np.void]:
-    """Check one document, which has the fields `names`, and bring it into the stored type."""
+    """Check a document with the fields `names`, and convert it to the stored type."""
     try:
         columns = _columns(records, names)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if sorted(columns) != sorted(names):
-        raise UsageError(f"has the fields {sorted(columns)}, not {sorted(names)}")
+        raise UsageError(f"has fields {sorted(columns)}, expected {sorted(names)}")
     first = columns[names[0]]
     if first.ndim == 0:
-        raise UsageError(f"{names[0]} is one number, not an array of them")
+        raise UsageError(f"{names[0]} is a single number; pass an array")
     for name, values in columns.items():
         shape = (len(first), *stored[name].shape)
         if values.shape != shape:
-            raise UsageError(f"field {name!r} has shape {values.shape}, not {shape}")
+            raise UsageError(f"field {name!r} has shape {values.shape}, expected {shape}")
         limit = vocab_size if name == TOKEN else None
         problem = _value_problem(values, stored[name].base, limit) if values.size else None
         if problem:
@@ -74,37 +76,39 @@ def as_records(
 
 
 def integer_range(stored: np.dtype[Any], vocab_size: int | None) -> tuple[int, int]:
-    """The lowest integer that may be stored, and the first one above the highest."""
+    """The range of integers that may be stored, as [lowest, limit)."""
     if vocab_size is not None:
         return 0, vocab_size
     return int(np.iinfo(stored).min), int(np.iinfo(stored).max) + 1
 
 
 def _columns(records: Records, names: list[str]) -> dict[str, NDArray[Any]]:
-    """One array for each field, from any of the forms that `append` takes."""
+    """One array per field, from any form that `append` takes."""
     if isinstance(records, Mapping):
         return {name: np.asarray(values) for name, values in records.items()}
     if isinstance(records, str | bytes):
-        raise UsageError(f"{records!r:.40} is text; pass its token ids")
+        raise UsageError(f"{records!r:.40} is text; pass token ids")
     array = np.asarray(records)
     if array.dtype.names:
         return {name: array[name] for name in array.dtype.names}
     if names == [TOKEN]:
         return {TOKEN: array}
-    raise UsageError(f"a bare array; this dataset has the fields {names}")
+    raise UsageError(
+        f"got a bare array, but this dataset has the fields {names}; pass one array per field"
+    )
 
 
 def _value_problem(
     values: NDArray[Any], stored: np.dtype[Any], vocab_size: int | None
 ) -> str | None:
-    """Say why values would not come back as they went in, if so."""
+    """Why values cannot be stored without loss; None if they can."""
     if stored.kind in "iu" and values.dtype.kind in "iub":
         lowest, limit = integer_range(stored, vocab_size)
         signed = values.dtype.kind == "i"
         for value in (int(values.min()) if signed else lowest, int(values.max())):
             if not lowest <= value < limit:
                 what = "vocabulary" if vocab_size is not None else f"range of {stored}"
-                return f"{value:,} is outside of the {what}, [{lowest:,}, {limit:,})"
+                return f"{value:,} is outside the {what}, [{lowest:,}, {limit:,})"
         return None
     if stored.kind in "fc" and values.dtype.kind in ("iufbc" if stored.kind == "c" else "iufb"):
         with np.errstate(over="ignore"):
@@ -112,15 +116,19 @@ def _value_problem(
         return f"{values[lost][0]} is too large for {stored}" if lost.any() else None
     if stored.kind == values.dtype.kind and np.can_cast(values.dtype, stored, "safe"):
         return None
-    return f"{values.dtype} cannot be kept as {stored}"
+    return f"{values.dtype} cannot be stored as {stored} without loss"
 
 
 def as_lengths(lengths: ArrayLike, num_records: int) -> NDArray[np.int64]:
-    """Check how long documents are that have `num_records` together."""
+    """Check the lengths of documents with `num_records` records in total."""
     counts = np.asarray(lengths)
     if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
-        raise UsageError(f"lengths are {counts.dtype} of shape {counts.shape}, not counts")
+        raise UsageError(
+            f"lengths are {counts.dtype} of shape {counts.shape}; expected a 1-D array of integers"
+        )
     counts = counts.astype(np.int64)
     if (counts.size and counts.min() < 0) or counts.sum() != num_records:
-        raise UsageError(f"lengths add up to {counts.sum():,}, there are {num_records:,} records")
+        raise UsageError(
+            f"lengths add up to {counts.sum():,}, but there are {num_records:,} records"
+        )
     return counts

@@ -13,7 +13,7 @@ SUFFIXES = (STREAM, DOCUMENTS, INDEX, METADATA)
 
 
 class OpenShard:
-    """Its files, under temporary names, and what is in them so far."""
+    """The files of a shard, under temporary names, and their contents so far."""
 
     def __init__(self, directory: Path, name: str, with_metadata: bool) -> None:
         self.num_records = 0
@@ -39,9 +39,9 @@ class OpenShard:
         *,
         continues: bool = False,
     ) -> None:
-        """Write documents that lie end to end, and the metadata of their spans.
+        """Write consecutive documents, and the metadata of their spans.
 
-        The last one may go on: its end is written with its last piece.
+        If the last document continues, its end is written with its last piece.
         """
         self._files[STREAM].write(records)
         ends = self.num_records + np.cumsum(lengths)
@@ -56,7 +56,7 @@ class OpenShard:
             self.num_spans += len(blobs)
 
     def finish(self) -> Shard:
-        """Sync the files and give them their names; their checksums too."""
+        """Sync the files and give them and their checksums their final names."""
         named = {f"{self._name}{suffix}": file for suffix, file in self._files.items()}
         written = finish_files(self._directory / f"{self._name}{CHECKSUMS}", named)
         files = {

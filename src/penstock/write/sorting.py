@@ -24,7 +24,7 @@ _INDEX_BYTES = 48  # keys, their order and what sorting needs, for every record 
 
 
 def capacity_of(memory_bytes: int, item: np.dtype[np.void]) -> int:
-    """How many fit, with a quarter left for the buffers of files and for copies of pieces."""
+    """The number of records that fit, with a quarter left for file buffers and copies."""
     capacity = memory_bytes * 3 // 4 // (item.itemsize + _INDEX_BYTES)
     if capacity < 2:
         needed = -(-2 * (item.itemsize + _INDEX_BYTES) * 4 // 3)
@@ -58,7 +58,7 @@ class Sorter:
             self._buckets.__exit__()
 
     def add(self, num_records: int) -> None:
-        """Take the first records of `block`; only the last time it may be less than full."""
+        """Add the first records of `block`; only the last block may be partial."""
         self.num_records += num_records
         if self._buckets is None and num_records == len(self.block):
             self._buckets = _Buckets(self._directory, "0", self._bits, 0)
@@ -66,7 +66,7 @@ class Sorter:
             self._buckets.add(self.block[:num_records])
 
     def in_order(self) -> Iterator[Items]:
-        """All records by their keys, some 256 KiB at a time."""
+        """All records sorted by key, about 256 KiB at a time."""
         if self._buckets is None:
             yield from _sorted(self.block[: self.num_records])
         else:
@@ -86,14 +86,14 @@ class Sorter:
                 yield from self._buckets_in_order(inner)
 
     def _blocks_of(self, path: Path) -> Iterator[Items]:
-        """The content of a file, which is then removed, a block at a time."""
+        """The contents of a file, a block at a time; removes the file."""
         with path.open("rb", buffering=0) as file:
             while num_bytes := _read_all(file, self.block.view(np.uint8).data):
                 yield self.block[: num_bytes // self._item.itemsize]
         path.unlink()
 
     def _fan_out_bits(self, num_records: int) -> int:
-        """Enough for buckets of half the memory: chance makes some larger than others."""
+        """Enough buckets to fill half the memory each: sizes vary by chance."""
         wanted = -(-2 * num_records // len(self.block))
         return min(max(1, (wanted - 1).bit_length()), _MOST_FAN_OUT_BITS)
 
@@ -117,7 +117,7 @@ class _Buckets:
             self._files.close()
 
     def add(self, block: Items) -> None:
-        """Append every record to the file that it belongs to."""
+        """Append every record to its file."""
         shift = np.uint64(64 - self.bits_used)
         buckets = (block["key"] >> shift & np.uint64(self._mask)).astype(np.uint8)
         order = np.argsort(buckets, kind="stable")
@@ -129,7 +129,7 @@ class _Buckets:
             start = end
 
     def finish(self) -> list[Path]:
-        """Close the files; all keys of one are below those of the next."""
+        """Close the files; each has lower keys than the next."""
         self._files.close()
         return self._paths
 
@@ -148,7 +148,7 @@ def _sorted(block: Items) -> Iterator[Items]:
 
 
 def _pieces(block: Items, order: NDArray[np.int64]) -> Iterator[Items]:
-    """The records of `block` in another order, copied some 256 KiB at a time."""
+    """The records of `block` in another order, copied about 256 KiB at a time."""
     size = max(1, _PIECE_BYTES // block.dtype.itemsize)
     for start in range(0, len(order), size):
         yield block[order[start : start + size]]

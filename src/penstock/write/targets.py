@@ -25,7 +25,7 @@ Ends = NDArray[np.int64]
 
 
 class DocumentsToWrite(Protocol):
-    """Documents that lie end to end, as a writer sees them."""
+    """Consecutive documents to write."""
 
     @property
     def fields(self) -> np.dtype[Any]:
@@ -41,13 +41,13 @@ class DocumentsToWrite(Protocol):
 
     @property
     def tokenizer(self) -> str:
-        """Its name, if it is known."""
+        """The tokenizer's name, if known."""
 
     def records(self) -> Iterator[NDArray[Any]]:
-        """All records, some at a time; the memory is used again for the next."""
+        """All records, in chunks that share memory."""
 
     def ends(self) -> Iterator[Ends]:
-        """Where documents end, counted from the first record, some at a time."""
+        """Document ends, counted from the first record, in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Target:
 
     write: Callable[[DocumentsToWrite, OpenNew], None]
     token_types: tuple[str, ...]
-    """which types of tokens it can hold; nothing stands for any"""
+    """token types it can store; empty for any"""
     holds_documents: bool = True
     holds_loss_mask: bool = False
     holds_fields: bool = False
@@ -91,7 +91,7 @@ def write_datatrove(documents: DocumentsToWrite, open_new: OpenNew) -> None:
 
 
 def write_megatron(documents: DocumentsToWrite, open_new: OpenNew) -> None:
-    """`X.bin` and `X.idx`, a sequence for every document."""
+    """`X.bin` and `X.idx`, one sequence per document."""
     code = next(c for c, dtype in megatron.DTYPES.items() if dtype == documents.fields[TOKEN])
     size, count = documents.fields[TOKEN].itemsize, documents.num_documents
     index = open_new(".idx")
@@ -99,8 +99,8 @@ def write_megatron(documents: DocumentsToWrite, open_new: OpenNew) -> None:
     for lengths, _ in _lengths_and_starts(documents):
         if lengths.size and lengths.max() > np.iinfo(np.int32).max:
             raise UsageError(
-                "Megatron's documents have less than 2^31 tokens, one is longer; if files are not "
-                "one document each, open them with eos_id or bos_id"
+                "a document has 2^31 tokens or more, too many for Megatron; if each file opened as "
+                "one document, pass eos_id or bos_id to penstock.open"
             )
         index.write(lengths.astype("<i4"))
     for _, starts in _lengths_and_starts(documents):
@@ -119,7 +119,7 @@ def _lengths_and_starts(documents: DocumentsToWrite) -> Iterator[tuple[Ends, End
 
 
 def write_flat(documents: DocumentsToWrite, open_new: OpenNew) -> None:
-    """Tokens, nothing else."""
+    """Bare tokens."""
     _write_tokens(documents, open_new(".bin"))
 
 
@@ -127,7 +127,7 @@ def write_llmc(documents: DocumentsToWrite, open_new: OpenNew) -> None:
     """Tokens behind 256 int32."""
     magic, version = next((m, v) for m, (v, t) in LLMC.items() if t == documents.fields[TOKEN])
     if documents.num_records > np.iinfo(np.int32).max:
-        raise UsageError("a file of llm.c has less than 2^31 tokens; make shard_bytes smaller")
+        raise UsageError("an llm.c file has fewer than 2^31 tokens; decrease shard_bytes")
     file = open_new(".bin")
     file.write(struct.pack("<3i", magic, version, documents.num_records).ljust(1024, b"\0"))
     _write_tokens(documents, file)
@@ -146,7 +146,7 @@ def write_llmchnk(documents: DocumentsToWrite, open_new: OpenNew) -> None:
 
 
 def llmbatch_target(batch_size: int, seq_len: int) -> Target:
-    """Rows of `seq_len` tokens, in batches, in the order in which they come."""
+    """Rows of `seq_len` tokens, in batches, in their original order."""
 
     def write(documents: DocumentsToWrite, open_new: OpenNew) -> None:
         num_rows = documents.num_records // seq_len
@@ -180,7 +180,7 @@ def _write_tokens(documents: DocumentsToWrite, file: NewFile) -> None:
 
 
 def _metric(count: int) -> str:
-    """A number of tokens as datatrove words it: three digits and a prefix, "1.23 MT"."""
+    """A number of tokens as datatrove formats it: three digits and a prefix, "1.23 MT"."""
     power, digit = divmod(len(str(count)) - 1, 3)
     return f"{count / 1000**power:.{2 - digit}f} {' kMGTPE'[power].strip()}T"
 

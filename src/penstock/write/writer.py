@@ -37,14 +37,14 @@ class Writer:
     """Append documents; the end of the `with` block finishes the dataset.
 
     Arguments:
-        path: the directory, made if it is missing.
+        path: the directory; created if it is missing.
         fields: the record, as for `numpy.dtype`: `[("token", "<u4"), ("concept", "<u2")]`, or one
             integer type for bare tokens. Left out, tokens get the width that `vocab_size` needs.
         vocab_size: token ids must be below it.
-        metadata: turns a metadata object into bytes; with it, `append` takes metadata.
-        part: this process's part of the dataset, see the module's text.
+        metadata: a function from a metadata object to bytes; required if documents have metadata.
+        part: this process's part of the dataset (see `penstock.write`).
         shard_bytes: a shard ends with the document that makes it this large.
-        tokenizer, bos_id, eos_id, split: noted in the manifest, for readers.
+        tokenizer, bos_id, eos_id, split: stored in the manifest.
 
     >>> with Writer(tmp / "out", vocab_size=50_257) as writer:
     ...     writer.append([15496, 11, 995])
@@ -72,7 +72,9 @@ class Writer:
                 "{'name': 'gpt2'}"
             )
         if not os.fspath(path):
-            raise UsageError("nowhere to write: the path is empty; write '.' for this directory")
+            raise UsageError(
+                "nowhere to write: the path is empty; use '.' for the current directory"
+            )
         vocab_size = _optional("vocab_size", vocab_size, 1)
         highest_id = (vocab_size or 1 << 63) - 1
         part = _optional("part", part, 0, 99_999)
@@ -95,7 +97,7 @@ class Writer:
         self._part = part
         shard_bytes = integer("shard_bytes", shard_bytes, 1)
         self._max_records = -(-shard_bytes // self.fields.itemsize)
-        """how many of them end a shard"""
+        """a shard ends when it has this many"""
         self._shards: list[Shard] = []
         self._open_shard: OpenShard | None = None
         self._goes_on = self._closed = False
@@ -109,9 +111,11 @@ class Writer:
         self._lock = contextlib.ExitStack()
         try:
             self._lock.enter_context(new_directory(self._directory))
-            somebody_died = self._lock.enter_context(hold_lock(self._directory, self._lock_name))
+            is_left_by_killed = self._lock.enter_context(
+                hold_lock(self._directory, self._lock_name)
+            )
             self._refuse_to_replace()
-            self._clear_the_way(somebody_died=somebody_died)
+            self._remove_leftovers(is_left_by_killed=is_left_by_killed)
         except BaseException:
             self._close()
             raise
@@ -125,12 +129,12 @@ class Writer:
 
     @property
     def num_documents(self) -> int:
-        """How many documents were appended."""
+        """The number of documents appended."""
         return self._num_extended_documents + self._collected.num_documents
 
     @property
     def num_records(self) -> int:
-        """How many records they have together."""
+        """The number of records appended."""
         return self._num_extended_records + self._collected.num_records
 
     def append(
@@ -146,7 +150,7 @@ class Writer:
         of its records instead.
         """
         of_document = list(spans)
-        # The usual case. All other documents, and all that is wrong with one, are for `_extend`.
+        # The fast path. `_extend` handles all other documents, and all errors.
         if metadata is None and not of_document and self._collected.add(records):
             return
         whole = [metadata] if metadata is not None else None
@@ -162,12 +166,12 @@ class Writer:
         spans: Sequence[Iterable[MetadataSpan]] | None = None,
         continues: bool = False,
     ) -> None:
-        """Append many documents that lie end to end: all their records, and how long each is.
+        """Append many documents: their records, end to end, and the length of each.
 
-        `metadata` has an object or None for every document; `spans` has the spans of every
-        document, counted from its first record. With `continues`, the last document goes on as the
-        first one of the next call, so that no document need be held whole; the metadata of a piece
-        is then about that piece.
+        `metadata` has an object or None per document; `spans` has the spans of each document,
+        counted from its first record. With `continues`, the last document continues as the first
+        of the next call, and a document never has to be in memory as a whole; metadata then belongs
+        to the piece it is passed with.
 
         >>> with Writer(tmp / "many", vocab_size=50_257) as writer:
         ...     writer.extend([1, 2, 3, 4, 5], [2, 0, 3])
@@ -187,7 +191,7 @@ class Writer:
         continues: bool = False,
     ) -> None:
         if self._closed:
-            raise UsageError("this writer is finished; make another one, for another path or part")
+            raise UsageError("this writer is finished; create another, with another path or part")
         documents = self._as_records(records)
         counts = as_lengths([len(documents)] if lengths is None else lengths, len(documents))
         if continues and not counts.size:
@@ -211,14 +215,14 @@ class Writer:
         """Encode metadata, number it from 0, and count the spans of each document."""
         attached = Attached(self.num_documents)
         if metadata is not None and spans is not None:
-            raise UsageError("give metadata for the whole document or spans, not both")
+            raise UsageError("give metadata or spans, not both")
         if metadata is not None:
             attached.add_documents(lengths, metadata)
         elif spans is not None:
             attached.add_spans(lengths, spans)
         if self._encode is None:
             if attached.values:
-                raise UsageError("this writer has no encoder; pass metadata=… to Writer")
+                raise UsageError("this writer has no metadata encoder; pass metadata=… to Writer")
             return [], np.zeros(len(lengths), np.int64)
         blobs = attached.encode(self._encode)
         documents[METADATA_ID] = attached.number(len(documents))
@@ -233,7 +237,7 @@ class Writer:
         *,
         continues: bool,
     ) -> None:
-        """Fill shards with whole documents; one that goes on stays in its shard."""
+        """Fill shards with whole documents; a document that continues stays in its shard."""
         self._write_collected()
         ends, span_ends = np.cumsum(lengths), np.cumsum(num_spans)
         first = start = first_span = 0
@@ -262,19 +266,21 @@ class Writer:
             self._collected.begin(self._max_records - self._open_shard.num_records)
 
     def _write_collected(self) -> None:
-        """Write what `append` has collected, all of which belongs into the open shard."""
+        """Write what `append` has collected, all of which belongs to the open shard."""
         records, lengths = self._collected.take()
         if self._open_shard is not None and lengths.size:
             self._open_shard.extend(records, lengths, [])
 
     def finish(self) -> None:
-        """Make what was appended a dataset, or a finished part of one."""
+        """Publish what was appended as a dataset, or as a finished part of one."""
         with self._one_at_a_time:
             if self._closed:
                 return
             if self._goes_on:
                 self.abort()
-                raise UsageError("the last document goes on; call extend with its last piece")
+                raise UsageError(
+                    "the last document is incomplete; call extend with its last piece before finish"
+                )
             try:
                 self._write_collected()
                 self._end_shard()
@@ -289,7 +295,7 @@ class Writer:
             self._close()
 
     def abort(self) -> None:
-        """Remove what this writer wrote; nothing that was finished before is touched."""
+        """Remove what this writer wrote; finished datasets and parts are not touched."""
         with self._one_at_a_time:
             if self._closed:
                 return
@@ -299,13 +305,13 @@ class Writer:
                     self._open_shard = None
                 self._remove_own_files()
             except BaseException:
-                self._remove_own_files()  # what an interrupt left would be in the next one's way
+                self._remove_own_files()  # leave nothing that blocks the next writer
                 raise
             finally:
                 self._close()
 
     def _remove_own_files(self) -> None:
-        # An interrupt may have come after the manifest was renamed: then all is finished.
+        # If an interrupt came after the manifest was renamed, the dataset is finished.
         if not self._listed_in.exists():
             for path in self._own_files():
                 path.unlink(missing_ok=True)
@@ -334,13 +340,13 @@ class Writer:
 
     @property
     def _listed_in(self) -> Path:
-        """The manifest whose existence makes this writer's shards finished."""
+        """The manifest that makes this writer's shards a dataset or a part."""
         if self._part is None:
             return self._directory / stream.MANIFEST_NAME
         return self._directory / f"{self._part:05d}{stream.PART_SUFFIX}"
 
     def _close(self) -> None:
-        self._collected.take()  # and nothing after this
+        self._collected.take()  # nothing is collected after this
         self._closed = True
         self._lock.close()
 
@@ -348,27 +354,27 @@ class Writer:
         manifest = self._directory / stream.MANIFEST_NAME
         if manifest.exists():
             raise DatasetExistsError(
-                f"{manifest}: a finished dataset is here; choose another path, and open both with "
+                f"{manifest}: already a finished dataset; choose another path, and open both with "
                 "penstock.open([a, b])"
             )
         parts = sorted(self._directory.glob(f"*{stream.PART_SUFFIX}"))
         if self._part is None and parts:
             raise DatasetExistsError(
-                f"{parts[0]}: this directory is written in parts; give a part number, or join the "
+                f"{parts[0]}: this directory contains parts; give a part number, or join the "
                 f"parts with penstock.finish({str(self._directory)!r})"
             )
         if self._part is not None and self._listed_in in parts:
             raise DatasetExistsError(
                 f"{self._listed_in}: part {self._part} is finished; choose another number, or "
-                f"remove the files {self._prefix[:-1]}* here to write the part again"
+                f"remove the files {self._prefix[:-1]}* to write the part again"
             )
 
-    def _clear_the_way(self, *, somebody_died: bool) -> None:
-        """Remove what a killed writer of this name left; refuse to touch anybody else's files."""
+    def _remove_leftovers(self, *, is_left_by_killed: bool) -> None:
+        """Remove the files of a killed writer of this name; refuse to touch other files."""
         leftovers = self._own_files()
-        if leftovers and not somebody_died:
+        if leftovers and not is_left_by_killed:
             raise DatasetExistsError(
-                f"{leftovers[0]}: is there already and belongs to no dataset; remove it, or "
+                f"{leftovers[0]}: exists already but is not part of a dataset; remove it, or "
                 "choose another path"
             )
         for path in leftovers:
@@ -415,10 +421,10 @@ def _optional(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) -
 
 
 def _check_that_it_opens(head: Manifest) -> None:
-    """Refuse settings that would make a manifest that no reader accepts."""
+    """Refuse settings that would give an unreadable manifest."""
     try:
         accepted = stream.parse_manifest(json.loads(stream.manifest_to_json(head)), Path())
     except (FormatError, TypeError) as error:
         raise UsageError(str(error)) from None
     if accepted != head:
-        raise UsageError(f"{head} would be read back as {accepted}")
+        raise UsageError(f"these settings would be read back differently: {head} as {accepted}")

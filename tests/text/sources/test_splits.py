@@ -40,7 +40,7 @@ def test_files_that_are_named_are_read_as_they_are(corpus):
     both = ["qs/train.jsonl", "qs/validation.jsonl"]
     assert texts(Source(both)) == ["train", "validation"]
     assert texts(Source("qs/train*.jsonl")) == ["train"]
-    with pytest.raises(UsageError, match="has no splits to choose from"):
+    with pytest.raises(UsageError, match="has no splits; leave out split"):
         Source("qs/train.jsonl", split="train")
 
 
@@ -68,7 +68,8 @@ def test_val_files_choose_what_is_held_out(corpus, capsys):
     assert report.splits["val"][0] == 1
     (corpus / "test.jsonl").write_text('{"text": "test"}\n')
     assert main([*command, "other"]) == 1
-    assert "without the files for validation: holds several splits: test" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "without the files for validation: contains several splits: test" in error
 
 
 @pytest.fixture
@@ -86,16 +87,16 @@ def unfinished(tmp_path):
 
 @pytest.mark.parametrize("pattern", ["", "*", "*.jsonl.zst", "shard_00000.jsonl.zst"])
 def test_a_repack_that_was_killed_is_not_read(unfinished, pattern):
-    with pytest.raises(MissingDataError, match=r"is not finished.*run penstock repack again"):
+    with pytest.raises(MissingDataError, match=r"is unfinished.*run penstock repack again"):
         Source(unfinished / pattern)
-    with pytest.raises(MissingDataError, match="is not finished"):
+    with pytest.raises(MissingDataError, match="is unfinished"):
         penstock.TextLoader(unfinished / pattern, "bytes", 1, 4)
 
 
 def test_a_repack_that_was_killed_at_once_is_not_read(unfinished):
     (unfinished / "shard_00000.jsonl.zst").unlink()
     for kind in (None, "jsonl", "parquet"):
-        with pytest.raises(MissingDataError, match="is not finished"):
+        with pytest.raises(MissingDataError, match="is unfinished"):
             Source(unfinished, kind=kind)
 
 

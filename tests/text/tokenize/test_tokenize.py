@@ -656,7 +656,7 @@ def test_shares_in_any_order_make_the_same_dataset(tmp_path, undisturbed, order)
         with pytest.raises(MissingDataError, match=r"no such file|tasks have not been run"):
             penstock.finish(out) if out.exists() else penstock.open(out)
         assert tokenize(tmp_path, task=(index, 3), **OPTIONS) is None
-        with pytest.raises(MissingDataError, match=r"is not finished \(.*plan.json is there\)"):
+        with pytest.raises(MissingDataError, match=r"is unfinished \(.*plan.json exists\)"):
             penstock.open(out)
         tokenize(tmp_path, task=(index, 3), **OPTIONS)
     report = penstock.finish(out)
@@ -812,7 +812,7 @@ def test_a_full_disk_is_an_error_and_what_is_finished_stays(tmp_path, small_disk
     assert str(small_disk) in str(caught.value)
     assert not list(small_disk.rglob("*.tmp"))
     assert list(small_disk.glob("out/*.part.json"))
-    with pytest.raises(MissingDataError, match="is not finished"):
+    with pytest.raises(MissingDataError, match="is unfinished"):
         penstock.open(small_disk / "out")
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     report = tokenize(tmp_path, "disk/out")
