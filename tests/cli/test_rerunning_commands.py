@@ -258,7 +258,7 @@ def test_a_finished_tokenize_says_what_differs(tmp_path, lines):
     ):
         penstock.tokenize(lines, "bytes", out, add="none", shuffle=3)
     lines.write_text('{"text": "other"}')
-    with pytest.raises(DatasetExistsError, match="is here: other files, or changed ones; choose"):
+    with pytest.raises(DatasetExistsError, match="job: other files, or changed ones; choose"):
         penstock.tokenize(lines, "bytes", out)
     report = json.loads((out / "report.json").read_text())
     del report["options"]  # as older versions wrote it

@@ -207,7 +207,7 @@ def test_mistakes_are_answered(tmp_path):
     with pytest.raises(UsageError, match="to is 'csv'"):
         repack(tmp_path / "a.txt", tmp_path / "out", to="csv")
     blocks = Source(tmp_path / "a.txt", documents="file")
-    with pytest.raises(FormatError, match="not one line"):
+    with pytest.raises(FormatError, match="not exactly one line"):
         repack(blocks, tmp_path / "out", to="text")
     (tmp_path / "a.jsonl").write_text('{"text": "one", "id": 1}')
     with pytest.raises(UsageError, match="cannot store metadata"):

@@ -6,7 +6,7 @@ Whoever comes next compares what it wants with that: the same job continues or i
 other is refused with the differences.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.errors import DatasetExistsError
@@ -14,14 +14,13 @@ from penstock.errors import DatasetExistsError
 _MOST_DIFFERENCES = 5
 
 
-def refuse_files(directory: Path, is_ours: Callable[[str], bool]) -> None:
-    """Refuse to begin a job in a directory with any file whose name is not `is_ours`."""
-    for path in sorted(directory.iterdir()):
-        if not is_ours(path.name):
-            raise DatasetExistsError(
-                f"{directory}: is not empty ({path.name} is there); choose another path, or an "
-                "empty directory"
-            )
+def refuse_files(directory: Path, others: Iterable[str]) -> None:
+    """Refuse to begin a job in a directory that has `others`: files that are not the job's."""
+    for name in sorted(others):
+        raise DatasetExistsError(
+            f"{directory}: is not empty ({name} is there); choose another path, or an empty "
+            "directory"
+        )
 
 
 def refuse_to_continue(mark: Path, differences: Iterable[str]) -> None:

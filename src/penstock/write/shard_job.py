@@ -134,7 +134,9 @@ class ShardJob:
     def _check_begun(self, mark: Path) -> None:
         """Allow only the same job to continue, or an empty directory to begin in."""
         if not mark.exists():
-            refuse_files(self._directory, lambda name: self._is_left_over(name, mark.name))
+            names = (path.name for path in self._directory.iterdir())
+            others = (name for name in names if not self._is_left_over(name, mark.name))
+            refuse_files(self._directory, others)
         elif not self._is_worthless():
             try:
                 wanted = json.loads(read_whole(mark))["wanted"]

@@ -128,7 +128,7 @@ def test_killed_workers_leave_nothing_that_stands_in_the_way(tmp_path, out, opti
     for path in corpus:
         path.write_text("a line\n" * 30_000 + "kill\n")
     options = options | {"task_bytes": 300_000, "workers": 2}
-    with pytest.raises(PenstockError, match=r"ended by SIGKILL.*; 0 of 2 tasks are done"):
+    with pytest.raises(PenstockError, match=r"killed by SIGKILL.*; 0 of 2 tasks are done"):
         penstock.tokenize(corpus, KilledInWorkers(), out, **options)
     assert tokenize(corpus, out, **options).documents == 60_002
 

@@ -328,7 +328,9 @@ def test_a_text_that_cannot_be_cut_is_a_bad_row(tmp_path, monkeypatch):
     (tmp_path / "corpus" / "c.txt").write_text(f"short\n{'x' * 5_000_000}\nshort too\n")
     options = {"tokenizer": tmp_path / "tok.json", "task_bytes": 1 << 30}
     strict = Source(tmp_path / "corpus", max_document_bytes=3_000_000)
-    with pytest.raises(FormatError, match=r"c.txt: row 1: .* bytes without a place"):
+    with pytest.raises(
+        FormatError, match=r"c.txt: row 1: .* bytes in which the tokenizer finds no place"
+    ):
         tokenize(tmp_path, "refused", source=strict, **options)
     lenient = Source(tmp_path / "corpus", max_document_bytes=3_000_000, bad_rows="skip")
     report = tokenize(tmp_path, source=lenient, **options)
@@ -774,7 +776,7 @@ def test_an_error_in_a_task_ends_the_job_with_its_message_and_keeps_what_is_done
     message = (tmp_path / "message").read_text()
     assert message.startswith("FormatError: ")
     assert "c2.jsonl" in message
-    assert "'text' is of type int" in message
+    assert "'text' is int" in message
     assert len(list(tmp_path.glob("out/*.part.json"))) >= 2
     assert not list(tmp_path.glob("out/**/*.tmp"))
 
@@ -864,7 +866,7 @@ def test_bad_rows_that_ended_a_run_can_be_skipped_when_it_goes_on(tmp_path, corp
         file.write('{"text": 5}\n')
     lenient = Source(tmp_path / "corpus", bad_rows="skip")
     tokenize(tmp_path, "at once", source=lenient, **OPTIONS)
-    with pytest.raises(FormatError, match=r"c2.jsonl: .*'text' is of type int"):
+    with pytest.raises(FormatError, match=r"c2.jsonl: .*'text' is int"):
         tokenize(tmp_path, **OPTIONS)
     report = tokenize(tmp_path, source=lenient, **OPTIONS)
     assert report.resumed > 0

@@ -25,14 +25,14 @@ def finish_tokenize_job(
 ) -> TokenizeReport:
     """Finish a job whose tasks have all been run."""
     started = time.perf_counter()
-    place = JobDirectory(path.absolute())
-    plan = place.read_plan()
+    directory = JobDirectory(path.absolute())
+    plan = directory.read_plan()
     if plan is None:
-        raise MissingDataError(f"{place.plan}: no such file; there is no tokenize job to finish")
+        raise MissingDataError(f"{directory.plan}: no such file, so no tokenize job to finish")
     workers = None if workers is None else integer("workers", workers, 1)
     start_seconds = time.perf_counter() - started
     return JobEnd(
-        place=place,
+        directory=directory,
         plan=plan,
         runner=StageRunner("processes", workers, progress),
         allow_empty=allow_empty,
@@ -43,19 +43,19 @@ def finish_tokenize_job(
 class JobEnd:
     """What is left to do when all tasks of a plan have been run. Any runner may do it, once."""
 
-    place: JobDirectory
+    directory: JobDirectory
     plan: TokenizePlan
     runner: StageRunner
     allow_empty: bool
 
     def finish(self, *, started: float, start_seconds: float, resumed: int) -> TokenizeReport:
         """Write the datasets and the report, unless another runner has."""
-        place = self.place
-        with place.hold("finish", wait=True) as is_ours:
-            if is_ours and place.plan.exists():  # else another runner has been here
-                if not place.is_written(self.plan):
+        directory = self.directory
+        with directory.hold("finish", wait=True) as is_ours:
+            if is_ours and directory.plan.exists():  # else another runner has been here
+                if not directory.is_written(self.plan):
                     self._write_datasets()
-                if not place.report.exists():
+                if not directory.report.exists():
                     report = TokenizeReport.of(
                         self._count(),
                         self.plan,
@@ -63,29 +63,29 @@ class JobEnd:
                         start_seconds=start_seconds,
                         resumed=resumed,
                     )
-                    publish_checked(place.report, report.to_json())
+                    publish_checked(directory.report, report.to_json())
             if is_ours:
-                place.clear()
-        return TokenizeReport.load(place.report)
+                directory.clear()
+        return TokenizeReport.load(directory.report)
 
     def _write_datasets(self) -> None:
-        place, num_tasks = self.place, len(self.plan.tasks)
-        place.refuse_missing("tokenize", range(num_tasks), self.plan)
+        directory, num_tasks = self.directory, len(self.plan.tasks)
+        directory.refuse_missing("tokenize", range(num_tasks), self.plan)
         if not self.allow_empty:
             self._refuse_empty()
         num_parts = dict.fromkeys(self.plan.sides, num_tasks)
         if self.plan.shuffle is not None:
             num_parts = self._shuffle()
         for side, count in num_parts.items():
-            if not is_finished(place.out / side):
-                place.keep_tokenizer(side)
-                join_parts(place.out / side, count)
+            if not is_finished(directory.out / side):
+                directory.keep_tokenizer(side)
+                join_parts(directory.out / side, count)
 
     def _count(self) -> DocumentCounts:
         """The counts of all tasks together."""
         sums = DocumentCounts()
         for number in range(len(self.plan.tasks)):
-            path = self.place.counts("tokenize", number)
+            path = self.directory.counts("tokenize", number)
             sums.add(DocumentCounts.from_json(path.read_bytes()))
         return sums
 
@@ -93,8 +93,8 @@ class JobEnd:
         """Refuse to make a dataset without tokens, and remove what was begun."""
         sums = self._count()
         if sums.tokens == 0:
-            self.place.remove_parts(self.plan)
-            self.place.clear()
+            self.directory.remove_parts(self.plan)
+            self.directory.clear()
             raise no_documents(sums, num_files=len(self.plan.source.get("files", ())))
 
     def _shuffle(self) -> dict[str, int]:
@@ -104,11 +104,11 @@ class JobEnd:
             cut_parts,
         )
 
-        place, plan = self.place, self.plan
+        directory, plan = self.directory, self.plan
         for side in plan.sides:
-            if not is_finished(place.unshuffled / side):
-                join_parts(place.unshuffled / side, len(plan.tasks))
-        parts = cut_parts(place, plan)
-        stage = ShuffleStage(place=place, plan=plan, parts=parts)
+            if not is_finished(directory.unshuffled / side):
+                join_parts(directory.unshuffled / side, len(plan.tasks))
+        parts = cut_parts(directory, plan)
+        stage = ShuffleStage(directory=directory, plan=plan, parts=parts)
         self.runner.run(stage, list(range(len(parts))))
         return {side: sum(part.side == side for part in parts) for side in plan.sides}

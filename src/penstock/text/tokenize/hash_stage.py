@@ -22,7 +22,7 @@ _LITTLE_ENDIAN = np.dtype("<u8")
 class HashStage:
     """Each task reads a slice and stores its smallest hashes, one more than the count."""
 
-    place: JobDirectory
+    directory: JobDirectory
     plan: TokenizePlan
     source: Source
     tokenizer: Tokenizer
@@ -52,7 +52,7 @@ class HashStage:
 
     def is_done(self, number: int) -> bool:
         """True if its hashes are stored."""
-        return self.place.hashes(number).exists()
+        return self.directory.hashes(number).exists()
 
     def run(self, number: int, report: OnProgress) -> None:
         """Store the smallest hashes of a slice."""
@@ -71,7 +71,7 @@ class HashStage:
             if num_held > 4 * count:
                 held = [smallest(np.concatenate(held), count)]
                 num_held = count
-        file = NewFile(self.place.hashes(number))
+        file = NewFile(self.directory.hashes(number))
         try:
             file.write(smallest(np.concatenate(held), count).astype(_LITTLE_ENDIAN))
             file.finish()
@@ -84,6 +84,6 @@ class HashStage:
         count = self._split.count or 0
         held = np.zeros(0, np.uint64)
         for number in range(len(self.plan.tasks)):
-            found = np.fromfile(self.place.hashes(number), _LITTLE_ENDIAN)
+            found = np.fromfile(self.directory.hashes(number), _LITTLE_ENDIAN)
             held = smallest(np.concatenate([held, found]), count + 1)
         return threshold_of_count(held, count)

@@ -208,11 +208,13 @@ class JobDirectory:
 
     def _refuse_others(self) -> None:
         """Allow only a plan to continue, or an empty directory to begin in."""
+        # Listed first: what another runner writes, it writes after its plan.
+        names = [path.name for path in self.out.iterdir()]
         if self.plan.exists():
             return
         if self.report.exists():
             refuse_to_replace(self.out, ["of other files or options"])
-        refuse_files(self.out, lambda name: name == _TASKS or name.startswith(f"{PLAN}."))
+        refuse_files(self.out, {n for n in names if n != _TASKS and not n.startswith(f"{PLAN}.")})
 
     def refuse_missing(self, stage: str, numbers: range, plan: TokenizePlan) -> None:
         """Refuse to finish while tasks have not been run, and name them."""

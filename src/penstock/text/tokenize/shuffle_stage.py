@@ -48,7 +48,7 @@ class ShuffledPart:
 class ShuffleStage:
     """Each task writes one part of one side."""
 
-    place: JobDirectory
+    directory: JobDirectory
     plan: TokenizePlan
     parts: tuple[ShuffledPart, ...] = field(default=())
 
@@ -65,7 +65,7 @@ class ShuffleStage:
     def describe(self, number: int) -> str:
         """What a task writes."""
         part = self.parts[number]
-        return f"{self.place.out / part.side}, part {part.number}"
+        return f"{self.directory.out / part.side}, part {part.number}"
 
     def size_bytes(self, number: int) -> int:
         """How many bytes a task writes."""
@@ -74,17 +74,17 @@ class ShuffleStage:
     def is_done(self, number: int) -> bool:
         """True if its part is written."""
         part = self.parts[number]
-        return part_is_finished(self.place.out / part.side, part.number)
+        return part_is_finished(self.directory.out / part.side, part.number)
 
     def run(self, number: int, report: OnProgress) -> None:
         """Write a part."""
         part = self.parts[number]
-        gather = Gather(open_side(self.place, part.side))
+        gather = Gather(open_side(self.directory, part.side))
         head = gather.data.manifests[0]
         seed = self.plan.shuffle
         order = make_order(True, gather.data.num_documents, seed or 0)
         with Writer(
-            self.place.out / part.side,
+            self.directory.out / part.side,
             vocab_size=head.vocab_size,
             metadata=bytes if self.plan.with_metadata else None,
             part=part.number,
@@ -102,16 +102,16 @@ class ShuffleStage:
                     report(task_progress(self, num_bytes, writer.num_records))
 
 
-def open_side(place: JobDirectory, side: str) -> Dataset:
+def open_side(directory: JobDirectory, side: str) -> Dataset:
     """The documents of a side before they are shuffled."""
-    return Dataset((read_manifest(place.unshuffled / side),))
+    return Dataset((read_manifest(directory.unshuffled / side),))
 
 
-def cut_parts(place: JobDirectory, plan: TokenizePlan) -> tuple[ShuffledPart, ...]:
+def cut_parts(directory: JobDirectory, plan: TokenizePlan) -> tuple[ShuffledPart, ...]:
     """Parts with equal numbers of documents, for all sides."""
     parts = list[ShuffledPart]()
     for side in plan.sides:
-        data = open_side(place, side)
+        data = open_side(directory, side)
         size = min(max(data.size_bytes // _NUM_PARTS, _MIN_PART_BYTES), plan.shard_bytes)
         count = max(1, min(-(-data.size_bytes // size), 99_999))
         bounds = [data.num_documents * k // count for k in range(count + 1)]

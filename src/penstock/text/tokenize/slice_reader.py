@@ -50,7 +50,7 @@ class SliceReader:
         place = f"{batch.place(document)}: {reason}"
         if self.source.bad_rows == "refuse":
             raise FormatError(
-                f"{place}; correct it, or skip such rows with bad_rows='skip' (--bad-rows skip)"
+                f"{place}; fix it, or skip such rows with bad_rows='skip' (--bad-rows skip)"
             )
         self.counts.skip(place)
 

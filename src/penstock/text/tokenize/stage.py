@@ -18,7 +18,7 @@ class Stage(Protocol):
         """What its tasks do, for people, as in "tokenizing"."""
 
     @property
-    def place(self) -> JobDirectory:
+    def directory(self) -> JobDirectory:
         """The output directory."""
 
     def describe(self, number: int) -> str:
@@ -36,11 +36,11 @@ class Stage(Protocol):
 
 def run_once(stage: Stage, number: int, report: OnProgress, *, wait: bool) -> bool:
     """Run a task under its lock; False if another runner holds it and `wait` is False."""
-    with stage.place.hold(f"{stage.name}-{number:05d}", wait=wait) as is_ours:
+    with stage.directory.hold(f"{stage.name}-{number:05d}", wait=wait) as is_ours:
         # If the directory is gone, another runner has finished the job.
         if is_ours and not stage.is_done(number):
             stage.run(number, report)
-        return is_ours or not stage.place.tasks.exists()
+        return is_ours or not stage.directory.tasks.exists()
 
 
 def task_progress(stage: Stage, num_bytes: int, num_tokens: int = 0) -> Progress:

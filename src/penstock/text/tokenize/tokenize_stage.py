@@ -35,7 +35,7 @@ from penstock.write.writer import Writer
 class TokenizeStage:
     """Each task writes its parts, then its counts; it is done when all of them are there."""
 
-    place: JobDirectory
+    directory: JobDirectory
     plan: TokenizePlan
     source: Source
     tokenizer: Tokenizer
@@ -62,11 +62,11 @@ class TokenizeStage:
 
     def is_done(self, number: int) -> bool:
         """True if all its parts and its counts are written."""
-        return self.place.counts(self.name, number).exists() and not self._missing(number)
+        return self.directory.counts(self.name, number).exists() and not self._missing(number)
 
     def _missing(self, number: int) -> list[str]:
-        sides = self.plan.sides
-        return [s for s in sides if not part_is_finished(self.place.parts(self.plan, s), number)]
+        parts = {side: self.directory.parts(self.plan, side) for side in self.plan.sides}
+        return [side for side, path in parts.items() if not part_is_finished(path, number)]
 
     def run(self, number: int, report: OnProgress) -> None:
         """Write the parts that are missing."""
@@ -84,13 +84,13 @@ class TokenizeStage:
                 writer.finish()
             task.counts.spend("writing", time.perf_counter() - started)
         # If this is lost, the slice is only read again to count it.
-        path = self.place.counts(self.name, number)
+        path = self.directory.counts(self.name, number)
         publish(path, task.counts.to_json(), lasting=False)
 
     def _writer(self, side: str, number: int) -> Writer:
         plan = self.plan
         return Writer(
-            self.place.parts(plan, side),
+            self.directory.parts(plan, side),
             vocab_size=plan.tokenizer["vocab_size"],
             metadata=bytes if plan.with_metadata else None,
             part=number,

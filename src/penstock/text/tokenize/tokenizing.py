@@ -103,7 +103,7 @@ def tokenize(
         split.check(source.files, source.columns.metadata)
     source.warn_of_missing_keys()
     job = _TokenizeJob(
-        place=JobDirectory(Path(path).absolute()),
+        directory=JobDirectory(Path(path).absolute()),
         head=TokenizePlan(
             tokenizer={
                 name: getattr(loaded, name)
@@ -147,7 +147,7 @@ def make_source(make: Callable[[str | None], Source], split: Split | None) -> So
 class _TokenizeJob:
     """One call of `tokenize`, with its arguments checked."""
 
-    place: JobDirectory
+    directory: JobDirectory
     head: TokenizePlan
     """what is wanted, with no tasks yet"""
     source: Source
@@ -157,7 +157,9 @@ class _TokenizeJob:
 
     def find_report(self) -> TokenizeReport | None:
         """The report, if an earlier call has finished this job."""
-        finished = None if self.place.plan.exists() else TokenizeReport.find(self.place.report)
+        if self.directory.plan.exists():
+            return None
+        finished = TokenizeReport.find(self.directory.report)
         if finished is None:
             return None
         if finished.plan == self.head.identity and not self.head.source.get("iterable"):
@@ -166,21 +168,21 @@ class _TokenizeJob:
             differences = self.head.differences_from(finished.options)
         except (ValueError, TypeError, KeyError, AttributeError):  # by an older version
             differences = []
-        refuse_to_replace(self.place.out, differences or ["of other files or options"])
+        refuse_to_replace(self.directory.out, differences or ["of other files or options"])
         return None
 
     def run(
         self, share: tuple[int, int], started: float, *, finishes: bool, allow_empty: bool
     ) -> TokenizeReport | None:
         """Run a share of the tasks; then finish the job, if this call `finishes` it."""
-        place, (index, count) = self.place, share
-        with place.begin(self.head, self._cut, lambda: files_of(self.tokenizer)) as plan:
+        directory, (index, count) = self.directory, share
+        with directory.begin(self.head, self._cut, lambda: files_of(self.tokenizer)) as plan:
             start_seconds = time.perf_counter() - started
             resumed = len(plan.tasks)
-            if not place.is_written(plan):
+            if not directory.is_written(plan):
                 plan = self._choose_validation(plan)
                 stage = TokenizeStage(
-                    place=place,
+                    directory=directory,
                     plan=plan,
                     source=self.source,
                     tokenizer=self.tokenizer,
@@ -189,7 +191,9 @@ class _TokenizeJob:
                 resumed = self.runner.run(stage, list(range(index, len(plan.tasks), count)))
             if not finishes:
                 return None
-            end = JobEnd(place=place, plan=plan, runner=self.runner, allow_empty=allow_empty)
+            end = JobEnd(
+                directory=directory, plan=plan, runner=self.runner, allow_empty=allow_empty
+            )
             return end.finish(started=started, start_seconds=start_seconds, resumed=resumed)
 
     def _cut(self) -> TokenizePlan:
@@ -205,13 +209,13 @@ class _TokenizeJob:
         if plan.split is None or plan.split.kind != "count" or plan.threshold is not None:
             return plan
         hashing = HashStage(
-            place=self.place, plan=plan, source=self.source, tokenizer=self.tokenizer
+            directory=self.directory, plan=plan, source=self.source, tokenizer=self.tokenizer
         )
         self.runner.run(hashing, list(range(len(plan.tasks))))
         try:
-            return self.place.set_threshold(hashing.threshold)
+            return self.directory.set_threshold(hashing.threshold)
         except UsageError:  # too few documents: there is nothing to resume
-            self.place.clear()
+            self.directory.clear()
             raise
 
 

@@ -5,7 +5,6 @@ cannot be cut, such as a large `.jsonl.gz`, becomes several. To shuffle document
 written as bytes to a dataset, where each of them can be read by its number.
 """
 
-import itertools
 import json
 import os
 import shutil
@@ -14,32 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from penstock.arguments import integer, one_of
 from penstock.atomic import sync_directory
-from penstock.dataset import Dataset
-from penstock.errors import FormatError, UsageError
+from penstock.errors import UsageError
 from penstock.formats.checksums import CHECKSUMS, read_companion, write_companion
 from penstock.formats.files import MOST
-from penstock.formats.shard import TOKEN
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.system.processors import num_processors
-from penstock.text.batch import TextBatch
-from penstock.text.sources import BadRow, Paths, Slice, Source
-from penstock.text.sources.row_values import too_long
-from penstock.text.text_shards import SHARDS, TextShard
+from penstock.text.repacking.documents import Document, documents_of_order, documents_of_slice
+from penstock.text.repacking.shard_series import ShardSeries
+from penstock.text.sources import Paths, Slice, Source
+from penstock.text.text_shards import SHARDS
 from penstock.text.tokenize.document_counts import MOST_PLACES, DocumentCounts, no_documents
 from penstock.text.tokenize.source_differences import relax_source, source_differences
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.write.shard_job import OpenNew, ShardJob, WriteShard
 
 To = Literal["parquet", "jsonl", "text"]
-Document = tuple[bytes, dict[str, Any]]
 
 _UNSHUFFLED = "unshuffled"
 _COUNTS = "-counts.json"
-_DOCUMENTS_AT_A_TIME = 4096
 _SLACK = 1.5
 
 
@@ -235,7 +228,7 @@ class _RepackWork:
         # a slice that the source could not cut is cut here.
         is_cut = piece.size_bytes <= _SLACK * self.shard_chars
         most_chars = int(_SLACK * self.shard_chars) if is_cut else self.shard_chars
-        return self._writer(most_chars, self._of_slice, piece)
+        return self._writer(most_chars, documents_of_slice, self.source, piece)
 
     def of_shuffled(
         self, unshuffled: Path, seed: int, workers: int
@@ -246,9 +239,9 @@ class _RepackWork:
         from penstock.text.tokenize.report import TokenizeReport
         from penstock.text.tokenize.tokenizing import tokenize
 
-        place = JobDirectory(unshuffled)
-        if place.plan.exists() or not place.report.exists():
-            if not place.plan.exists():  # a run was killed while it removed it
+        directory = JobDirectory(unshuffled)
+        if directory.plan.exists() or not directory.report.exists():
+            if not directory.plan.exists():  # a run was killed while it removed it
                 shutil.rmtree(unshuffled, ignore_errors=True)
             tokenize(
                 self.source,
@@ -258,12 +251,12 @@ class _RepackWork:
                 workers=workers,
                 allow_empty=self.allow_empty,
             )
-        report = TokenizeReport.load(place.report)
+        report = TokenizeReport.load(directory.report)
         data = open(unshuffled)
         count = max(1, -(-data.num_records // self.shard_chars))
         bounds = [data.num_documents * k // count for k in range(count + 1)]
         shards = {
-            f"{k:05d}": self._writer(MOST, _of_order, data, seed, bounds[k], bounds[k + 1])
+            f"{k:05d}": self._writer(MOST, documents_of_order, data, seed, bounds[k], bounds[k + 1])
             for k in range(count)
         }
         return shards, DocumentCounts(skipped=report.skipped, places=list(report.places))
@@ -275,7 +268,8 @@ class _RepackWork:
 
         def write(open_new: OpenNew) -> None:
             counts = DocumentCounts()
-            shards = _RepackedShards(self, most_chars, open_new)
+            columns = self.source.columns.metadata
+            shards = ShardSeries(self.to, columns, most_chars, open_new, self.advance)
             try:
                 for text, metadata in documents(*where, counts):
                     shards.write(text, metadata)
@@ -293,94 +287,3 @@ class _RepackWork:
             open_new(_COUNTS).write(json.dumps(counted).encode())
 
         return write
-
-    def _of_slice(self, piece: Slice, counts: DocumentCounts) -> Iterator[Document]:
-        """The documents of a slice; long ones come in several batches and are joined."""
-
-        def skip(row: BadRow) -> None:
-            counts.skip(str(row))
-
-        limit = self.source.max_document_bytes
-        begun = bytearray()
-        for batch in self.source.read(piece, skip):
-            for k in range(batch.num_documents):
-                if len(begun) <= limit:  # no more is held of a document that is too long
-                    begun += batch.text(k)
-                if batch.continues and k == batch.num_documents - 1:
-                    continue
-                if len(begun) <= limit:
-                    yield bytes(begun), batch.metadata[k] if batch.metadata else {}
-                else:
-                    self._refuse_long(batch, k, counts)
-                begun.clear()
-
-    def _refuse_long(self, batch: TextBatch, document: int, counts: DocumentCounts) -> None:
-        """Treat a document as a bad row, because a shard needs it in memory as a whole."""
-        reason = f"{batch.place(document)}: {too_long(self.source.max_document_bytes)}"
-        if self.source.bad_rows == "refuse":
-            raise FormatError(f"{reason}; raise the limit, or skip such rows with bad_rows='skip'")
-        counts.skip(reason)
-
-
-def _of_order(
-    data: Dataset, seed: int, start: int, stop: int, counts: DocumentCounts
-) -> Iterator[Document]:
-    """Documents in a random order, from the dataset of their bytes."""
-    from penstock.order import make_order
-    from penstock.text.tokenize.shuffle_stage import Gather
-
-    gather = Gather(data)
-    order = make_order(True, data.num_documents, seed)
-    for first in range(start, stop, _DOCUMENTS_AT_A_TIME):
-        last = min(first + _DOCUMENTS_AT_A_TIME, stop)
-        begun = bytearray()
-        for found in gather.read(order.samples_at(np.arange(first, last))):
-            records = found["records"]
-            content = records[TOKEN].astype(np.uint8).tobytes()
-            spans = found.get("spans")
-            ends = np.cumsum(found["lengths"]).tolist()
-            for k, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
-                begun += content[begin:end]
-                if not found.get("continues"):
-                    metadata = json.loads(spans[k][0][2]) if spans and spans[k] else {}
-                    yield bytes(begun), metadata
-                    begun.clear()
-
-
-class _RepackedShards:
-    """The shards of one slice or stretch, one after the other."""
-
-    def __init__(self, work: _RepackWork, most_chars: int, open_new: OpenNew) -> None:
-        self.num_documents = self.num_characters = self.num_bytes = 0
-        self._work, self._most_chars, self._open_new = work, most_chars, open_new
-        self._shard: TextShard | None = None
-        self._num_shards = self._room = 0
-
-    def write(self, text: bytes, metadata: dict[str, Any]) -> None:
-        """Append a document."""
-        if self._shard is None:
-            ending, begin = SHARDS[self._work.to]
-            file = self._open_new(f"-{self._num_shards:05d}{ending}")
-            self._shard = begin(file, self._work.source.columns.metadata)
-            self._num_shards, self._room = self._num_shards + 1, self._most_chars
-        self._shard.write(text, metadata)
-        num_characters = len(text.decode())
-        self.num_documents += 1
-        self.num_characters += num_characters
-        self.num_bytes += len(text)
-        self._room -= num_characters
-        if self._room <= 0:
-            self.finish()
-        self._work.advance(len(text))
-
-    def finish(self) -> None:
-        """End the shard that is open."""
-        if self._shard is not None:
-            self._shard.finish()
-            self._shard = None
-
-    def discard(self) -> None:
-        """Stop writing the shard that is open; whoever opened its file removes it."""
-        if self._shard is not None:
-            self._shard.discard()
-            self._shard = None
