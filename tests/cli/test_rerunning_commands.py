@@ -43,7 +43,7 @@ def test_a_finished_repack_says_so_and_writes_nothing(tmp_path, lines, capsys, s
     assert (again.files, again.num_characters) == (first.files, first.num_characters)
     command = ["repack", str(lines), "--out", str(out), "--bad-rows", "skip"]
     assert main([*command, *([] if shuffle is None else ["--shuffle", "3"])]) == 0
-    assert "all of it was done before; nothing was written" in capsys.readouterr().out
+    assert "already complete; nothing was written" in capsys.readouterr().out
     assert state_of(out) == before
 
 
@@ -201,10 +201,10 @@ def test_a_finished_tokenize_says_so_and_writes_nothing(tmp_path, lines, capsys)
     out = tmp_path / "out"
     command = ["tokenize", str(lines), "--tokenizer", "bytes", "--out", str(out)]
     assert main(command) == 0
-    assert "done before" not in capsys.readouterr().out
+    assert "already complete" not in capsys.readouterr().out
     before = state_of(out)
     assert main(command) == 0
-    assert "all of it was done before; nothing was written" in capsys.readouterr().out
+    assert "already complete; nothing was written" in capsys.readouterr().out
     assert penstock.tokenize(lines, "bytes", out).was_finished
     assert state_of(out) == before
 
@@ -220,7 +220,7 @@ def test_the_output_may_lie_inside_the_source(lines, command, capsys):
     before = state_of(out)
     assert main(arguments) == 0
     captured = capsys.readouterr()
-    assert "all of it was done before; nothing was written" in captured.out
+    assert "already complete; nothing was written" in captured.out
     assert f"skipped Penstock's own output: {out};" in captured.err
     assert state_of(out) == before
 
@@ -232,7 +232,7 @@ def test_parts_that_are_joined_already_are_no_error_of_the_command(tmp_path, cap
     assert "the parts are joined" in capsys.readouterr().out
     before = state_of(tmp_path)
     assert main(["finish", str(tmp_path)]) == 0
-    assert "all of it was done before; nothing was written" in capsys.readouterr().out
+    assert "already complete; nothing was written" in capsys.readouterr().out
     assert state_of(tmp_path) == before
 
 
@@ -263,5 +263,5 @@ def test_a_finished_tokenize_says_what_differs(tmp_path, lines):
     report = json.loads((out / "report.json").read_text())
     del report["options"]  # as older versions wrote it
     (out / "report.json").write_text(json.dumps(report))
-    with pytest.raises(DatasetExistsError, match="is here, of other files or options; choose"):
+    with pytest.raises(DatasetExistsError, match="job: of other files or options; choose"):
         penstock.tokenize(lines, "bytes", out)

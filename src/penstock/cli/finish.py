@@ -1,9 +1,9 @@
-"""Join what several processes have written: shares of penstock tokenize, or parts of Writers.
+"""Join what several processes have written: shares of penstock tokenize, or parts by Writers.
 
   penstock finish data/fineweb
 
-All tasks must have run; those that have not are named. Documents are shuffled here, if tokenize was
-asked for that. If all is done, it says so.
+All tasks must have been run; if any are missing, they are named. If tokenize was called with
+--shuffle, documents are shuffled now.
 """
 
 import argparse
@@ -15,22 +15,24 @@ from penstock.cli.progress_line import ProgressLine
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The directory."""
-    parser.add_argument("out", metavar="DIR", help="what they wrote to")
+    parser.add_argument("out", metavar="DIR", help="The directory that they wrote to")
     parser.add_argument(
-        "--workers", type=options.positive, help="processes that shuffle (one for each processor)"
+        "--workers",
+        type=options.positive,
+        help="Processes that shuffle (default: one for each processor)",
     )
     options.add_allow_empty(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Finish, and report."""
+    """Finish, and print the report."""
     from penstock.cli.tokenize_report import print_report
     from penstock.finishing import finish
     from penstock.write.joining import is_joined
 
     out = Path(arguments.out)
-    if is_joined(out) and not (out / "report.json").exists():  # which says more
-        print(f"{arguments.out}: all of it was done before; nothing was written")
+    if is_joined(out) and not (out / "report.json").exists():  # its report says more
+        print(f"{arguments.out}: already complete; nothing was written")
         return 0
     with ProgressLine() as line:
         report = finish(

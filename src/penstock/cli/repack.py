@@ -1,12 +1,12 @@
-"""Write text files anew, as shards of one size, in order or shuffled.
+"""Rewrite text files as shards of one size, in order or shuffled.
 
   penstock repack 'raw/*.jsonl.gz' --out corpus
   penstock repack 'raw/*.parquet' --out corpus --shuffle 42 --metadata id,url
   penstock repack notes.txt --documents block --out corpus --to jsonl
 
-Shards have about 250 million characters. Parquet has row groups of 1024 and zstd, as nanochat's
-files; JSONL and text are .zst files. A run that was killed goes on where it was: call it again; if
-all is done, it says so.
+Shards have about 250 million characters. Parquet has row groups of 1024 and zstd compression, like
+nanochat's files; JSONL and text are .zst files. Run the command again to continue an
+interrupted run.
 """
 
 import argparse
@@ -17,23 +17,28 @@ from penstock.cli.source_options import add_source, source_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The text, and the shards."""
+    """The text and the shards."""
     add_source(parser, spans=False)
-    parser.add_argument("--out", required=True, metavar="DIR", help="made if it is missing")
+    parser.add_argument("--out", required=True, metavar="DIR", help="Output directory")
     parser.add_argument(
         "--to",
         choices=["parquet", "jsonl", "text"],
         default="parquet",
-        help="what the shards are; text has a document a line (parquet)",
+        help="The format of the shards; text has one document per line (default: parquet)",
     )
     parser.add_argument(
-        "--shard-chars", type=options.positive, default=250_000_000, help="(250,000,000)"
+        "--shard-chars",
+        type=options.positive,
+        default=250_000_000,
+        help="Characters of a shard, about (default: 250,000,000)",
     )
     parser.add_argument(
-        "--shuffle", type=int, metavar="SEED", help="put all documents into a random order"
+        "--shuffle", type=int, metavar="SEED", help="Put all documents in a random order"
     )
     parser.add_argument(
-        "--workers", type=options.positive, help="shards at once (one for each processor)"
+        "--workers",
+        type=options.positive,
+        help="Shards written at a time (default: one for each processor)",
     )
     options.add_allow_empty(parser)
 
@@ -55,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     num_files = len(report.files)
     if report.was_finished:
-        print(f"{arguments.out}: all of it was done before; nothing was written")
+        print(f"{arguments.out}: already complete; nothing was written")
     print(
         f"{report.num_documents:,} documents, {report.num_characters:,} characters, in "
         f"{num_files:,} {'file' if num_files == 1 else 'files'} in {arguments.out}"

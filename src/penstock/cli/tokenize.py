@@ -1,12 +1,12 @@
-r"""Make a dataset of text: read, tokenize and write it, in parallel, resumable.
+r"""Turn text into a dataset: read, tokenize and write it, in parallel, resumable.
 
   penstock tokenize 'corpus/*.parquet' --tokenizer tok.json --out data/fineweb
   penstock tokenize notes.jsonl.zst --tokenizer o200k_base.tiktoken --out data/notes \
       --metadata id,url --val-fraction 0.001 --shuffle 0
   penstock tokenize corpus --tokenizer bytes --out data/raw --bad-rows skip
 
-A run that was killed goes on where it was: call it again. On several machines that see the same
-directory, each runs a share of the tasks, and one of them finishes:
+Run the command again to continue an interrupted run. On several machines that share a directory,
+each runs a share of the tasks; when all are done, one of them finishes the job:
 
   penstock tokenize … --out data/fineweb --task $SLURM_ARRAY_TASK_ID/$N      (--array=0-$((N-1)))
   penstock tokenize … --out data/fineweb --task $JOB_COMPLETION_INDEX/$N     (an Indexed Job)
@@ -25,34 +25,32 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The source, the tokenizer, where to, how and by whom."""
+    """The source, the tokenizer, the output, and how tasks are run."""
     parser.add_argument(
         "--tokenizer",
         required=True,
         metavar="FILE",
-        help='tokenizer.json, tiktoken ranks, a directory with one of them, or "bytes"',
+        help='A tokenizer.json, tiktoken ranks, a directory with one of them, or "bytes"',
     )
-    parser.add_argument(
-        "--out", required=True, metavar="DIR", help="the dataset, made if it is missing"
-    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="Output directory")
     parser.add_argument(
         "--engine",
         choices=["auto", "fast", "tiktoken", "huggingface", "bytes"],
         default="auto",
-        help="what computes the tokens; auto is the fastest that can (auto)",
+        help="What computes the tokens; auto is the fastest available (default: auto)",
     )
     parser.add_argument(
         "--add",
         choices=["eos", "bos", "both", "none"],
-        help="tokens at the ends of documents (eos, or bos where the tokenizer has no eos)",
+        help="Marks of documents (default: eos, or bos if the tokenizer has no eos)",
     )
     parser.add_argument(
-        "--shuffle", type=int, metavar="SEED", help="put all documents into a random order"
+        "--shuffle", type=int, metavar="SEED", help="Put all documents in a random order"
     )
     parser.add_argument(
         "--no-check",
         action="store_true",
-        help="do not compare a sample of the fast engine's tokens with the reference engine's",
+        help="Skip the comparison of a sample of tokens with the reference engine",
     )
     _add_split(parser)
     _add_execution(parser)
@@ -61,62 +59,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--span-unit",
         choices=["chars", "tokens"],
         default="chars",
-        help="what the spans of the source count (chars)",
+        help="The unit of the spans of the source (default: chars)",
     )
 
 
 def _add_split(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("split", "into DIR/train and DIR/val")
+    group = parser.add_argument_group("split", "into DIR/train and DIR/val, by one of")
     one = group.add_mutually_exclusive_group()
     one.add_argument(
-        "--val-fraction", type=float, metavar="F", help="so much of the documents, by their hashes"
+        "--val-fraction",
+        type=float,
+        metavar="F",
+        help="This fraction of documents, by hash",
     )
     one.add_argument(
-        "--val-count", type=options.positive, metavar="N", help="so many, by their hashes"
+        "--val-count",
+        type=options.positive,
+        metavar="N",
+        help="This many documents, by hash",
     )
     one.add_argument(
         "--val-files",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="those of files whose name or path matches (repeatable)",
+        help="The documents of files whose name or path matches (repeatable)",
     )
     group.add_argument(
         "--split-by",
         default="text",
         metavar="text|COL",
-        help="what is hashed: the text, or a column of --metadata such as an id (text)",
+        help="What is hashed: the text, or a column of --metadata such as an id (default: text)",
     )
 
 
 def _add_execution(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("execution")
     group.add_argument(
-        "--workers", type=options.positive, help="processes (one for each processor)"
+        "--workers", type=options.positive, help="Processes (default: one for each processor)"
     )
     group.add_argument(
-        "--executor", choices=["processes", "ray"], default="processes", help="(processes)"
+        "--executor",
+        choices=["processes", "ray"],
+        default="processes",
+        help="What runs the tasks (default: processes)",
     )
     group.add_argument(
         "--task",
         type=_share,
         metavar="I/N",
-        help="only the I-th of N shares of the tasks, from 0; then penstock finish DIR",
+        help="Run only the I-th of N shares of the tasks, from 0; then run penstock finish DIR",
     )
     group.add_argument(
-        "--task-bytes", type=options.size_bytes, help="of text, in one task (1/256 of the files)"
+        "--task-bytes",
+        type=options.size_bytes,
+        help="The text of one task (default: 1/256 of the files)",
     )
     group.add_argument(
         "--shard-bytes",
         type=options.size_bytes,
         default=1 << 30,
-        help="a shard ends with the document that makes it this large (1 GiB)",
+        help="A shard ends with the document that makes it this large (default: 1GiB)",
     )
     options.add_allow_empty(group)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tokenize, and report."""
+    """Tokenize, and print the report."""
     from penstock.cli.tokenize_report import print_report
     from penstock.text.tokenize.tokenizing import make_source, tokenize
 

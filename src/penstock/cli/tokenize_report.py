@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 30
 _LEAST_SECONDS = 0.1
-"""of work that say something about its speed"""
+"""shorter work says nothing about its speed"""
 _NO_DOCUMENT = {
     "train": "  train: no document; choose a smaller --val-fraction, or --val-count",
     "val": "  val: no document; choose a larger --val-fraction, or --val-count",
@@ -15,7 +15,7 @@ _NO_DOCUMENT = {
 
 
 def print_report(report: "TokenizeReport", out: str) -> None:
-    """Print what became of the text."""
+    """Print the report and a histogram of document lengths."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -36,7 +36,7 @@ def _lines(report: "TokenizeReport", out: str) -> list[str]:
     working_s = report.wall_seconds - report.start_seconds
     counts = f"{report.documents:,} documents, {report.tokens:,} tokens"
     text = f"{report.text_bytes:,} bytes of text, {report.bytes_per_token:.3f} bytes a token"
-    done = [f"{out}: all of it was done before; nothing was written"] if report.was_finished else []
+    done = [f"{out}: already complete; nothing was written"] if report.was_finished else []
     lines = [*done, f"{out}: {counts}, {text}"]
     lines += [
         f"  {side}: {documents:,} documents, {tokens:,} tokens" if documents else _NO_DOCUMENT[side]
@@ -46,7 +46,7 @@ def _lines(report: "TokenizeReport", out: str) -> list[str]:
         lines.append(f"left out: {report.skipped:,} bad rows")
         lines += [f"  {place}" for place in report.places]
     if report.lost_spans:
-        lines.append(f"not kept: {report.lost_spans:,} spans that there was no token for")
+        lines.append(f"not kept: {report.lost_spans:,} spans that got no token")
     stages = ", ".join(f"{what} {seconds:,.1f} s" for what, seconds in report.seconds.items())
     resumed = (
         f", {report.resumed:,} of {report.tasks:,} tasks done before" if report.resumed else ""

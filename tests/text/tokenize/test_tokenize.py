@@ -328,9 +328,7 @@ def test_a_text_that_cannot_be_cut_is_a_bad_row(tmp_path, monkeypatch):
     (tmp_path / "corpus" / "c.txt").write_text(f"short\n{'x' * 5_000_000}\nshort too\n")
     options = {"tokenizer": tmp_path / "tok.json", "task_bytes": 1 << 30}
     strict = Source(tmp_path / "corpus", max_document_bytes=3_000_000)
-    with pytest.raises(
-        FormatError, match=r"c.txt: row 1: .* bytes in which the tokenizer finds no place"
-    ):
+    with pytest.raises(FormatError, match=r"c.txt: row 1: .* bytes in which .* no place to cut"):
         tokenize(tmp_path, "refused", source=strict, **options)
     lenient = Source(tmp_path / "corpus", max_document_bytes=3_000_000, bad_rows="skip")
     report = tokenize(tmp_path, source=lenient, **options)
