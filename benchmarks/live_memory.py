@@ -100,7 +100,7 @@ def resident_over_time(paths: list[Path], policy: str, every: int) -> list[int]:
     packing = live_penstock.packing(policy)
     noted = []
     with penstock.TextLoader(
-        paths, tokenizer, _SMALL_BATCH_SIZE, _SMALL_SEQ_LEN, packing
+        paths, tokenizer, _SMALL_BATCH_SIZE, _SMALL_SEQ_LEN, packing, shuffle=False, endless=True
     ) as loader:
         for number, _ in enumerate(loader, 1):
             if number % every == 0:

@@ -18,7 +18,7 @@ from penstock.text.live.packing import LivePolicy, Packing
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 _NUM_PIECES = 100
-POLICIES = ("bos_best_fit", "bos_best_fit_keep", "best_fit", "flat")
+POLICIES = ("bos_best_fit", "full_best_fit", "best_fit", "flat")
 
 
 def load_tokenizer(num_threads: int = 1) -> Tokenizer:
@@ -46,7 +46,9 @@ def packing(policy: str) -> Packing:
 def use_once(tokenizer: Tokenizer, policy: str) -> None:
     """Trigger all lazy loading, such as pyarrow's reader."""
     few = replace(packing(policy), buffer_size=8)
-    with penstock.TextLoader([text_corpus.tiny_file()], tokenizer, 1, 16, few) as loader:
+    with penstock.TextLoader(
+        [text_corpus.tiny_file()], tokenizer, 1, 16, few, endless=True
+    ) as loader:
         for _ in islice(loader, 8):
             pass
 
@@ -54,9 +56,16 @@ def use_once(tokenizer: Tokenizer, policy: str) -> None:
 def pairs(
     paths: list[Path], tokenizer: Tokenizer, policy: str, threads: int | None = None
 ) -> Iterator[Pair]:
-    """Yield inputs and labels of a loader with default options."""
+    """Yield inputs and labels of an endless loader."""
     with penstock.TextLoader(
-        paths, tokenizer, BATCH_SIZE, SEQ_LEN, packing(policy), threads=threads
+        paths,
+        tokenizer,
+        BATCH_SIZE,
+        SEQ_LEN,
+        packing(policy),
+        shuffle=False,
+        endless=True,
+        threads=threads,
     ) as loader:
         for batch in loader:
             yield batch["input_ids"], batch["labels"]

@@ -27,7 +27,7 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 _NUM_COPIES, _NUM_QUICK_COPIES = 67, 7  # of 150 MB
 _SHARE = 0.95
 _LOOKS_EVERY = 100
-_POLICIES = ("bos_best_fit", "bos_best_fit_keep")
+_POLICIES = ("bos_best_fit", "full_best_fit")
 _NUM_CORES = 2
 
 
@@ -129,7 +129,7 @@ def _loader(
 ) -> penstock.TextLoader:
     tokenizer = tokenizer or live_penstock.load_tokenizer(_NUM_CORES)
     packing = live_penstock.packing(policy)
-    return penstock.TextLoader(paths, tokenizer, BATCH_SIZE, SEQ_LEN, packing, shuffle=True)
+    return penstock.TextLoader(paths, tokenizer, BATCH_SIZE, SEQ_LEN, packing, endless=True)
 
 
 def _digest_of(batch: dict[str, Any]) -> str:

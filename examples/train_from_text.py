@@ -84,7 +84,7 @@ def make_loader(options: argparse.Namespace) -> penstock.TextLoader:
         tokenizer,
         options.batch_size,
         options.seq_len,
-        shuffle=True,
+        endless=True,  # train by steps
         lanes=options.lanes,  # mix documents; ranks that divide them can resume
         threads=options.threads,
         prefetch=options.prefetch,

@@ -1,4 +1,4 @@
-"""`repr` of public objects."""
+"""What objects show of themselves."""
 
 import shutil
 
@@ -63,7 +63,7 @@ def test_a_text_loader_names_its_source_and_its_tokenizer(tmp_path):
     loader = penstock.TextLoader(tmp_path / "a.txt", "bytes", 2, 8, output="numpy")
     assert repr(loader) == (
         "<TextLoader of 2 rows on rank 0 of 1, seed 0, at position 0; "
-        "bos_best_fit_keep in rows of 8, 1 lane; "
+        "full_best_fit in rows of 8, 1 lane; "
         f"<Source {tmp_path}/a.txt: text>, <ByteTokenizer: 257 ids>>"
     )
     (tmp_path / "b.txt").touch()

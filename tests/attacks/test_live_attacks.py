@@ -111,10 +111,9 @@ def test_a_tokenizer_may_give_ids_and_offsets_of_any_integer_type(corpus):
 def test_a_lane_without_a_token_is_an_error_and_not_a_wait(tmp_path, ranks):
     path = write_text(tmp_path / "text", [[["", "a", "", "bc"], [""], ["", "def"], ["", ""]]])
     packing = Packing(policy="best_fit", add="none")
+    options = {"rank": ranks - 1, "ranks": ranks, "lanes": 2, "output": "numpy"}
     with (
-        TextLoader(
-            path, Bytes(), 2, 3, packing, rank=ranks - 1, ranks=ranks, lanes=2, output="numpy"
-        ) as loader,
+        TextLoader(path, Bytes(), 2, 3, packing, shuffle=False, endless=True, **options) as loader,
         pytest.raises(FormatError, match=r"lane 1: .* not one token"),
     ):
         next(iter(loader))

@@ -48,7 +48,7 @@ class Notebook:
 
     def __init__(self, path, endless):
         self._make = lambda: make_loader(
-            path, "bos_best_fit_keep", 8, endless=endless, prefetch=2, threads=2
+            path, "full_best_fit", 8, endless=endless, prefetch=2, threads=2
         )
         with self._make() as loader:
             self._expected = [rows_of([batch]) for batch in itertools.islice(loader, 500)]

@@ -25,7 +25,7 @@ def rows(
         "flat": flat,
         "best_fit": best_fit,
         "bos_best_fit": bos_best_fit,
-        "bos_best_fit_keep": keep,
+        "full_best_fit": keep,
     }[policy]
     return made(blocks, seq_len, buffer_size, refill)
 

@@ -11,7 +11,7 @@ from penstock import Packing, TextLoader
 from tests.helpers import live_model
 
 BOS = 256
-POLICIES = ["flat", "best_fit", "bos_best_fit", "bos_best_fit_keep"]
+POLICIES = ["flat", "best_fit", "bos_best_fit", "full_best_fit"]
 
 
 class Bytes:

@@ -539,7 +539,7 @@ def test_statistics_count_what_was_handed_out(data):
         list(islice(loader, 7))
         stats = loader.stats
         wait_until(lambda: loader.stats.ready == 4)  # filled while nobody takes from it
-    assert (stats.batches, stats.samples, stats.tokens) == (7, 28, 140)
+    assert (stats.batches, stats.rows, stats.tokens) == (7, 28, 140)
     assert loader.stats.ready == 0
     with penstock.Loader(data.windows(SEQ_LEN), 4, prefetch=0) as loader:
         next(iter(loader))

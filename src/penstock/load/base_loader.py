@@ -52,7 +52,6 @@ class BaseLoader(ABC):
             raise UsageError(f"endless is {endless!r:.60}; it must be True or False")
         self.endless = endless
         check_output(output, pin_memory=pin_memory)
-        self._output, self._pin_memory = output, pin_memory
         self._has_to_agree = self._checks_ranks = check_ranks
 
     @property
@@ -64,10 +63,6 @@ class BaseLoader(ABC):
     @abstractmethod
     def epoch(self) -> int:
         """The epoch of the next batch."""
-
-    @abstractmethod
-    def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch, unless the loader is in it already."""
 
     @abstractmethod
     def close(self) -> None:
@@ -88,6 +83,10 @@ class BaseLoader(ABC):
     @abstractmethod
     def _restore(self, state: State) -> None:
         """Go to where `state`, which has the right keys and identity, was saved."""
+
+    @abstractmethod
+    def _begin_epoch(self, epoch: int) -> bool:
+        """Go to the start of an epoch, unless the loader is in it; returns whether it moved."""
 
     @abstractmethod
     def _num_steps(self, *, of_epoch: bool) -> int:
@@ -175,6 +174,17 @@ class BaseLoader(ABC):
         check_keys(state, self.state_keys, self.kind)
         check_identity(state, self._identity(), self._argument_for)
         self._restore(state)
+        self._has_to_agree = self._checks_ranks
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch, unless the loader is in it already.
+
+        Iterating goes from epoch to epoch by itself. Calling this before each one, as torch's
+        samplers require, does no harm: after `load_state_dict` the rest of the epoch still comes,
+        which is empty if the state was saved after its last batch.
+        """
+        if self._begin_epoch(integer("epoch", epoch, 0, (1 << 40) - 1)):
+            self._has_to_agree = self._checks_ranks
 
     def __enter__(self) -> Self:
         return self

@@ -39,7 +39,7 @@ class LoaderStats:
     """What a loader has done since it was made."""
 
     batches: int
-    samples: int
+    rows: int
     tokens: int
     """records that were handed out as inputs; padding does not count"""
     waited_seconds: float
@@ -169,6 +169,7 @@ class Loader(BaseLoader):
             announce=integer("announce", announce, 0, _MAX_DEPTH),
             cache_files=cache_files,
             output=output,
+            pin_memory=pin_memory,
             digests_tokens=digest_tokens,
         )
         self._board = Board()
@@ -179,11 +180,11 @@ class Loader(BaseLoader):
 
     def _new_walk(self) -> Walk:
         source, layout = self._source, self._source.layout
-        register_as_dataset(Loader)
-        # Two beside those read ahead: the batch in the user's hand, and the one that comes next.
-        new_tensor = new_pinned if self._pin_memory else None
+        # Two besides those read ahead: the batch in the user's hands, and the one that comes next.
+        new_tensor = new_pinned if source.pin_memory else None
         pool = Pool(layout.num_bytes, source.prefetch + 2, new_tensor)
         maker = BatchMaker(layout.places(), layout.rows, from_numpy(source.output))
+        register_as_dataset(BaseLoader)  # torch is imported by now
         finish = source.finish if source.finishes else None
         return Walk(self.plan, pool, maker, source.new_queue, finish)
 
@@ -267,7 +268,6 @@ class Loader(BaseLoader):
 
     def _jump_to(self, position: int) -> None:
         self._walk.jump_to(position)
-        self._has_to_agree = self._checks_ranks
         self._has_jumped = find_worker() is not None
         self._is_restored = self._rest_is_empty = False
         if not self._has_jumped:
@@ -277,14 +277,8 @@ class Loader(BaseLoader):
         """End all threads; iterating again starts them again."""
         self._walk.close()
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch, unless the loader stands in it already.
-
-        Iterating goes from epoch to epoch by itself. To call this before every one, as torch's
-        samplers need it, does no harm: after `load_state_dict` the rest of the epoch still comes,
-        which is empty if the state was saved after its last batch.
-        """
-        start = self.plan.start_of_epoch(integer("epoch", epoch, 0, 1 << 40))
+    def _begin_epoch(self, epoch: int) -> bool:
+        start = self.plan.start_of_epoch(epoch)
         if self.plan.num_samples < self.plan.step_size and self.plan.tail == "wrap":
             raise UsageError(
                 f"an epoch of {self.plan.num_samples:,} samples is less than one step of "
@@ -297,8 +291,10 @@ class Loader(BaseLoader):
         self._rest_is_empty = self._is_restored and here == self.plan.start_of_epoch(epoch + 1)
         if self._rest_is_empty or self.plan.settle(here) // self.plan.num_samples == epoch:
             start = here
-        if start != self._walk.position or self._board.read().begun:
+        moves = start != self._walk.position or bool(self._board.read().begun)
+        if moves:
             self._jump_to(start)
+        return moves
 
     @property
     def position(self) -> int:
@@ -317,7 +313,7 @@ class Loader(BaseLoader):
         walk = self._walk
         return LoaderStats(
             batches=walk.num_batches,
-            samples=walk.num_samples,
+            rows=walk.num_samples,
             tokens=walk.num_tokens,
             waited_seconds=walk.waited_seconds,
             ready=walk.num_ready,

@@ -33,6 +33,7 @@ class ReadAhead:
     announce: int
     cache_files: bool | None
     output: str
+    pin_memory: bool
     digests_tokens: bool
 
     def new_queue(self, position: int, skip: int, every: int) -> StepQueue:

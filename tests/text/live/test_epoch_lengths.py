@@ -1,4 +1,5 @@
-"""Lengths of epochs of live text: counted once for each text, tokenizer and number of lanes."""
+"""How long an epoch of live text is: counted once for a text and its tokenizer, and never believed
+of others."""
 
 import itertools
 import json
@@ -129,7 +130,7 @@ def test_a_document_that_is_longer_than_its_source_allows_is_refused(tmp_path):
     ],
 )
 def test_documents_that_cannot_wait_are_refused(corpus, documents, first_tokens, lengths, message):
-    with make_loader(corpus, "bos_best_fit_keep", 16) as loader:
+    with make_loader(corpus, "full_best_fit", 16) as loader:
         next(iter(loader))
         state = json.loads(json.dumps(loader.state_dict()))
     waiting = Waiting(
@@ -140,7 +141,7 @@ def test_documents_that_cannot_wait_are_refused(corpus, documents, first_tokens,
     )
     state["lane_states"]["0"]["waiting"] = waiting.to_text()
     with (
-        make_loader(corpus, "bos_best_fit_keep", 16) as loader,
+        make_loader(corpus, "full_best_fit", 16) as loader,
         pytest.raises(StateError, match=message),
     ):
         loader.load_state_dict(state)
@@ -154,7 +155,7 @@ def test_a_state_of_epochs_or_of_other_marks_does_not_continue_an_endless_loader
     with pytest.raises(StateError, match=r"endless was False and is True; .* with endless=False$"):
         make_loader(corpus, "flat", 16).load_state_dict(state)
     packing = penstock.Packing(policy="flat", add="none")
-    other = penstock.TextLoader(corpus, Bytes(), 2, 16, packing, endless=False, output="numpy")
+    other = penstock.TextLoader(corpus, Bytes(), 2, 16, packing, shuffle=False, output="numpy")
     with pytest.raises(
         StateError,
         match=r"'b bos 256 eos -1' and is 'b bos -1 .* with packing=Packing\(add='bos'\)$",
@@ -182,7 +183,9 @@ def test_an_epoch_without_a_step_advises_what_gives_one(tmp_path):
             len(loader(tmp_path / "a.txt", tail=tail, seq_len=100, packing="bos_best_fit"))
         assert "tail" not in str(caught.value)
     assert len(loader(tmp_path / "a.txt", batch_size=1, packing="bos_best_fit"))
-    with pytest.raises(UsageError, match=r"it has 4 rows in 1 lanes; use batch_size=4 or less, "):
+    with pytest.raises(
+        UsageError, match=r"on 1 rank: it has 4 rows in 1 lane; use batch_size=4 or less, "
+    ):
         len(loader(tmp_path / "a.txt", batch_size=5))
     assert len(loader(tmp_path / "a.txt", batch_size=4)) == 1
     assert len(loader(tmp_path / "a.txt", tail="keep")) == 1

@@ -50,7 +50,7 @@ def test_the_collector_may_end_a_loader_at_any_line_of_its_threads(corpus, reque
         threading.settrace(collect)
         loader = make_loader(corpus, "flat", 8, prefetch=1, threads=1)
         next(iter(loader))
-        handover, position = loader._engine._handover, loader.position
+        handover, position = loader.walk._pipeline._handover, loader.position
         loader.itself = loader  # only the collector finds that nobody needs it
         collect.is_armed.set()
         del loader

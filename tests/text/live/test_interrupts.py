@@ -46,11 +46,11 @@ class SlowBytes(Bytes):
 @pytest.mark.parametrize("endless", [True, False])
 def test_an_interrupt_does_not_wait_for_a_slow_tokenizer(corpus, endless, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with make_loader(corpus, "bos_best_fit_keep", 8) as loader:
+    with make_loader(corpus, "full_best_fit", 8) as loader:
         expected = rows_of([next(iter(loader))])
     tokenizer = SlowBytes()
     with TextLoader(
-        corpus, tokenizer, 2, 8, loader.packing, output="numpy", endless=endless
+        corpus, tokenizer, 2, 8, loader.packing, shuffle=False, endless=endless, output="numpy"
     ) as slow:
         iterator = iter(slow)
         interrupt_when(tokenizer.is_asked)

@@ -44,7 +44,9 @@ def test_rows_have_the_marks_that_were_asked_for(tmp_path, policy, add, seq_len)
     packing = Packing(policy=policy, buffer_size=3, refill=2, add=add, extras="document_ids")
 
     def make():
-        return penstock.TextLoader(path, Marked(), 2, seq_len, packing, output="numpy")
+        return penstock.TextLoader(
+            path, Marked(), 2, seq_len, packing, shuffle=False, endless=True, output="numpy"
+        )
 
     with make() as loader:
         rows, states = [], []
@@ -59,7 +61,8 @@ def test_rows_have_the_marks_that_were_asked_for(tmp_path, policy, add, seq_len)
 
 
 def test_documents_are_marked_by_default_or_it_is_said_that_they_cannot_be():
-    assert Packing().marks(Marked()) == (BOS, -1)
+    assert Packing().marks(Marked()) == (-1, EOS)
+    assert Packing().marks(Bytes()) == (BOS, -1)
     with pytest.raises(UsageError, match=r"no token that starts or ends .*add='none'"):
         Packing().marks(Unmarked())
     assert Packing(add="none").marks(Unmarked()) == (-1, -1)

@@ -21,7 +21,17 @@ def path(tmp_path_factory):
 
 def make_loaders(path, ranks, batch_size, **options):
     return [
-        TextLoader(path, "bytes", batch_size, 16, rank=rank, ranks=ranks, output="numpy", **options)
+        TextLoader(
+            path,
+            "bytes",
+            batch_size,
+            16,
+            rank=rank,
+            ranks=ranks,
+            endless=True,
+            output="numpy",
+            **options,
+        )
         for rank in range(ranks)
     ]
 
@@ -63,9 +73,9 @@ def test_states_that_are_not_of_all_ranks_at_one_step_are_not_joined(path):
     early = [loader.state_dict() for loader in loaders]
     steps(loaders, 1)
     late = [loader.state_dict() for loader in loaders]
-    with pytest.raises(StateError, match="not of one step: position is 6 in one and 12"):
+    with pytest.raises(StateError, match="not from one step: position is 6 in one and 12"):
         TextLoader.join_states([early[0], late[1]])
-    with pytest.raises(StateError, match=r"lanes \[1\] are in none"):
+    with pytest.raises(StateError, match=r"lanes \[1\] are missing"):
         TextLoader.join_states([late[0], late[0]])
     for wrong in ([], late[0]):
         with pytest.raises(StateError, match="list of what state_dict returned"):
@@ -92,7 +102,7 @@ def test_damaged_states_are_neither_loaded_nor_joined(path, key, value):
 def test_a_state_that_claims_to_have_ever_so_many_lanes_is_refused_at_once(path):
     (loader,) = make_loaders(path, 1, 2)
     steps([loader], 1)
-    with pytest.raises(StateError, match="are in none"):
+    with pytest.raises(StateError, match="are missing"):
         TextLoader.join_states([loader.state_dict() | {"lanes": 1 << 60}])
     with pytest.raises(StateError, match="blocks to share"):
         loader.load_state_dict(loader.state_dict() | {"lanes": 1 << 60})

@@ -50,7 +50,16 @@ class SlowSource(penstock.Source):
 def test_no_more_is_read_packed_or_tokenized_than_was_asked_for(corpus):
     tokenizer = Counting()
     with TextLoader(
-        corpus, tokenizer, 1, 8, "flat", output="numpy", prefetch=3, threads=1
+        corpus,
+        tokenizer,
+        1,
+        8,
+        "flat",
+        shuffle=False,
+        endless=True,
+        output="numpy",
+        prefetch=3,
+        threads=1,
     ) as loader:
         for num_taken, _ in enumerate(itertools.islice(loader, 50), 1):
             wait_until(lambda: loader.stats.ready >= 3)
@@ -64,7 +73,9 @@ def test_no_more_is_read_packed_or_tokenized_than_was_asked_for(corpus):
 
 
 def test_a_slow_tokenizer_is_waited_for_and_that_is_remembered(corpus):
-    with TextLoader(corpus, Slow(), 1, 8, "flat", output="numpy", threads=1) as loader:
+    with TextLoader(
+        corpus, Slow(), 1, 8, "flat", shuffle=False, endless=True, output="numpy", threads=1
+    ) as loader:
         batches = iter(loader)
         wait_until(lambda: next(batches) and loader.stats.waiting_for_tokenizer > 0.5)
     stats = loader.stats  # closed, it still knows
@@ -74,7 +85,9 @@ def test_a_slow_tokenizer_is_waited_for_and_that_is_remembered(corpus):
 
 def test_a_slow_reader_is_waited_for(corpus):
     source = SlowSource(corpus)
-    with TextLoader(source, Bytes(), 1, 8, "flat", output="numpy", threads=1) as loader:
+    with TextLoader(
+        source, Bytes(), 1, 8, "flat", shuffle=False, endless=True, output="numpy", threads=1
+    ) as loader:
         batches = iter(loader)
         wait_until(lambda: next(batches) and loader.stats.waiting_for_reader > 0.5)
 
@@ -104,7 +117,9 @@ def test_shares_of_time_are_those_of_the_threads_that_wait():
 def test_what_was_cropped_is_counted_on_after_a_state_was_loaded(tmp_path):
     path = write_text(tmp_path / "text", [[["a" * 99] * 4]])
     packing = Packing(policy="bos_best_fit", buffer_size=1, refill=1)
-    with TextLoader(path, Bytes(), 1, 49, packing, output="numpy", prefetch=1) as loader:
+    with TextLoader(
+        path, Bytes(), 1, 49, packing, shuffle=False, endless=True, output="numpy", prefetch=1
+    ) as loader:
         for _ in range(5):
             for _ in itertools.islice(loader, 2):
                 pass
@@ -143,16 +158,16 @@ def test_loading_a_state_of_the_same_position_in_another_epoch_reads_that_epoch(
 @pytest.mark.slow
 def test_an_interrupt_at_any_line_of_next_loses_no_batch_and_repeats_none(corpus):
     path, num_lines = corpus, 0
-    with make_loader(path, "bos_best_fit_keep", 8) as loader:
+    with make_loader(path, "full_best_fit", 8) as loader:
         expected = rows_of(itertools.islice(loader, 8))
     for stop_at in itertools.count():
-        with make_loader(path, "bos_best_fit_keep", 8) as loader:
+        with make_loader(path, "full_best_fit", 8) as loader:
             found = rows_of(itertools.islice(loader, 2))
             iterator, num_lines = iter(loader), 0
 
             def interrupt(frame, event, argument, stop_at=stop_at):
                 nonlocal num_lines
-                if not frame.f_code.co_filename.endswith(("live/loader.py", "live/engine.py")):
+                if not frame.f_code.co_filename.endswith(("live/live_walk.py", "live/pipeline.py")):
                     return None
                 num_lines += event == "line"
                 if event == "line" and num_lines == stop_at + 1:

@@ -92,8 +92,8 @@ def test_bos_best_fit_crops_the_shortest_and_counts_what_it_drops():
     assert batch.pack() == LaneOutcome.LANE_ENDED
 
 
-def test_bos_best_fit_keep_lets_the_rest_wait():
-    batch = Batch(LivePolicyCode.BOS_BEST_FIT_KEEP, 4, rows=2)
+def test_full_best_fit_lets_the_rest_wait():
+    batch = Batch(LivePolicyCode.FULL_BEST_FIT, 4, rows=2)
     batch.feed([[10, 11, 12], [20, 21, 22]])
     assert batch.pack([0, 0]) == LaneOutcome.NEEDS_DOCUMENTS
     batch.buffers.end(0)
@@ -144,7 +144,7 @@ def test_any_tokens_of_a_document_are_copied_with_its_marks(stored, marks):
 
 
 def test_counting_rows_needs_lengths_only():
-    batch = Batch(LivePolicyCode.BOS_BEST_FIT_KEEP, 4)
+    batch = Batch(LivePolicyCode.FULL_BEST_FIT, 4)
     batch.buffers.feed(0, None, np.array([0, 3, 9, 14]), 0, 0)
     lanes = np.zeros(10, np.int64)
     batch.buffers.begin_batch()
@@ -155,7 +155,7 @@ def test_counting_rows_needs_lengths_only():
 
 
 def test_a_snapshot_shows_what_waits_and_how_far_the_feed_is():
-    batch = Batch(LivePolicyCode.BOS_BEST_FIT_KEEP, 4, buffer_size=2)
+    batch = Batch(LivePolicyCode.FULL_BEST_FIT, 4, buffer_size=2)
     batch.feed([[10, 11, 12, 13, 14, 15, 16, 17, 18], [20, 21]], number=7)
     assert batch.pack() == LaneOutcome.DONE
     assert batch.show("input_ids") == [10, 11, 12, 13]
@@ -169,7 +169,7 @@ def test_a_snapshot_shows_what_waits_and_how_far_the_feed_is():
 
 def restored():
     """A batch with documents 107, from token 4 on, and 108 put back."""
-    batch = Batch(LivePolicyCode.BOS_BEST_FIT_KEEP, 4, buffer_size=2)
+    batch = Batch(LivePolicyCode.FULL_BEST_FIT, 4, buffer_size=2)
     columns = ([107, 108], [4, 0], [1, 2], [0, 0])
     batch.buffers.put_back(0, *(np.array(column) for column in columns))
     batch.buffers.end(0)

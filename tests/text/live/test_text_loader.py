@@ -1,4 +1,4 @@
-"""`TextLoader`: argument checks, states, threads, processes and statistics."""
+"""What a TextLoader promises beside its rows: refusals, threads, processes, statistics."""
 
 import gc
 import itertools
@@ -50,7 +50,7 @@ def test_every_step_can_be_resumed(corpus, policy, options):
 def test_a_state_holds_no_more_than_names_whatever_waits(tmp_path):
     texts = ["x" * 3000 + str(k) for k in range(3000)]
     path = write_text(tmp_path / "text", [[texts[:1000], texts[1000:]]])
-    with TextLoader(path, Bytes(), 4, 2048, "bos_best_fit", output="numpy") as loader:
+    with TextLoader(path, Bytes(), 4, 2048, "bos_best_fit", endless=True, output="numpy") as loader:
         next(iter(loader))
         state = loader.state_dict()
     assert len(json.dumps(state)) < 4096
@@ -76,16 +76,16 @@ FIRST_RELEASE = {
 
 
 def test_a_state_of_version_1_goes_on_and_version_2_says_the_same(corpus):
-    with make_loader(corpus, "bos_best_fit_keep", 16) as loader:
+    with make_loader(corpus, "full_best_fit", 16) as loader:
         rows = rows_of(itertools.islice(loader, 5))
-    with make_loader(corpus, "bos_best_fit_keep", 16) as loader:
+    with make_loader(corpus, "full_best_fit", 16) as loader:
         state = FIRST_RELEASE | {"text": loader.state_dict()["text"]}
         assert list(itertools.islice(loader, 3))
         found = loader.state_dict()
         # Another version of zlib may compress in another way.
         found["lane_states"]["0"]["waiting"] = state["lane_states"]["0"]["waiting"]
         assert found == state | {"version": 2, "penstock": penstock.__version__}
-    with make_loader(corpus, "bos_best_fit_keep", 16) as loader:
+    with make_loader(corpus, "full_best_fit", 16) as loader:
         loader.load_state_dict(state)
         assert rows_of(itertools.islice(loader, 2)) == rows[6:]
 
@@ -121,6 +121,7 @@ def test_more_ranks_than_blocks_are_refused_on_every_rank_alike(corpus):
     ("options", "message"),
     [
         ({"policy": "nothing"}, "policy is"),
+        ({"policy": "bos_best_fit_keep"}, "packs stored data .* is 'full_best_fit'"),
         ({"add": "eos"}, "has no eos token"),
         ({"extras": ("colour",)}, "an extra is"),
         ({"buffer_size": 0}, "buffer_size"),
@@ -133,7 +134,7 @@ def test_ways_to_pack_that_there_are_not_are_refused(corpus, options, message):
 
 
 def saved(corpus, steps=2, **options):
-    with make_loader(corpus, "bos_best_fit_keep", 16, **options) as loader:
+    with make_loader(corpus, "full_best_fit", 16, **options) as loader:
         for _ in itertools.islice(loader, steps):
             pass
         return loader.state_dict()
@@ -143,33 +144,52 @@ def test_a_state_of_other_text_tokens_or_rows_is_refused(corpus, tmp_path):
     state = saved(corpus)
     other = write_text(tmp_path / "other", [DOCUMENTS])
     with pytest.raises(StateError, match="saved by a loader of other rows: text was"):
-        make_loader(other, "bos_best_fit_keep", 16).load_state_dict(state)
+        make_loader(other, "full_best_fit", 16).load_state_dict(state)
     with pytest.raises(StateError, match="packing was 'bos_best_fit_keep-v1-16-buffer5' and is"):
-        make_loader(corpus, "bos_best_fit_keep", 17).load_state_dict(state)
+        make_loader(corpus, "full_best_fit", 17).load_state_dict(state)
     with pytest.raises(
         StateError, match=r"text was .* sequential' and is .*; .* with shuffle=False$"
     ):
-        make_loader(corpus, "bos_best_fit_keep", 16, shuffle=True).load_state_dict(state)
-    with make_loader(corpus, "bos_best_fit_keep", 16, seed=1) as loader:
+        make_loader(corpus, "full_best_fit", 16, shuffle=True).load_state_dict(state)
+    with make_loader(corpus, "full_best_fit", 16, seed=1) as loader:
         loader.load_state_dict(state)  # where nothing is shuffled, the seed decides nothing
+
+
+def test_a_state_of_earlier_defaults_names_the_arguments_that_continue_it(corpus):
+    class Marked(Bytes):
+        vocab_size, eos_id = 258, 257
+
+    def make(**options):
+        return TextLoader(corpus, Marked(), 2, 16, output="numpy", **options)
+
+    with make(packing=Packing(add="bos"), shuffle=False, endless=True) as loader:
+        expected = [batch["input_ids"].tolist() for batch in itertools.islice(loader, 3)]
+        loader.load_state_dict(make_state_at_start := loader.state_dict() | {"position": 0})
+    with pytest.raises(StateError) as caught:
+        make().load_state_dict(make_state_at_start)
+    arguments = str(caught.value).rpartition("make the loader with ")[2]
+    assert arguments == "shuffle=False, packing=Packing(add='bos'), endless=True"
+    with eval(f"make({arguments})") as loader:
+        loader.load_state_dict(make_state_at_start)
+        assert [batch["input_ids"].tolist() for batch in itertools.islice(loader, 3)] == expected
 
 
 def test_a_state_says_which_numbers_of_ranks_work(corpus):
     state = saved(corpus, rank=0, ranks=6)
     with pytest.raises(StateError, match="ranks that work are 1, 2, 3, 6"):
-        make_loader(corpus, "bos_best_fit_keep", 16, rank=0, ranks=4).load_state_dict(state)
+        make_loader(corpus, "full_best_fit", 16, rank=0, ranks=4).load_state_dict(state)
 
 
 def test_a_rank_takes_its_own_state_or_that_of_all(corpus):
     states = [saved(corpus, rank=rank, ranks=2) for rank in range(2)]
     with pytest.raises(StateError, match="rank 1 of 2 needs lanes"):
-        make_loader(corpus, "bos_best_fit_keep", 16, rank=1, ranks=2).load_state_dict(states[0])
+        make_loader(corpus, "full_best_fit", 16, rank=1, ranks=2).load_state_dict(states[0])
     with pytest.raises(StateError, match=r"lanes \[1\] are missing"):
         TextLoader.join_states(states[:1])
     with pytest.raises(StateError, match="not from one step: position"):
         TextLoader.join_states([states[0], saved(corpus, steps=3, rank=1, ranks=2)])
     joined = TextLoader.join_states(states)
-    with make_loader(corpus, "bos_best_fit_keep", 16, rank=0, ranks=1) as loader:
+    with make_loader(corpus, "full_best_fit", 16, rank=0, ranks=1) as loader:
         loader.load_state_dict(joined)
         assert loader.lanes.count == 2
 
@@ -210,7 +230,7 @@ def test_a_damaged_state_is_refused(corpus, keys, value, message):
         at = at[key]
     at[keys[-1]] = value
     with pytest.raises(StateError, match=message):
-        make_loader(corpus, "bos_best_fit_keep", 16).load_state_dict(state)
+        make_loader(corpus, "full_best_fit", 16).load_state_dict(state)
 
 
 def test_text_that_was_changed_under_a_state_is_noticed(tmp_path):
@@ -219,7 +239,7 @@ def test_text_that_was_changed_under_a_state_is_noticed(tmp_path):
     state = saved(path)
     path.write_text(path.read_text().replace("abab", "ab\\n", 1))  # as many bytes, another length
     with (
-        make_loader(path, "bos_best_fit_keep", 16) as loader,
+        make_loader(path, "full_best_fit", 16) as loader,
         pytest.raises(StateError, match=r"text or the tokenizer|shorter than it was"),
     ):
         loader.load_state_dict(state)
@@ -258,7 +278,7 @@ def test_text_without_a_document_is_an_error_and_not_a_wait(tmp_path):
 def test_documents_without_a_token_are_passed_over(tmp_path):
     path = write_text(tmp_path / "text", [[["", "a", "", "bc"], [""]]])
     packing = Packing(policy="best_fit", add="none")
-    with TextLoader(path, Bytes(), 1, 3, packing, output="numpy") as loader:
+    with TextLoader(path, Bytes(), 1, 3, packing, endless=True, output="numpy") as loader:
         assert next(iter(loader))["input_ids"].tolist() == [[97, 98, 99]]
 
 
@@ -274,11 +294,11 @@ def test_a_long_document_of_plain_text_is_whole(tmp_path):
     assert tokens[: len(expected)].tolist() == expected
 
 
-@pytest.mark.parametrize("policy", ["flat", "bos_best_fit_keep", "best_fit"])
+@pytest.mark.parametrize("policy", ["flat", "full_best_fit", "best_fit"])
 def test_extras_are_those_of_a_stored_view(corpus, policy):
     extras = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
     packing = Packing(policy=policy, buffer_size=5, extras=extras, mask_ends=True, pad_id=7)
-    with TextLoader(corpus, Bytes(), 3, 16, packing, output="numpy") as loader:
+    with TextLoader(corpus, Bytes(), 3, 16, packing, endless=True, output="numpy") as loader:
         for batch in itertools.islice(loader, 20):
             documents = batch["document_ids"]
             begins = np.ones_like(documents, bool)
@@ -334,7 +354,7 @@ def test_threads_end_with_the_loader_however_it_ends(corpus):
 def test_a_copy_and_a_forked_child_go_on_by_themselves(corpus):
     import pickle
 
-    loader = make_loader(corpus, "bos_best_fit_keep", 16)
+    loader = make_loader(corpus, "full_best_fit", 16)
     iterator, num_batches = iter(loader), 12  # more than were packed ahead when it was copied
     next(iterator)
     copy = pickle.loads(pickle.dumps(loader))
@@ -373,7 +393,9 @@ def test_statistics_count_what_was_handed_out(corpus):
 def test_cropped_tokens_are_counted(tmp_path):
     path = write_text(tmp_path / "text", [[["a" * 99] * 4]])
     packing = Packing(policy="bos_best_fit", buffer_size=1, refill=1)
-    with TextLoader(path, Bytes(), 1, 49, packing, output="numpy", prefetch=1) as loader:
+    with TextLoader(
+        path, Bytes(), 1, 49, packing, endless=True, output="numpy", prefetch=1
+    ) as loader:
         for _ in itertools.islice(loader, 4):
             pass
         # Of every document of 100 tokens, 50 fill a row and 50 are dropped; 49 are inputs.

@@ -10,7 +10,7 @@ cpdef enum LivePolicyCode:
     FLAT
     BEST_FIT
     BOS_BEST_FIT
-    BOS_BEST_FIT_KEEP
+    FULL_BEST_FIT
 
 cpdef enum LaneOutcome:
     DONE

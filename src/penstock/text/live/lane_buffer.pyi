@@ -6,7 +6,7 @@ class LivePolicyCode(IntEnum):
     FLAT = 0
     BEST_FIT = 1
     BOS_BEST_FIT = 2
-    BOS_BEST_FIT_KEEP = 3
+    FULL_BEST_FIT = 3
 
 class LaneOutcome(IntEnum):
     DONE = 0

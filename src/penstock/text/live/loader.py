@@ -19,7 +19,6 @@ from penstock.text.live.handover import BatchIterator
 from penstock.text.live.lane_state import LaneState
 from penstock.text.live.live_walk import LivePlan, LiveWalk
 from penstock.text.live.loader_state import (
-    MAX_EPOCH,
     STATE_KEYS,
     argument_for,
     check_types,
@@ -45,7 +44,7 @@ class TextLoader(BaseLoader):
         batch_size: rows per rank.
         seq_len: inputs in a row.
         packing: how documents become rows: "flat", "best_fit", "bos_best_fit" (as nanochat),
-            "bos_best_fit_keep", or a `Packing` with all options.
+            "full_best_fit", or a `Packing` with all options.
         seed: decides the shuffle, together with the epoch.
         shuffle: True for another order of blocks in every epoch, False for the order of the files.
         rank, ranks: this process's share; None takes it from torch.distributed or the environment.
@@ -91,7 +90,7 @@ class TextLoader(BaseLoader):
         tokenizer: Any,
         batch_size: int,
         seq_len: int,
-        packing: LivePolicy | Packing = "bos_best_fit_keep",
+        packing: LivePolicy | Packing = "full_best_fit",
         *,
         seed: int = 0,
         shuffle: bool = True,
@@ -252,7 +251,7 @@ class TextLoader(BaseLoader):
             if position
         }
         self.walk.jump_to(state["epoch"], position, states, lanes)
-        self._has_to_agree, self._rest_may_be_empty = self._checks_ranks, False
+        self._rest_may_be_empty = False
 
     def _lanes_of(self, state: State) -> Lanes:
         count, blocks = state["lanes"], self.lanes.blocks
@@ -269,18 +268,12 @@ class TextLoader(BaseLoader):
             )
         return self._new_lanes(blocks, count, StateError)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch, unless the loader is in it already.
-
-        Iterating goes from epoch to epoch by itself. Calling this before each one, as torch's
-        samplers require, does no harm: after `load_state_dict` the rest of the epoch still comes,
-        which is empty if the state was saved after its last batch.
-        """
-        epoch = integer("epoch", epoch, 0, MAX_EPOCH - 1)
+    def _begin_epoch(self, epoch: int) -> bool:
         if self.endless:
             raise UsageError("an endless TextLoader has no epochs to set; make it endless=False")
+        before = self.walk.reached
         self._rest_may_be_empty = self.walk.set_epoch(epoch)
-        self._has_to_agree = self._checks_ranks
+        return self.walk.reached is not before
 
     @property
     def position(self) -> int:

@@ -14,7 +14,7 @@ from penstock.load.state import State, check_keys
 
 _COMMON = ("position", "epoch", "lanes", "text", "tokenizer", "packing", "endless")
 STATE_KEYS = (*_COMMON, "lane_states")
-MAX_EPOCH = 1 << 40  # times the number of blocks it still is a position
+_MAX_EPOCH = 1 << 40  # times the number of blocks it still is a position
 _MAX_COUNT = 1 << 62
 
 
@@ -71,7 +71,7 @@ def argument_for(key: str, saved: Any, here: Any) -> str:
 
 def check_types(state: State) -> None:
     """Refuse values that cannot have been saved."""
-    limits = ("position", 0, _MAX_COUNT), ("epoch", 0, MAX_EPOCH), ("lanes", 1, _MAX_COUNT)
+    limits = ("position", 0, _MAX_COUNT), ("epoch", 0, _MAX_EPOCH), ("lanes", 1, _MAX_COUNT)
     for key, least, end in limits:
         if type(state[key]) is not int or not least <= state[key] < end:
             raise StateError(f"{key} is {state[key]!r}, not a count")

@@ -17,10 +17,10 @@ from penstock.batches.outputs import (
 )
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
-from penstock.text.marks import Add
+from penstock.text.marks import Add, choose_marks
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
-LivePolicy = Literal["flat", "best_fit", "bos_best_fit", "bos_best_fit_keep"]
+LivePolicy = Literal["flat", "best_fit", "bos_best_fit", "full_best_fit"]
 POLICIES = get_args(LivePolicy)
 
 
@@ -28,33 +28,33 @@ POLICIES = get_args(LivePolicy)
 class Packing:
     """How documents become rows of a `TextLoader`.
 
-        flat               documents end to end, rows cut anywhere: every token is an input once.
-        best_fit           rows hold whole documents, as many as fit, and padding.
-        bos_best_fit       as nanochat packs: every row starts with a document and is full; where
-                           nothing fits, the shortest document is cropped, and its rest is dropped.
-        bos_best_fit_keep  the same, but the rest waits as a document of its own: rows are full, and
-                           every token is an input once.
+        flat           documents end to end, cut into rows anywhere: every token is an input once.
+        best_fit       rows hold whole documents, as many as fit, and padding.
+        bos_best_fit   as nanochat packs: every row starts with a document and is full; where no
+                       document fits, the shortest is cropped and its rest is dropped.
+        full_best_fit  rows are full as well, but the rest of a cropped document waits like a
+                       document: every token is an input once.
 
-    A row begins with the document that has waited longest, and goes on with the longest that fits
-    of the `buffer_size` that wait, of equals the first to come. A document longer than a row is cut
-    into pieces of a full row when it comes, and its last piece waits like a document. Only of
-    bos_best_fit a row begins with the longest that fits, too, and long documents wait whole.
+    A row starts with the document that has waited longest and continues with the longest that fits
+    of the `buffer_size` documents that wait; of equals, with the first to come. A document longer
+    than a row is cut into full rows when it comes, and its last piece waits like a document. Only
+    bos_best_fit starts a row with the longest that fits, too, and lets long documents wait whole.
 
     >>> Packing(policy="flat").policy
     'flat'
     """
 
-    policy: LivePolicy = "bos_best_fit_keep"
+    policy: LivePolicy = "full_best_fit"
     buffer_size: int = 1000
     """documents to choose from"""
     refill: int = 128
-    """of bos_best_fit: so many documents of a block come in at a time, nanochat's
+    """of bos_best_fit: how many documents of a block come in at a time, as nanochat's
     tokenizer_batch_size"""
     add: Add | None = None
-    """marks of every document: 'bos', 'eos', 'both' or 'none'; by default bos if the tokenizer has
-    one, else eos, and an error if it has neither"""
+    """the marks of every document: 'eos', 'bos', 'both' or 'none'; None for eos if the tokenizer
+    has one, else bos (see `text.marks`)"""
     extras: tuple[Extra, ...] = ()
-    """what arrives beside inputs and labels, as of stored views; `document_ids` are
+    """what comes with inputs and labels, as with stored views; `document_ids` are
     block * 2^32 + number"""
     mask_ends: bool = False
     """ignore the last label of a document; else it is the first token of the document after it"""
@@ -62,6 +62,11 @@ class Packing:
     """the token in columns that hold none"""
 
     def __post_init__(self) -> None:
+        if str(self.policy) == "bos_best_fit_keep":
+            raise UsageError(
+                "policy is 'bos_best_fit_keep', which packs stored data (data.packed); the policy "
+                "for live text whose rows are full and keep every token is 'full_best_fit'"
+            )
         one_of("policy", self.policy, POLICIES)
         if self.add is not None:
             one_of("add", self.add, get_args(Add))
@@ -72,26 +77,7 @@ class Packing:
 
     def marks(self, tokenizer: Tokenizer) -> tuple[int, int]:
         """The ids before and after every document, -1 for none."""
-        found = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
-        has = [name for name, mark in found.items() if mark is not None]
-        if self.add is None and not has:
-            raise UsageError(
-                f"the tokenizer {tokenizer.name} has no token that starts or ends documents; say "
-                "packing=Packing(add='none') to pack them without, or let it tell its own as "
-                "bos_token_id or eos_token_id"
-            )
-        add = self.add or has[0]
-        for name in ("bos", "eos"):
-            if add in (name, "both") and name not in has:
-                raise UsageError(
-                    f"add={add!r}, but the tokenizer {tokenizer.name} has no {name} token; its "
-                    f"special tokens are {', '.join(tokenizer.specials) or 'none'}"
-                )
-        bos, eos = (
-            -1 if mark is None or add not in (name, "both") else mark
-            for name, mark in found.items()
-        )
-        return bos, eos
+        return choose_marks(self.add, tokenizer).codes
 
     @property
     def max_waiting(self) -> int:
@@ -103,7 +89,7 @@ class Packing:
     def layout(
         self, tokenizer: Tokenizer, seq_len: int, batch_size: int, dtype: DTypeLike | None
     ) -> BatchLayout:
-        """The memory of a batch, with tokens of type `dtype`."""
+        """The memory of a batch whose tokens have type `dtype`."""
         if "cu_seqlens" in self.extras and batch_size * seq_len >= 1 << 31:
             raise UsageError(
                 f"cu_seqlens is int32 and cannot count {batch_size:,} x {seq_len:,} tokens; use "
@@ -120,7 +106,8 @@ class Packing:
         )
 
     def fingerprint(self, seq_len: int) -> str:
-        """What of this decides which rows there are."""
+        """What of this decides the rows, for states; full_best_fit has an older name there."""
+        name = "bos_best_fit_keep" if self.policy == "full_best_fit" else self.policy
         size = "" if self.policy == "flat" else f"-buffer{self.buffer_size}"
         refill = f"-refill{self.refill}" if self.policy == "bos_best_fit" else ""
-        return f"{self.policy}-v1-{seq_len}{size}{refill}"
+        return f"{name}-v1-{seq_len}{size}{refill}"

@@ -28,7 +28,7 @@ from penstock.text.live.lane_buffer cimport (
     ABSENT,
     BEST_FIT,
     BOS_BEST_FIT,
-    BOS_BEST_FIT_KEEP,
+    FULL_BEST_FIT,
     DONE,
     FLAT,
     LANE_ENDED,
@@ -91,7 +91,7 @@ cdef class LaneBuffers:
         cdef int64_t lane, token_bytes
         if num_lanes < 1 or layout.width < 1 or buffer_size < 1 or refill < 1:
             raise ValueError("there are lanes, columns, and documents that wait")
-        if not FLAT <= policy <= BOS_BEST_FIT_KEEP:
+        if not FLAT <= policy <= FULL_BEST_FIT:
             raise ValueError("no such policy")
         token_bytes = layout.layout.outputs.items[0].size_in if layout.layout.outputs.count else 0
         if layout.layout.outputs.count < 2 or token_bytes not in (2, 4):
@@ -378,7 +378,7 @@ cdef int64_t choose(Lane *lane, const Rules *rules, int64_t space) noexcept nogi
     cdef int64_t oldest = lane.buffer.oldest, slot
     if space == 0:
         return oldest
-    if space == rules.columns and rules.policy in (BEST_FIT, BOS_BEST_FIT_KEEP):
+    if space == rules.columns and rules.policy in (BEST_FIT, FULL_BEST_FIT):
         return take(&lane.buffer, lane.buffer.slots[oldest].length)
     slot = best_of(&lane.buffer, space)
     if slot == NO_SLOT and rules.policy != BEST_FIT:
