@@ -116,4 +116,4 @@ PUBLIC = [
 
 @pytest.mark.parametrize("kind", PUBLIC)
 def test_what_is_not_made_yet_can_be_shown(kind):
-    assert repr(kind.__new__(kind)) == f"<{kind.__name__}, not made yet>"
+    assert repr(kind.__new__(kind)) == f"<{kind.__name__}, incomplete>"

@@ -1,4 +1,4 @@
-"""Checks that many arguments share."""
+"""Checks of arguments that many functions share."""
 
 import operator
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from penstock.suggestions import did_you_mean
 
 
 def integer(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) - 1) -> int:
-    """Take any integer, NumPy's too, within bounds; else say what was found.
+    """Return an integer within bounds, of Python or NumPy; raise for anything else.
 
     >>> integer("batch_size", 0, 1)
     Traceback (most recent call last):
@@ -26,7 +26,7 @@ def integer(name: str, value: Any, lowest: int = 0, highest: int = (1 << 63) - 1
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> Any:
-    """Take one of a few words; else name them all, and the one that may be meant.
+    """Return one of a few words; raise for any other, and suggest the closest.
 
     >>> one_of("policy", "bestfit", ["best_fit", "bos_best_fit"])
     Traceback (most recent call last):

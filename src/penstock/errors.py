@@ -1,18 +1,18 @@
-"""Every error that Penstock raises on purpose.
+"""The errors that Penstock raises on purpose.
 
     PenstockError
-    ├── FormatError        (ValueError)         a file is not what its manifest or its kind says
-    ├── MissingDataError   (FileNotFoundError)  a file or a dataset is not there
-    ├── DatasetExistsError (FileExistsError)    writing would replace something finished
-    ├── ReadError          (OSError)            the operating system failed, with file and offset
-    ├── FetchError         (OSError)            files could not be downloaded, and why
-    ├── StateError         (ValueError)         a saved position belongs to something else
-    ├── UsageError         (ValueError)         an argument that cannot work, and what would
-    │   └── SplitsError                         files of several splits, where one is to be chosen
-    └── VerificationError  (AssertionError)     a check of exactness found a difference
+    ├── FormatError        (ValueError)         a file contradicts its manifest or its format
+    ├── MissingDataError   (FileNotFoundError)  a file or dataset does not exist
+    ├── DatasetExistsError (FileExistsError)    writing would replace a finished dataset
+    ├── ReadError          (OSError)            the operating system could not read a file
+    ├── FetchError         (OSError)            files could not be downloaded
+    ├── StateError         (ValueError)         a saved state does not match the loader
+    ├── UsageError         (ValueError)         an argument is invalid
+    │   └── SplitsError                         the source has several splits; choose one
+    └── VerificationError  (AssertionError)     a check found a difference
 
-Each is also the builtin error that a caller would expect, so `except FileNotFoundError` works.
-A message says what was found, where, what was expected, and what to do.
+Each is also the built-in error that a caller would expect, so `except FileNotFoundError` works.
+Messages say what was found and where, what was expected, and what to do.
 """
 
 from typing import TYPE_CHECKING
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 
 class PenstockError(Exception):
-    """The root: catch this to catch everything that Penstock raises on purpose."""
+    """The base class: catch it to catch every error that Penstock raises on purpose."""
 
 
 class FormatError(PenstockError, ValueError):
-    """A file is not what its manifest, or its kind, says."""
+    """A file contradicts its manifest or its format."""
 
 
 class MissingDataError(PenstockError, FileNotFoundError):
-    """A file or a dataset is not there."""
+    """A file or dataset does not exist."""
 
 
 class DatasetExistsError(PenstockError, FileExistsError):
-    """Writing would replace something that is finished, or that another process writes."""
+    """Writing would replace a finished dataset, or one that another process is writing."""
 
 
 class ReadError(PenstockError, OSError):
-    """The operating system could not open or read a file; the message has file and offset."""
+    """The operating system could not open or read a file; the message names file and offset."""
 
 
 class FetchError(PenstockError, OSError):
-    """Files could not be downloaded; `report` says which, and what became of the others."""
+    """Files could not be downloaded; `report` says which, and describes the others."""
 
     def __init__(self, message: str, report: "FetchReport | None" = None) -> None:
         super().__init__(message)
@@ -50,15 +50,15 @@ class FetchError(PenstockError, OSError):
 
 
 class StateError(PenstockError, ValueError):
-    """A saved state belongs to another dataset, view, order or seed."""
+    """A saved state belongs to another dataset, view, order or seed, or is damaged."""
 
 
 class UsageError(PenstockError, ValueError):
-    """An argument that cannot work; the message says what would."""
+    """An argument is invalid; the message says which values are valid."""
 
 
 class SplitsError(UsageError):
-    """A source holds several splits; `names` are those that can be chosen, if that covers it."""
+    """A source has several splits; `names` lists them if choosing one is enough to open it."""
 
     def __init__(self, message: str, names: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -66,4 +66,4 @@ class SplitsError(UsageError):
 
 
 class VerificationError(PenstockError, AssertionError):
-    """A check of exactness found a difference."""
+    """A check found a difference."""

@@ -1,6 +1,6 @@
-"""How objects show themselves: one line, from what is known without reading or computing anything.
+"""`repr` of our objects: one line that needs no reading or computing.
 
-A debugger asks for it at any time: of an object whose `__init__` has not ended, or that is closed.
+A debugger may ask for it at any time, even while `__init__` is running or after `close`.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def one_line(describe: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Make a `__repr__` of a method that describes the object; it never raises.
+    """Turn a method that describes an object into a `__repr__` that never raises.
 
     >>> class Pump:
     ...     def __init__(self, litres):
@@ -18,7 +18,7 @@ def one_line(describe: Callable[[Any], str]) -> Callable[[Any], str]:
     ...     def __repr__(self):
     ...         return f"of {self.litres:,} litres"
     >>> Pump(1000), Pump.__new__(Pump)
-    (<Pump of 1,000 litres>, <Pump, not made yet>)
+    (<Pump of 1,000 litres>, <Pump, incomplete>)
     """
 
     @wraps(describe)
@@ -27,11 +27,11 @@ def one_line(describe: Callable[[Any], str]) -> Callable[[Any], str]:
         try:
             return f"<{name} {describe(self)}>"
         except Exception:
-            return f"<{name}, not made yet>"
+            return f"<{name}, incomplete>"
 
     return shown
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and its noun, such as "1 shard" or "2,000 shards"."""
+    """Return a number with its noun, such as "1 shard" or "2,000 shards"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,15 +1,15 @@
-"""A hint for a misspelt name."""
+"""Suggestions for misspelled names."""
 
 import os
 from collections.abc import Iterable
 from itertools import islice
 
 _MOST_NAMES = 10_000
-"""of a directory, that a path is compared with"""
+"""how many names of a directory a path is compared with"""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the closest known name as the end of an error message, or "" if none is close.
+    """Return the closest known name as the end of a message, or "" if none is close.
 
     >>> did_you_mean("input_id", ["labels", "input_ids"])
     "; did you mean 'input_ids'?"
@@ -21,7 +21,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that may be meant, if one is close; upper case does not matter."""
+    """Return the closest known name, or None if none is close; case does not matter."""
     from difflib import get_close_matches  # 5 ms, which no correct call should pay
 
     by_lower = {name.lower(): name for name in known}
@@ -30,7 +30,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean_path(path: str | os.PathLike[str]) -> str:
-    """The same for a path that is not there, by what else lies in its directory."""
+    """Suggest a name from the directory of a path that does not exist."""
     directory, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
     try:
         with os.scandir(directory) as entries:

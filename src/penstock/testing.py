@@ -1,7 +1,7 @@
-"""Checks for users' own pipelines: does a loader resume exactly, do ranks share exactly.
+"""Checks for your own pipeline: does a loader resume exactly, do ranks divide the data exactly?
 
-They take a function that makes a loader, and work on anything that iterates and has `state_dict`
-and `load_state_dict`; batches may be arrays, tensors, numbers, or dicts, lists and tuples of them.
+Each check takes a function that makes a loader: any iterable with `state_dict` and
+`load_state_dict`. Batches may be arrays, tensors, numbers, or dicts, lists and tuples of these.
 
 >>> make_loader = lambda: penstock.Loader(data.windows(4), batch_size=2, output="numpy")
 >>> assert_resumes_exactly(make_loader, steps=6)
@@ -25,19 +25,19 @@ from penstock.errors import UsageError, VerificationError
 
 
 class Stateful(Protocol):
-    """What `assert_resumes_exactly` needs of a loader."""
+    """A loader that `assert_resumes_exactly` can check."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after the last batch."""
+        """Return the state after the last batch."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Go on from such a state."""
+        """Continue from a saved state."""
 
 
 def assert_same(found: Any, expected: Any, where: str = "batch") -> None:
-    """Raise unless two batches are equal, and say where they are not."""
+    """Raise `VerificationError` with the first difference unless two batches are equal."""
     if isinstance(expected, dict):
         if not isinstance(found, dict) or list(found) != list(expected):
             raise VerificationError(f"{where}: keys {list(found)}, expected {list(expected)}")
@@ -62,10 +62,9 @@ def assert_same(found: Any, expected: Any, where: str = "batch") -> None:
 
 
 def assert_resumes_exactly(make_loader: Callable[[], Stateful], *, steps: int = 20) -> None:
-    """Save the state before every one of `steps` batches, resume from each, compare all the rest.
+    """Save the state before each of `steps` batches, resume from each state, compare what follows.
 
-    The state goes through JSON on the way, as it would in a checkpoint. An epoch that ends before
-    is continued with the next.
+    States pass through JSON, as in a checkpoint. If an epoch ends earlier, the next one follows.
     """
     loader = make_loader()
     states = [_through_json(loader.state_dict())]
@@ -91,10 +90,10 @@ def assert_ranks_share_exactly(
     *,
     splits: Sequence[tuple[int, int]],
 ) -> None:
-    """Compare one epoch under several ways `(ranks, batch_size)` of splitting a step.
+    """Compare an epoch under several divisions `(ranks, batch_size)` of a step.
 
-    Row k of rank r must be row r + k * ranks of the step, so all ways give the same steps; ranks
-    must take the same number of them. `make_loader` gets rank, ranks and batch_size.
+    Row k of rank r must be row r + k * ranks of the step, so all divisions give the same steps,
+    and all ranks must take the same number of steps. Calls `make_loader(rank, ranks, batch_size)`.
     """
     expected: list[Any] | None = None
     for ranks, batch_size in splits:
@@ -116,11 +115,11 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
             count += 1
             yield batch
         if count == 0:
-            raise VerificationError("the loader gave an epoch without a batch")
+            raise VerificationError("the loader yielded no batch in an epoch")
 
 
 def _interleave(parts: Sequence[Any]) -> Any:
-    """Put the rows of all ranks' batches back into the order of the step."""
+    """Put the rows of all ranks back into the order of the step."""
     if isinstance(parts[0], dict):
         return {
             key: _interleave_rows(f"batch[{key!r}]", parts, [part[key] for part in parts])
@@ -139,14 +138,14 @@ def _interleave(parts: Sequence[Any]) -> Any:
 
 
 def _interleave_rows(where: str, batches: Sequence[Any], parts: Sequence[Any]) -> Any:
-    """Interleave one value of a batch, which must have an entry for every row."""
+    """Interleave one value of the batches; it must have an entry for every row."""
     for batch, part in zip(batches, parts, strict=True):
         rows = len(next(iter(batch.values())))
         found = len(part) if isinstance(part, list | tuple) else _as_array(part).shape[:1]
         if found not in (rows, (rows,)):
             raise UsageError(
-                f"{where} does not have one entry for each of {rows} rows: it belongs to the "
-                "batch, and cannot be put together from ranks; leave it out of the comparison"
+                f"{where} does not have one entry for each of the {rows} rows, so the values of "
+                "several ranks cannot be joined; leave it out of the comparison"
             )
     return _interleave(parts)
 
@@ -164,5 +163,5 @@ def _copy(batch: Any) -> Any:
 
 
 def _as_array(value: Any) -> NDArray[Any]:
-    """NumPy's form of an array, a number, or a tensor on any device."""
+    """Return an array, a number or a tensor on any device as a NumPy array."""
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)

@@ -88,7 +88,10 @@ def test_a_file_that_changes_between_attempts_is_never_mixed(server, tmp_path):
     _, notes = fetch(url, tmp_path)
     assert (tmp_path / "a.bin").read_bytes() == OTHER
     assert server.sent("a.bin")[-1] == len(OTHER)
-    assert any("it is another file now, after 1,500,000 bytes; starting over" in n for n in notes)
+    assert any(
+        "the file on the server has changed, after 1,500,000 bytes; starting over" in n
+        for n in notes
+    )
 
 
 def test_a_file_that_becomes_shorter_starts_over(server, tmp_path):
@@ -179,14 +182,14 @@ def test_files_that_fail_do_not_hinder_others(server, tmp_path):
     report = caught.value.report
     assert [path.name for path in report.files] == ["0", "2", "4"]
     assert len(report.failed) == 2
-    assert "does not allow it (HTTP 403 Forbidden); where a login" in report.failed[1]
+    assert "denies access (HTTP 403 Forbidden); if it needs a login" in report.failed[1]
     assert len(server.sent("1")) == len(server.sent("3")) == 1  # not asked again
 
 
 def test_a_checksum_that_is_wrong_leaves_nothing(server, tmp_path):
     url = server.add("a.bin", BODY)
     wrong = sha256(OTHER)
-    with pytest.raises(FetchError, match=f"its sha256 is {sha256(BODY)}, not {wrong}"):
+    with pytest.raises(FetchError, match=f"the sha256 is {sha256(BODY)}, expected {wrong}"):
         fetch(f"{wrong}  {url}", tmp_path)
     assert not (tmp_path / "a.bin").exists()
     assert parts(tmp_path) == []
@@ -216,7 +219,7 @@ def test_files_that_are_there_are_compared_with_the_server_once(server, tmp_path
     (tmp_path / "b.bin").write_bytes(BODY[:-1])
     report, notes = fetch(server.add("b.bin", BODY), tmp_path)
     assert (tmp_path / "b.bin").read_bytes() == BODY
-    assert notes == ["b.bin: the file that is here has 2,999,999 bytes; fetching it again"]
+    assert notes == ["b.bin: the existing file has 2,999,999 bytes; fetching it again"]
     (tmp_path / "c.bin").write_bytes(OTHER)
     report, notes = fetch(f"{server.add('c.bin', BODY)} {sha256(BODY)}", tmp_path)
     assert (tmp_path / "c.bin").read_bytes() == BODY
@@ -261,15 +264,17 @@ def test_headers_are_not_sent_to_another_host_and_hugging_face_checksums_are_che
         assert "Authorization" not in elsewhere.requests[0].headers
         assert elsewhere.requests[0].headers["Accept-Encoding"] == "identity"
         elsewhere.add("blob", OTHER)
-        with pytest.raises(FetchError, match=f"its sha256 is {sha256(OTHER)}, not {sha256(BODY)}"):
+        with pytest.raises(
+            FetchError, match=f"the sha256 is {sha256(OTHER)}, expected {sha256(BODY)}"
+        ):
             fetch(url, tmp_path / "again", headers=headers)
 
 
 @pytest.mark.parametrize(
     ("faults", "more", "message"),
     [
-        (["no length"], {}, "does not say how long it is"),
-        ([], {"headers": {"Content-Encoding": "gzip"}}, "the server sends it as gzip"),
+        (["no length"], {}, "does not announce the size"),
+        ([], {"headers": {"Content-Encoding": "gzip"}}, "the server compresses the file as gzip"),
         ([(302, {"Location": "file:///etc/passwd"})], {}, "HTTP 302"),
         ([(302, {"Location": "/a.bin"})] * 20, {}, "HTTP 302"),
         ([(206, {"Content-Range": "bytes 5-9/100"})], {}, "bytes 5-9/100', not from byte 0"),
@@ -404,12 +409,12 @@ def test_a_disk_without_room_is_said_and_the_rest_comes_later(server, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"headers": {"Bad name": "x"}}, "the header 'Bad name' is not"),
-        ({"headers": {"X": "secret\r\nEvil: 1"}}, "the header 'X' is not"),
+        ({"headers": {"Bad name": "x"}}, "the header 'Bad name' is invalid"),
+        ({"headers": {"X": "secret\r\nEvil: 1"}}, "the header 'X' is invalid"),
         ({"workers": 0}, "workers is 0"),
         ({"attempts": 0}, "attempts is 0"),
         ({"timeout_s": 0}, "timeout_s is 0"),
-        ({"sha256": {}}, "'a' is not among the 0 checksums; nothing was fetched"),
+        ({"sha256": {}}, "'a' has no entry in the 0 checksums; nothing was fetched"),
         ({"sha256": {"a": "12"}}, "the sha256 of 'a' is '12'"),
     ],
 )
@@ -423,7 +428,7 @@ def test_a_login_that_was_given_is_not_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with serving() as server:
         url = server.add("a", b"x", (403, {}), (403, {}))
-        with pytest.raises(FetchError, match="where a login is needed, give --header"):
+        with pytest.raises(FetchError, match="if it needs a login, give --header"):
             penstock.fetch(url, tmp_path)
-        with pytest.raises(FetchError, match="header that was given is not enough"):
+        with pytest.raises(FetchError, match="the given Authorization header is not valid"):
             penstock.fetch(url, tmp_path, headers={"authorization": "Bearer x"})

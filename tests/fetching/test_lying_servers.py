@@ -25,7 +25,7 @@ def test_a_resumed_answer_with_another_total_length_starts_over(server, tmp_path
     url = server.add("a.bin", BODY, "truncate", grow, headers={"ETag": '"the same"'})
     _, notes = fetch(url, tmp_path)
     assert (tmp_path / "a.bin").read_bytes() == OTHER + b"more"
-    assert any("it is another file now" in note for note in notes)
+    assert any("the file on the server has changed" in note for note in notes)
 
 
 def test_another_total_length_is_noticed_by_a_later_call(server, tmp_path):
@@ -60,7 +60,7 @@ def test_a_range_that_was_not_asked_for_is_not_joined(server, tmp_path, content_
     url = server.add("a.bin", BODY, "truncate", wrong, headers={"ETag": '"x"'})
     _, notes = fetch(url, tmp_path)
     assert (tmp_path / "a.bin").read_bytes() == BODY
-    assert any("the server sends" in note and "starting over" in note for note in notes)
+    assert any("the server sent" in note and "starting over" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,21 @@ def test_a_range_that_was_not_asked_for_is_not_joined(server, tmp_path, content_
     [
         (["Content-Length: 5", "Content-Length: 6"], "Content-Length is '5' and '6'"),
         (["Content-Length: 5, 6"], "Content-Length is '5' and '6'"),
-        (["Content-Length: -5"], "Content-Length: '-5', which is not a length"),
-        (["Content-Length: 5x"], "which is not a length"),
-        (["Content-Length: +5"], "which is not a length"),
-        (["Content-Length: 5_0"], "which is not a length"),
-        (["Content-Length: \xb2"], "which is not a length"),
-        (["Content-Length:"], "Content-Length: '', which is not a length"),
-        (["Content-Length: " + "9" * 5000], "which is not a length"),
+        (["Content-Length: -5"], "an invalid Content-Length, '-5'"),
+        (["Content-Length: 5x"], "an invalid Content-Length"),
+        (["Content-Length: +5"], "an invalid Content-Length"),
+        (["Content-Length: 5_0"], "an invalid Content-Length"),
+        (["Content-Length: \xb2"], "an invalid Content-Length"),
+        (["Content-Length:"], "an invalid Content-Length, ''"),
+        (["Content-Length: " + "9" * 5000], "an invalid Content-Length"),
         (["Content-Length: 5", "Transfer-Encoding: chunked"], "which exclude each other"),
-        (["Transfer-Encoding: gzip, chunked"], "with Transfer-Encoding 'gzip, chunked'"),
+        (["Transfer-Encoding: gzip, chunked"], "unknown Transfer-Encoding, 'gzip, chunked'"),
         (["Content-Length: 5", 'ETag: "a"', 'ETag: "b"'], "ETag is '\"a\"' and '\"b\"'"),
-        (["Content-Length: 5", "Content-Encoding: br", "Content-Encoding: gzip"], "contradicts"),
-        (["Content-Length: 100000000000000000"], "and the disk has room for"),
+        (
+            ["Content-Length: 5", "Content-Encoding: br", "Content-Encoding: gzip"],
+            "contradicting headers",
+        ),
+        (["Content-Length: 100000000000000000"], "but the disk has only"),
         (["Content-Length: 5", "X: " + "a" * (1 << 20)], "header line"),
         ([f"X-{n}: a" for n in range(200)], "more than 100 headers"),
     ],
@@ -99,7 +102,7 @@ def test_equal_lengths_that_come_twice_are_one(server, tmp_path, lengths):
 
 def test_a_body_longer_than_its_length_is_refused(server, tmp_path):
     long = answer("Content-Length: 4, 4")  # http.client then reads to the end of the connection
-    with pytest.raises(FetchError, match="sends more than the 4 bytes it said"):
+    with pytest.raises(FetchError, match="sent more than the 4 bytes that it announced"):
         fetch(server.add("a.bin", BODY, long), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -143,7 +146,7 @@ def test_whatever_a_server_sends_is_a_file_or_a_fetch_error(
 
 def test_a_file_larger_than_allowed_is_refused_before_its_body_is_read(server, tmp_path):
     url = server.add("a.bin", BODY)
-    with pytest.raises(FetchError, match="has 3,000,000 bytes, more than max_bytes=2,999,999"):
+    with pytest.raises(FetchError, match=r"has 3,000,000 bytes; .*allows 2,999,999"):
         fetch(url, tmp_path / "out", max_bytes=len(BODY) - 1)
     assert not (tmp_path / "out").exists()
     report, _ = fetch(url, tmp_path / "out", max_bytes=len(BODY))
@@ -152,7 +155,7 @@ def test_a_file_larger_than_allowed_is_refused_before_its_body_is_read(server, t
 
 def test_a_body_that_does_not_say_its_length_ends_at_the_limit(server, tmp_path):
     url = server.add("a.bin", BODY, "chunked")
-    with pytest.raises(FetchError, match="it goes on, more than max_bytes=2,000,000"):
+    with pytest.raises(FetchError, match=r"the file is larger; .*allows 2,000,000"):
         fetch(url, tmp_path / "out", max_bytes=2_000_000)
     assert not (tmp_path / "out").exists()
 
@@ -161,7 +164,7 @@ def test_a_part_of_a_file_that_is_too_large_is_not_gone_on_with(server, tmp_path
     url = server.add("a.bin", BODY, "truncate")
     with pytest.raises(FetchError):
         fetch(url, tmp_path, attempts=1)
-    with pytest.raises(FetchError, match="has 3,000,000 bytes, more than max_bytes=1,000,000"):
+    with pytest.raises(FetchError, match=r"has 3,000,000 bytes; .*allows 1,000,000"):
         fetch(url, tmp_path, max_bytes=1_000_000)
     assert len(parts(tmp_path)) == 1  # which a call with a higher limit goes on with
     report, _ = fetch(url, tmp_path, max_bytes=len(BODY))
@@ -172,7 +175,7 @@ def test_a_part_of_a_file_that_is_too_large_is_not_gone_on_with(server, tmp_path
 def test_the_limit_of_the_command_may_have_a_unit(server, tmp_path, capsys, size, status):
     url = server.add("a.bin", BODY)
     assert main(["fetch", url, "--out", str(tmp_path), "--max-bytes", size]) == status
-    assert ("max_bytes=2,999,999 (--max-bytes)" in capsys.readouterr().err) == bool(status)
+    assert ("max_bytes (--max-bytes) allows 2,999,999" in capsys.readouterr().err) == bool(status)
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "1.5GB", "GB", "10 zebras", "1e9"])

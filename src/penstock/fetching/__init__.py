@@ -1,13 +1,13 @@
-"""Files from HTTP servers into a directory, many at a time, whole or not at all.
+"""Downloads files over HTTP into a directory, several at a time; only complete files appear.
 
-    target      a URL, the name of the file it becomes, and its checksum if that is known
-    part        a file that has not arrived whole; the next attempt, or the next call, goes on
-    record      what is known of a file that arrived: where from, its size, its sha256
-    workplace   the directory `.fetch` beside the files, where parts, locks and records are
+    target      a URL, the name of its file, and its checksum if known
+    part        an incomplete file, which the next attempt or the next call continues
+    record      origin, size and sha256 of a file that has been fetched
+    workplace   the directory `.fetch` beside the files, for parts, locks and records
 
-A thread takes one target at a time. It holds a lock on the name, so that another process waits; it
-asks for what the part lacks, and compares what the server says of the file with what the part is
-named after. A file gets its name when all of it is here, checked and synced.
+Each thread takes one target at a time and locks its name, so that other processes wait. It requests
+the bytes that the part lacks, after checking that the part belongs to the file which the server has
+now. A file gets its name once it is complete, checked and synced.
 """
 
 import errno
@@ -32,8 +32,8 @@ from penstock.progress import OnProgress, Progress
 from penstock.system.background_thread import StopSignal, call_in_background
 
 _WORKPLACE = ".fetch"
-_LOOK_S = 0.2  # between two looks at the threads
-_LEAVE_S = 1.0  # for threads to notice an end; one that waits for a server is left alone
+_LOOK_S = 0.2  # between two checks of the threads
+_LEAVE_S = 1.0  # for threads to stop; one that is waiting for a server is abandoned
 
 
 def fetch(
@@ -51,29 +51,29 @@ def fetch(
     backoff_s: float = 1.0,
     progress: OnProgress | None = None,
 ) -> FetchReport:
-    """Download files into the directory `out`; what is there and right is not asked for again.
+    """Download files into the directory `out`; complete files are not requested again.
 
     Arguments:
-        urls: URLs or patterns: `{00000..00239}` counts, `{}` and `{:05d}` are places for the
-            numbers of `shards`. Each may have a sha256 before or after it, parted by a space.
-        sha256: from names of files to checksums; every file must be there.
-        headers: of the requests. They go to the host of a URL, not to where it redirects.
-        verify: read the files that are there, and compare them with the checksums they had.
-        max_bytes: a larger file is refused, as soon as the server says its size or it has grown.
-        workers: how many files are fetched at once.
-        attempts: a file is given up after so many in a row that brought less than 1 MiB.
-        timeout_s: an attempt has failed when no byte came for so long.
-        backoff_s: the wait after a first failure; it doubles, to a minute, and is jittered.
-        progress: is called with a `Progress` a few times a second, in the thread of the caller.
+        urls: URLs or patterns. `{00000..00239}` is a range; `{}` and `{:05d}` are replaced by the
+            numbers in `shards`. A sha256 may precede or follow each, separated by a space.
+        sha256: checksums by file name; every file must have one.
+        headers: sent to the host of a URL, but not to other hosts that it redirects to.
+        verify: read existing files again and compare their checksums.
+        max_bytes: refuse files that are larger, as soon as their size is known.
+        workers: how many files to fetch at once.
+        attempts: give up on a file after this many attempts in a row that got less than 1 MiB.
+        timeout_s: an attempt fails after this many seconds without data.
+        backoff_s: wait after the first failure; doubles up to a minute, with jitter.
+        progress: called with a `Progress` a few times a second, in the calling thread.
 
-    A file that fails does not hinder the others; when they are done, `FetchError` has the reasons,
-    and the report as `report`. What arrived of it is gone on with by the next call.
+    If files fail, the others are fetched all the same, and then `FetchError` is raised with the
+    reasons; its `report` describes the whole call. The next call continues partial files.
     """
     targets = find_targets(urls, shards, sha256)
     workers = min(integer("workers", workers, 1), len(targets))
     for name, seconds in (("timeout_s", timeout_s), ("backoff_s", backoff_s)):
         if not 0 < seconds < 1e6:
-            raise UsageError(f"{name} is {seconds}; it must be seconds, more than 0")
+            raise UsageError(f"{name} is {seconds}; it must be a number of seconds greater than 0")
     directory = Path(out).absolute()
     workplace = directory / _WORKPLACE
     notes: deque[str] = deque()
@@ -110,15 +110,17 @@ def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
             r"[\t\x20-\x7e\xa0-\xff]*", value
         ):
             # The value may be a secret.
-            raise UsageError(f"the header {name!r} is not as in 'Authorization: Bearer …'")
+            raise UsageError(
+                f"the header {name!r} is invalid; write it as in 'Authorization: Bearer …'"
+            )
     return headers
 
 
 def _run(
     downloads: Sequence[Download], stop: threading.Event, workers: int, look: Callable[[], None]
 ) -> None:
-    """Have threads do the downloads. They are daemons: one that waits for a server holds nobody."""
-    todo = iter(downloads)  # which all threads take from
+    """Run the downloads in threads: daemons, so that one waiting for a server blocks nobody."""
+    todo = iter(downloads)  # shared by all threads
     broken: list[BaseException] = []
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -165,7 +167,7 @@ def _run(
 
 def _of_disk(error: OSError, download: Download) -> FetchError:
     what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-    return FetchError(f"{download.path}: {what}; what was fetched is kept, call it again to go on")
+    return FetchError(f"{download.path}: {what}; fetched data is kept; run it again to continue")
 
 
 def _progress(downloads: Sequence[Download], notes: deque[str]) -> Progress:

@@ -1,4 +1,4 @@
-"""From what the user writes to targets: patterns, lists of URLs, checksums, names of files."""
+"""Turns patterns, lists of URLs and checksums into targets."""
 
 import math
 import re
@@ -16,7 +16,7 @@ _PLACE = re.compile(r"\{(?::0?\d{1,2}d)?\}")
 _SHARDS = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _SUM_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](.+)")
-# A dot in front is for the directory of parts and records; a name of theirs is 22 bytes longer.
+# Names with a leading dot are reserved for the workplace; names of parts are 22 bytes longer.
 _NAME = re.compile(r"[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]*")
 _HOST = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{0,5})?", re.ASCII)
 _MOST_NAME_BYTES = 230
@@ -25,13 +25,12 @@ _MOST_TARGETS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DownloadTarget:
-    """A URL, and the file that it becomes."""
+    """A URL and the file to fetch it into."""
 
     url: str
     name: str
-    """of the file"""
     sha256: str | None
-    """what the user says that it must have, in lower case"""
+    """the checksum that the user expects, in lower case"""
 
 
 def find_targets(
@@ -39,33 +38,35 @@ def find_targets(
     shards: Sequence[int] | None = None,
     sha256: Mapping[str, str] | None = None,
 ) -> list[DownloadTarget]:
-    """The files that URLs, patterns and lines of a list mean, each once."""
+    """Return the targets that URLs, patterns and lines of a list describe, without duplicates."""
     targets: dict[str, DownloadTarget] = {}
     urls = [urls] if isinstance(urls, str) else list(urls)
     if shards is not None and not any(map(_PLACE.search, urls)):
-        raise UsageError("shards are given, but no URL has a place for their numbers, {} or {:05d}")
+        raise UsageError("shards are given, but no URL contains {} or {:05d} for their numbers")
     for entry in urls:
         pattern, given = _split_entry(entry)
         expanded = expand(pattern, shards)
         if given and len(expanded) > 1:
-            raise UsageError(f"{entry}: one sha256 for {len(expanded):,} files")
+            raise UsageError(
+                f"{entry}: one sha256 cannot match {len(expanded):,} files; list them separately"
+            )
         for url in map(_checked, expanded):
             name = _name_of(url)
             target = DownloadTarget(url=url, name=name, sha256=_sum_of(name, given, sha256))
             if targets.setdefault(name, target) != target:
                 raise UsageError(
-                    f"{shown(targets[name].url)} and {shown(url)} would both become {name!r}; "
+                    f"{shown(targets[name].url)} and {shown(url)} have the same file name; "
                     "fetch them into different directories"
                 )
             if len(targets) > _MOST_TARGETS:
-                raise UsageError(f"more than {_MOST_TARGETS:,} files; fetch some of them at a time")
+                raise UsageError(f"more than {_MOST_TARGETS:,} files; fetch fewer at a time")
     if not targets:
-        raise UsageError("there is no URL to fetch")
+        raise UsageError("no URL was given")
     return list(targets.values())
 
 
 def expand(pattern: str, shards: Sequence[int] | None = None) -> list[str]:
-    """Every URL that a pattern means: ranges as shells write them, and numbers of shards.
+    """Return every URL that a pattern describes: ranges as in a shell, and numbers of shards.
 
     >>> expand("https://host/{08..10}.txt")
     ['https://host/08.txt', 'https://host/09.txt', 'https://host/10.txt']
@@ -75,15 +76,17 @@ def expand(pattern: str, shards: Sequence[int] | None = None) -> list[str]:
     patterns = [pattern]
     if _PLACE.search(pattern):
         if shards is None:
-            raise UsageError(f"{pattern}: which shards? Give them as in --shards 0-239,6542")
+            raise UsageError(
+                f"{pattern}: the pattern needs shard numbers; give them as in --shards 0-239,6542"
+            )
         places = _PLACE.findall(pattern)
         patterns = [
             _interleave(_PLACE.split(pattern), [p.format(n) for p in places]) for n in shards
         ]
     if re.search("[{}]", _RANGE.sub("", _PLACE.sub("", pattern))):
         raise UsageError(
-            f"{pattern}: braces hold a range as in {{00000..00239}}, or are a place for the "
-            "numbers of shards, {} or {:05d}"
+            f"{pattern}: braces must contain a range, as in {{00000..00239}}, or stand for shard "
+            "numbers, as {} or {:05d}"
         )
     ranges = [_range(pattern, *ends) for ends in _RANGE.findall(pattern)]
     _limit(pattern, len(patterns) * math.prod(map(len, ranges)))
@@ -99,7 +102,7 @@ def _interleave(literals: Sequence[str], values: Sequence[str]) -> str:
 
 
 def _range(pattern: str, first: str, last: str) -> list[str]:
-    """The numbers of a range, padded as Bash pads them: if either end has a zero in front."""
+    """Return the numbers of a range; as in Bash, a leading zero at either end pads them."""
     low, high = int(first), int(last)
     if low > high:
         raise UsageError(f"{pattern}: {first} is larger than {last}; write {{{last}..{first}}}")
@@ -111,11 +114,11 @@ def _range(pattern: str, first: str, last: str) -> list[str]:
 
 def _limit(pattern: str, num_urls: int) -> None:
     if num_urls > _MOST_TARGETS:
-        raise UsageError(f"{pattern}: {num_urls:,} URLs; at most {_MOST_TARGETS:,} at a time")
+        raise UsageError(f"{pattern}: {num_urls:,} URLs; the limit is {_MOST_TARGETS:,} at a time")
 
 
 def parse_shards(text: str) -> list[int]:
-    """The numbers that `0-239,6542` means.
+    """Return the numbers that `0-239,6542` describes.
 
     >>> parse_shards("0-3,6542")
     [0, 1, 2, 3, 6542]
@@ -125,37 +128,41 @@ def parse_shards(text: str) -> list[int]:
         found = _SHARDS.fullmatch(part.strip())
         low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if low > high:
-            raise UsageError(f"shards {text!r}: {part.strip()!r} is not as in 0-239,6542")
+            raise UsageError(
+                f"shards {text!r}: {part.strip()!r} is invalid; write them as in 0-239,6542"
+            )
         _limit(text, len(numbers) + high - low + 1)
         numbers.extend(range(low, high + 1))
     return numbers
 
 
 def read_list(path: Path) -> list[str]:
-    """The lines of a list of URLs, without comments."""
+    """Return the lines of a list of URLs, without comments."""
     lines = (line.strip() for line in _lines(path))
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """A file as sha256sum writes it: from names of files to checksums."""
+    """Read the output of sha256sum: checksums by file name."""
     sums: dict[str, str] = {}
     for number, line in enumerate(_lines(path), 1):
         found = _SUM_LINE.fullmatch(line)
         if not found and line.strip():
             raise FormatError(
-                f"{path}, line {number}: {line!r} is not a line of sha256sum: 64 hexadecimal "
-                "digits, two spaces, the name of a file"
+                f"{path}, line {number}: {line!r} is not output of sha256sum: 64 hexadecimal "
+                "digits, two spaces, a file name"
             )
         if found:
             name, value = Path(found[2]).name, found[1].lower()
             if sums.setdefault(name, value) != value:
-                raise FormatError(f"{path}, line {number}: a second checksum of {name!r}")
+                raise FormatError(
+                    f"{path}, line {number}: {name!r} already has a different checksum"
+                )
     return sums
 
 
 def shown(url: str) -> str:
-    """A URL as it may be shown and kept: a hash stands for its query, which may hold a secret."""
+    """Return a URL that is safe to show and store: its query, maybe a secret, becomes a hash."""
     parts = urlsplit(url)
     query = parts.query and f"({hash_of(parts.query.encode()).hexdigest()[:8]})"
     return urlunsplit(parts._replace(query=query))
@@ -165,19 +172,19 @@ def _lines(path: Path) -> Iterator[str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise MissingDataError(f"{path}: there is no such file") from None
+        raise MissingDataError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: this is not UTF-8 text ({error})") from None
+        raise FormatError(f"{path}: not UTF-8 text ({error})") from None
     yield from text.splitlines()
 
 
 def _split_entry(entry: str) -> tuple[str, str | None]:
-    """A URL and its checksum, which may stand before or after it."""
+    """Split a line into a URL and the checksum before or after it."""
     words = entry.split()
     sums = [word for word in words if _SHA256.fullmatch(word)]
     rest = [word for word in words if word not in sums]
     if len(rest) != 1 or len(sums) > 1:
-        raise UsageError(f"{entry!r} is not a URL, nor a URL and its sha256")
+        raise UsageError(f"{entry!r} is neither a URL nor a URL with its sha256")
     return rest[0], sums[0].lower() if sums else None
 
 
@@ -186,13 +193,15 @@ def _sum_of(name: str, given: str | None, sha256: Mapping[str, str] | None) -> s
         return given
     if name not in sha256:
         raise UsageError(
-            f"{name!r} is not among the {len(sha256):,} checksums; nothing was fetched"
+            f"{name!r} has no entry in the {len(sha256):,} checksums; nothing was fetched"
         )
     listed = sha256[name].lower()
     if not _SHA256.fullmatch(listed):
         raise UsageError(f"the sha256 of {name!r} is {listed!r}; it must be 64 hexadecimal digits")
     if given not in (None, listed):
-        raise UsageError(f"{name!r} has two checksums: {given} with its URL, {listed} in the list")
+        raise UsageError(
+            f"{name!r} has two checksums: {given} beside its URL, {listed} in the list"
+        )
     return listed
 
 
@@ -205,23 +214,23 @@ def _checked(url: str) -> str:
         raise UsageError(f"{_without_query(url)!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(
-            f"{_without_query(url)!r}: a URL starts with https:// or http:// and a host"
+            f"{_without_query(url)!r}: a URL must start with https:// or http:// and a host"
         )
     if "@" in parts.netloc:
         raise UsageError(
-            f"{parts.scheme}://…@{parts.hostname}: give passwords as a header, as in "
+            f"{parts.scheme}://…@{parts.hostname}: pass credentials in a header, as in "
             "--header 'Authorization: Bearer …'"
         )
     if not _HOST.fullmatch(parts.netloc):
         raise UsageError(
-            f"{_without_query(url)!r}: {unquote(parts.netloc)!r} is not the name of a host; of "
-            "names with other letters than ASCII, write the form that starts with xn--"
+            f"{_without_query(url)!r}: {unquote(parts.netloc)!r} is not a host name; write "
+            "names that are not ASCII in the form that starts with xn--"
         )
     return url
 
 
 def _without_query(url: str) -> str:
-    """A URL that may not be one, without what may be secret in it."""
+    """Return what may be a URL, without the parts that may be secret."""
     start, mark, _ = url.partition("?")
     return re.sub("//[^/]*@", "//…@", start) + (mark and "?…")
 
@@ -230,7 +239,7 @@ def _name_of(url: str) -> str:
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     if not _NAME.fullmatch(name) or len(name.encode()) > _MOST_NAME_BYTES:
         raise UsageError(
-            f"{shown(url)}: {name!r} cannot be the name of a file; it must not be empty, start "
-            f"with a dot, hold / or control characters, or be longer than {_MOST_NAME_BYTES} bytes"
+            f"{shown(url)}: {name!r} cannot be used as a file name: it must not be empty, start "
+            f"with a dot, contain / or control characters, or exceed {_MOST_NAME_BYTES} bytes"
         )
     return name

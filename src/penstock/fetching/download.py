@@ -1,4 +1,4 @@
-"""`Download`: one file from its URL to its name, through failures of all kinds."""
+"""`Download`: fetches one file, and copes with failures of every kind."""
 
 import hashlib
 import os
@@ -15,22 +15,22 @@ from penstock.fetching.addresses import DownloadTarget, shown
 from penstock.fetching.headers import RangeError, RefusedError
 from penstock.fetching.partial_file import PartialFile
 from penstock.fetching.records import DownloadRecords, FetchedFile
-from penstock.fetching.request import Answer, Client, InterruptedFetchError
+from penstock.fetching.request import Client, FileResponse, InterruptedFetchError
 
 _CHUNK_BYTES = 1 << 18
-# An attempt that brought this much was no failure to count: a long file over a bad line ends, too.
+# An attempt that got this much does not count as failed: long files arrive over bad lines, too.
 _PROGRESS_BYTES = 1 << 20
 _LONGEST_BACKOFF_S = 60.0
 _LONGEST_WAIT_S = 600.0
 
 
 class StoppedError(Exception):
-    """The other files, or the user, want an end."""
+    """The user, or a failure elsewhere, has stopped the downloads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DownloadShared:
-    """What all downloads of one call share."""
+    """What the downloads of one call share."""
 
     directory: Path
     workplace: Path
@@ -38,33 +38,33 @@ class DownloadShared:
     client: Client
     records: DownloadRecords
     max_bytes: int | None
-    """a file that is larger is refused"""
+    """larger files are refused"""
     attempts: int
     backoff_s: float
     verify: bool
     stop: threading.Event
     note: Callable[[str], None]
-    """is told, in a sentence, what the user may want to know"""
+    """called with sentences that the user may want to read"""
 
 
 class Download:
-    """One file on its way; another thread may look at its numbers."""
+    """One file; other threads may read its counters."""
 
     def __init__(self, target: DownloadTarget, job: DownloadShared) -> None:
         self.target, self._job = target, job
         self.path = job.directory / target.name
         self.size_bytes = 0
-        """what is here"""
+        """bytes on disk"""
         self.received_bytes = 0
-        """what came over the network, now"""
+        """bytes received by this call"""
         self.total_bytes: int | None = None
-        """what the server says"""
+        """size according to the server"""
         self.is_done = self.was_there = False
         self.failure: str | None = None
         self._may_be_right = True
 
     def run(self) -> None:
-        """Fetch the file unless it is there; afterwards the numbers say how it went."""
+        """Fetch the file unless it exists; `failure` tells whether that worked."""
         if self._job.stop.is_set():
             raise StoppedError
         with ExitStack() as stack:
@@ -82,18 +82,18 @@ class Download:
         try:
             stack.enter_context(hold_lock(self._job.workplace, self.target.name))
         except DatasetExistsError:
-            self._note("another process is fetching it; waiting")
+            self._note("another process is fetching this file; waiting")
             stack.enter_context(hold_lock(self._job.workplace, self.target.name, wait=True))
 
     def _note(self, sentence: str) -> None:
         self._job.note(f"{self.target.name}: {sentence}")
 
     def _is_known(self) -> bool:
-        """Whether the file is there and right, as far as that can be said without the server."""
+        """Tell whether the file is complete, as far as that is known without the server."""
         if not self.path.exists():
             return False
         if not self.path.is_file():
-            raise RefusedError(f"{self.path} is there, and not a file; choose another directory")
+            raise RefusedError(f"{self.path} exists and is not a file; choose another directory")
         known = self._job.records.find(self.target.name)
         here = (shown(self.target.url), self.path.stat().st_size)
         if known and (known.url, known.size_bytes) != here:
@@ -105,7 +105,7 @@ class Download:
             return False
         self._may_be_right = self._hash() == expected
         if not self._may_be_right:
-            self._note("the file that is here has another sha256; fetching it again")
+            self._note("the existing file has another sha256; fetching it again")
         elif known is None:
             self._record(expected)
         return self._may_be_right
@@ -142,11 +142,11 @@ class Download:
         found = f"{failure}, at byte {size_bytes:,}"
         if failed >= self._job.attempts:
             attempts = "1 attempt" if failed == 1 else f"{failed} attempts"
-            later = ", a later call goes on" if size_bytes else ""
+            later = "; the next call continues" if size_bytes else ""
             raise RefusedError(f"{found}; gave up after {attempts}{later}")
         if failure.wait_s > _LONGEST_WAIT_S:
             raise RefusedError(
-                f"{found}; the server asks to wait {failure.wait_s:,.0f} s; call it again then"
+                f"{found}; the server asks to wait {failure.wait_s:,.0f} s; run it again then"
             )
         wait_s = min(_LONGEST_BACKOFF_S, self._job.backoff_s * 2 ** (failed - 1))
         wait_s = max(failure.wait_s, wait_s * random.uniform(0.5, 1))
@@ -155,36 +155,36 @@ class Download:
             raise StoppedError
 
     def _ask(self, part: PartialFile) -> bool:
-        """Ask the server once, and say whether the file is here; if not, the part is gone."""
+        """Request the file once; False if the part was discarded, so that it must be repeated."""
         try:
-            answer = self._job.client.get(self.target.url, part.size_bytes)
+            response = self._job.client.get(self.target.url, part.size_bytes)
         except RangeError as error:
             if not part.size_bytes:
                 raise RefusedError(str(error)) from None
             return self._start_over(part, str(error))
-        with answer:
-            sha256 = self.target.sha256 or answer.sha256
-            answer.check(self.target.name, sha256)
-            self.total_bytes = answer.total_bytes
-            identity = self._identity(answer, sha256, answer.total_bytes)
-            if answer.start == 0 and self._is_right(answer, sha256):
+        with response:
+            sha256 = self.target.sha256 or response.sha256
+            response.check(self.target.name, sha256)
+            self.total_bytes = response.total_bytes
+            identity = self._identity(response, sha256, response.total_bytes)
+            if response.start == 0 and self._is_right(response, sha256):
                 return True
-            self._check_size(answer, part)
-            if answer.start == 0:
+            self._check_size(response, part)
+            if response.start == 0:
                 part.begin(identity)
-            elif part.is_of(self._identity(answer, sha256, None)):
-                part.rename(identity)  # it came in chunks so far, and nobody said how long it is
+            elif part.is_of(self._identity(response, sha256, None)):
+                part.rename(identity)  # its length was not known before
             elif not part.is_of(identity):
-                return self._start_over(part, "it is another file now")
-            self._receive(answer, part)
+                return self._start_over(part, "the file on the server has changed")
+            self._receive(response, part)
         if sha256 not in (None, part.sha256):
-            if answer.start:
-                return self._start_over(part, "its sha256 is wrong")
+            if response.start:
+                return self._start_over(part, "the sha256 is wrong")
             found = part.sha256
             part.discard()
-            raise RefusedError(f"its sha256 is {found}, not {sha256}; it was thrown away")
+            raise RefusedError(f"the sha256 is {found}, expected {sha256}; the file was discarded")
         part.finish(self.path)
-        self._record(part.sha256, answer.validator)
+        self._record(part.sha256, response.validator)
         return True
 
     def _start_over(self, part: PartialFile, why: str) -> bool:
@@ -192,69 +192,75 @@ class Download:
         part.discard()
         return False
 
-    def _identity(self, answer: Answer, sha256: str | None, total: int | None) -> str | None:
-        """What must be the same for a part to be gone on with.
+    def _identity(
+        self, response: FileResponse, sha256: str | None, total: int | None
+    ) -> str | None:
+        """Return what must be unchanged for a part to be continued.
 
-        It is compared here, not by the server (If-Range): some servers ignore that, some then
-        always send the whole file, and a part needs nothing but its name beside it.
+        It is compared here, not by the server (If-Range), because some servers ignore that header
+        and others then always send the whole file; and so a part needs nothing but its name.
         """
-        known = sha256 or (answer.validator and f"{self.target.url} {answer.validator}")
+        known = sha256 or (response.validator and f"{self.target.url} {response.validator}")
         return known and f"{known} {total}"
 
-    def _check_size(self, answer: Answer, part: PartialFile) -> None:
-        """Refuse a file that is larger than the user allows, or than the disk has room for."""
-        total_bytes, max_bytes = answer.total_bytes, self._job.max_bytes
+    def _check_size(self, response: FileResponse, part: PartialFile) -> None:
+        """Refuse a file that exceeds `max_bytes` or the free disk space."""
+        total_bytes, max_bytes = response.total_bytes, self._job.max_bytes
         if total_bytes is None:
             return
         if max_bytes is not None and total_bytes > max_bytes:
-            raise RefusedError(_too_large(f"it has {total_bytes:,} bytes", max_bytes))
+            raise RefusedError(_too_large(f"the file has {total_bytes:,} bytes", max_bytes))
         disk = os.statvfs(self._job.workplace)
         free_bytes = disk.f_bavail * disk.f_frsize + part.size_bytes
-        if disk.f_blocks and total_bytes > free_bytes:  # some network disks do not know
+        if disk.f_blocks and total_bytes > free_bytes:  # some network file systems report no size
             raise RefusedError(
-                f"it has {total_bytes:,} bytes, and the disk has room for {free_bytes:,}; make "
-                "room and call it again"
+                f"the file has {total_bytes:,} bytes, but the disk has only {free_bytes:,} free; "
+                "free some space and run it again"
             )
 
-    def _is_right(self, answer: Answer, sha256: str | None) -> bool:
-        """Whether the file that is here is the server's, as far as its answer tells."""
+    def _is_right(self, response: FileResponse, sha256: str | None) -> bool:
+        """Tell whether the existing file is the server's, as far as the response tells."""
         if not self._may_be_right or not self.path.exists():
             return False
         here_bytes = self.path.stat().st_size
-        if here_bytes != answer.total_bytes:
-            self._note(f"the file that is here has {here_bytes:,} bytes; fetching it again")
+        if here_bytes != response.total_bytes:
+            self._note(f"the existing file has {here_bytes:,} bytes; fetching it again")
             return False
         known = self._job.records.find(self.target.name)
-        if known and sha256 is None and known.validator != answer.validator:
-            self._note("the file that is here came from elsewhere; fetching it again")
+        if known and sha256 is None and known.validator != response.validator:
+            self._note("the existing file is another version; fetching it again")
             return False
         found = self._hash()
         if sha256 not in (None, found):
-            self._note("the file that is here has another sha256; fetching it again")
+            self._note("the existing file has another sha256; fetching it again")
             return False
-        self._record(found, answer.validator)
+        self._record(found, response.validator)
         self.was_there = True
         return True
 
-    def _receive(self, answer: Answer, part: PartialFile) -> None:
+    def _receive(self, response: FileResponse, part: PartialFile) -> None:
         self.size_bytes = part.size_bytes
-        total_bytes, max_bytes = answer.total_bytes, self._job.max_bytes
-        while data := answer.read(_CHUNK_BYTES):
+        total_bytes, max_bytes = response.total_bytes, self._job.max_bytes
+        while data := response.read(_CHUNK_BYTES):
             arrived_bytes = part.size_bytes + len(data)
             if total_bytes is not None and arrived_bytes > total_bytes:
                 part.discard()
-                raise RefusedError(f"the server sends more than the {total_bytes:,} bytes it said")
+                raise RefusedError(
+                    f"the server sent more than the {total_bytes:,} bytes that it announced"
+                )
             if max_bytes is not None and arrived_bytes > max_bytes:
                 part.discard()
-                raise RefusedError(_too_large("it goes on", max_bytes))
+                raise RefusedError(_too_large("the file is larger", max_bytes))
             part.write(data)
             self.received_bytes += len(data)
             self.size_bytes = part.size_bytes
             if self._job.stop.is_set():
                 raise StoppedError
         if total_bytes is not None and part.size_bytes != total_bytes:
-            raise InterruptedFetchError(f"cut off before its {total_bytes:,} bytes had come")
+            raise InterruptedFetchError(
+                f"the connection ended before all {total_bytes:,} bytes arrived"
+            )
 
 
 def _too_large(what: str, max_bytes: int) -> str:
-    return f"{what}, more than max_bytes={max_bytes:,} (--max-bytes) allows"
+    return f"{what}; max_bytes (--max-bytes) allows {max_bytes:,}"

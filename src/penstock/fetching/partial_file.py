@@ -1,4 +1,4 @@
-"""`PartialFile`: a file that has not arrived whole. It outlives its process, and is found again."""
+"""`PartialFile`: a file that is still incomplete. It outlives the process that began it."""
 
 import glob
 import hashlib
@@ -12,10 +12,10 @@ from penstock.atomic import sync_directory
 
 
 class PartialFile:
-    """The bytes of a file so far, under a name that says which file they are of.
+    """The bytes received so far, under a name that identifies the file.
 
-    Its name is `NAME.<16 hex>.part`; the digits are a hash of the file's identity: of what the
-    server says that changes when the file does. Nobody else may work on this file meanwhile.
+    The name is `NAME.<16 hex>.part`; the digits are a hash of the file's identity, which changes
+    when the file on the server does. The caller must hold the lock on the file.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -36,28 +36,28 @@ class PartialFile:
 
     def _go_on(self, path: Path) -> None:
         self._path, self._file = path, FileIO(path, "r+")
-        # The last byte is fetched again: no server has a range that starts at the end.
+        # The last byte is fetched again: a range cannot start at the end of a file.
         self._file.truncate(max(path.stat().st_size - 1, 0))
         self._hash = hashlib.file_digest(self._file, hashlib.sha256)
         self.size_bytes = self._file.tell()
 
     @property
     def sha256(self) -> str:
-        """Of the bytes so far."""
+        """The checksum of the bytes so far."""
         return str(self._hash.hexdigest())
 
     def is_of(self, identity: str | None) -> bool:
-        """Whether the bytes so far are of the file with this identity."""
+        """Tell whether the bytes so far belong to the file with this identity."""
         return identity is not None and self._path == self._path_of(identity)
 
     def rename(self, identity: str | None) -> None:
-        """Note what else is known of the file by now."""
+        """Give the part the name of a more precise identity."""
         assert self._path is not None
         assert identity is not None
         self._path = self._path.rename(self._path_of(identity))
 
     def begin(self, identity: str | None) -> None:
-        """Start with the first byte; without an identity, nobody will go on with this part."""
+        """Start at the first byte; without an identity the part cannot be continued later."""
         self.discard()
         self._path = self._path_of(identity or secrets.token_hex())
         self._file = FileIO(self._path, "w")
@@ -67,7 +67,7 @@ class PartialFile:
         return self._directory / f"{self._name}.{digits}.part"
 
     def write(self, data: bytes) -> None:
-        """Append. Nothing is buffered here: what was written outlives the process."""
+        """Append without buffering, so that the data outlives the process."""
         assert self._file is not None
         rest = memoryview(data)
         while rest:
@@ -76,7 +76,7 @@ class PartialFile:
         self.size_bytes += len(data)
 
     def finish(self, path: Path) -> None:
-        """Sync the file and give it its name."""
+        """Sync the file and give it its final name."""
         assert self._file is not None
         assert self._path is not None
         os.fsync(self._file.fileno())
@@ -85,7 +85,7 @@ class PartialFile:
         sync_directory(path.parent)
 
     def discard(self) -> None:
-        """Remove what there is."""
+        """Delete the part."""
         if self._file is not None:
             self._file.close()
         if self._path is not None:

@@ -1,7 +1,7 @@
-"""What was fetched into a directory, so that nobody has to ask the server again.
+"""Records of fetched files, which save requests to the server.
 
-One line of JSON for each file, appended when it is there; of several the last counts. Processes
-may append at the same time. A line that is broken or lost costs one question to the server.
+One line of JSON per file, appended when the file is complete; the last line of a file counts.
+Several processes may append at once. A broken or lost line costs one more request.
 """
 
 import contextlib
@@ -13,19 +13,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FetchedFile:
-    """A file that was fetched, or found to be what the server has."""
+    """A file that was fetched, or found to be the same as the server's."""
 
     name: str
     url: str
-    """as it may be shown"""
+    """without secrets"""
     size_bytes: int
     sha256: str
     validator: str | None
-    """what the server says that changes when the file does, if it was asked"""
+    """the server's value that changes when the file does; None if it was not requested"""
 
 
 class DownloadRecords:
-    """The records of one directory, those of other processes too."""
+    """The records of one directory, including those of other processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class DownloadRecords:
         self._known: dict[str, FetchedFile] = {}
 
     def find(self, name: str) -> FetchedFile | None:
-        """What is known of a file by now."""
+        """Return the latest record of a file."""
         with self._lock:
             self._catch_up()
             return self._known.get(name)
@@ -46,7 +46,7 @@ class DownloadRecords:
             file.write(line.encode())
 
     def _catch_up(self) -> None:
-        """Read the whole lines that were not read before."""
+        """Read the complete lines that are new."""
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._end)
             lines = file.read()

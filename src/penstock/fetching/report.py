@@ -1,4 +1,4 @@
-"""What a call of `fetch` did. It imports nothing, so that `FetchError` can carry it."""
+"""`FetchReport`. The module imports nothing of ours, so that `errors` can refer to it."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One request over HTTP, and what its answer says about the file."""
+"""One HTTP request, and what the response says about the file."""
 
 import re
 import ssl
@@ -38,20 +38,20 @@ _SUFFIXES = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst"
 
 
 class InterruptedFetchError(Exception):
-    """Asking again may help."""
+    """A request failed in a way that trying again may cure."""
 
     def __init__(self, reason: str, wait_s: float = 0) -> None:
         super().__init__(printable(reason))
         self.wait_s = wait_s
-        """how long the server asks to wait"""
+        """the wait that the server asks for"""
 
 
 class Client:
-    """Asks for files, with the user's headers, through the proxies of the environment."""
+    """Requests files with the user's headers, through the proxies of the environment."""
 
     def __init__(self, headers: Mapping[str, str], timeout_s: float) -> None:
         self._headers, self._timeout_s = headers, timeout_s
-        # The usual handlers, without those of ftp:, file: and data: URLs.
+        # The default handlers, without those for ftp:, file: and data: URLs.
         self._opener = OpenerDirector()
         for handler in (
             ProxyHandler(),
@@ -64,8 +64,8 @@ class Client:
         ):
             self._opener.add_handler(handler)
 
-    def get(self, url: str, start: int) -> "Answer":
-        """Ask for a file from byte `start` on."""
+    def get(self, url: str, start: int) -> "FileResponse":
+        """Request a file from byte `start` on."""
         request = Request(
             url, headers={"Accept-Encoding": "identity", "User-Agent": f"penstock/{__version__}"}
         )
@@ -81,47 +81,47 @@ class Client:
         except (OSError, HTTPException, ValueError) as error:
             raise self.of_network(error) from None
         try:
-            return Answer(self, response, start)
+            return FileResponse(self, response, start)
         except BaseException:
             response.close()
             raise
 
     def _of_status(self, error: HTTPError, start: int) -> Exception:
-        """What a status that is not a success means."""
+        """Return the error that an HTTP status means."""
         status = (
             f"HTTP {error.code} {str(error.reason).splitlines()[0] if error.reason else ''}".strip()
         )
         if error.code == 416 and start:
-            return RangeError("the server has no more of it")
+            return RangeError("the server has no bytes after this part")
         if error.code in _LATER or error.code >= 500:
             return InterruptedFetchError(status, _wait_s(error.headers.get("Retry-After", "")))
         if error.code in (401, 403):
             has_login = any(name.lower() == "authorization" for name in self._headers)
             remedy = (
-                "the Authorization header that was given is not enough, or was not for this host"
+                "the given Authorization header is not valid for this file or host"
                 if has_login
-                else "where a login is needed, give --header 'Authorization: Bearer …'"
+                else "if it needs a login, give --header 'Authorization: Bearer …'"
             )
-            return RefusedError(f"the server does not allow it ({status}); {remedy}")
+            return RefusedError(f"the server denies access ({status}); {remedy}")
         if error.code in (404, 410):
             return RefusedError(f"the server has no such file ({status})")
         return RefusedError(status)
 
     def of_network(self, error: Exception) -> Exception:
-        """What a failure of the network means."""
+        """Return the error that a network failure means."""
         reason = error.reason if isinstance(error, URLError) else error
         if isinstance(reason, ssl.SSLCertVerificationError):
-            return RefusedError(f"its certificate is not trusted: {reason.verify_message}")
+            return RefusedError(f"the server's certificate is not trusted: {reason.verify_message}")
         if isinstance(reason, TimeoutError):
-            return InterruptedFetchError(f"no bytes for {self._timeout_s:g} s")
+            return InterruptedFetchError(f"no data for {self._timeout_s:g} s")
         text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         if isinstance(reason, OSError | HTTPException) and not isinstance(reason, ValueError):
             return InterruptedFetchError(text)
-        return RefusedError(text)  # a URL that nothing can be asked of
+        return RefusedError(text)  # the URL cannot be requested
 
 
-class Answer:
-    """A body on its way."""
+class FileResponse:
+    """A response whose body is being received."""
 
     def __init__(self, client: Client, response: HTTPResponse, asked_from: int) -> None:
         self._client, self._response = client, response
@@ -130,38 +130,38 @@ class Answer:
             raise RefusedError(f"HTTP {response.status} {response.reason}, not the file")
         self._encoding = (only_value(headers, "Content-Encoding") or "identity").lower()
         self.start, self.total_bytes = 0, body_length(headers)
-        # Some servers answer a range with status 200: the header is what counts.
+        # Some servers send a range with status 200: the header counts.
         if response.status == 206 or "Content-Range" in headers:
             self.start, self.total_bytes = asked_from, body_range(headers, asked_from)
         self._shows_its_end = self.total_bytes is not None or bool(response.chunked)
         linked: str = getattr(response, "linked", headers.get(_LINKED, ""))
         digits = linked.removeprefix("W/").strip('"').lower()
         self.sha256 = digits if re.fullmatch("[0-9a-f]{64}", digits) else None
-        """Hugging Face says it of large files; an ETag of 64 digits can be any other hash"""
+        """sent by Hugging Face for large files; an ETag of 64 digits may be another hash"""
         etag = only_value(headers, "ETag") or ""
         date = only_value(headers, "Last-Modified")
         dated = date and f"{date} {self.total_bytes}"
         self.validator = etag if etag.startswith('"') else dated
-        """what changes when the file does"""
+        """a value that changes when the file does"""
 
     def read(self, num_bytes: int) -> bytes:
-        """Up to so many bytes as soon as there are some; none at the end."""
+        """Return up to `num_bytes` bytes as soon as some arrive; none at the end."""
         try:
             return self._response.read1(num_bytes)
         except (OSError, HTTPException, ValueError) as error:
             raise self._client.of_network(error) from None
 
     def check(self, name: str, sha256: str | None) -> None:
-        """Refuse a body that was compressed unasked, or that might be cut off unnoticed."""
+        """Refuse a body that was compressed unasked, or whose truncation would go unnoticed."""
         suffixes = _SUFFIXES.get(self._encoding, ())
         if self._encoding not in ("", "identity") and not name.endswith(suffixes):
             raise RefusedError(
-                f"the server sends it as {self._encoding}, though asked not to; it would not be "
-                "what its name says"
+                f"the server compresses the file as {self._encoding} although asked not to, so it "
+                "would not match its name"
             )
         if not (self._shows_its_end or sha256):
             raise RefusedError(
-                "the server does not say how long it is, so it could be cut off unnoticed; "
+                "the server does not announce the size, so a truncated file would go unnoticed; "
                 "give its sha256"
             )
 
@@ -173,7 +173,7 @@ class Answer:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Keeps the user's headers from other hosts, and what Hugging Face says as it redirects."""
+    """Keeps the user's headers from other hosts, and the checksum in Hugging Face's redirects."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -200,7 +200,7 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 def _wait_s(retry_after: str) -> float:
-    """Seconds, or a date; nothing where it is neither."""
+    """Parse seconds or a date; 0 if the value is neither."""
     if retry_after.strip().isdecimal():
         return float(retry_after)
     try:
