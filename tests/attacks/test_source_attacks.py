@@ -344,7 +344,8 @@ def test_any_bytes_are_read_or_refused_by_name(tmp_path, data, kind):
     for codec in ("", ".gz", ".zst") if kind != "parquet" else ("",):
         path.rename(path := tmp_path / f"any{codec}")
         try:
-            texts_of(Source(path, kind=kind, bad_rows="skip"), 10, batch_bytes=7)
+            source = Source(path, kind=kind, bad_rows="skip")
+            texts_of(source, source.slices(10), batch_bytes=7)
         except PenstockError as error:
             message = str(error)
         else:

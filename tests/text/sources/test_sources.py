@@ -297,7 +297,8 @@ def test_a_line_in_the_middle_of_a_file_is_located_by_its_byte(tmp_path):
         path = tmp_path / name
         path.write_bytes((good + b"\n") * 100 + line + b"\n" + good)
         found = []
-        texts_of(Source(path, bad_rows="skip"), 160, bad=found.append)
+        source = Source(path, bad_rows="skip")
+        texts_of(source, source.slices(160), bad=found.append)
         assert [bad.place for bad in found] == ["line at byte 1,600"]
 
 
@@ -341,8 +342,8 @@ def test_bad_rows_of_parquet_are_located_and_refused_or_skipped(tmp_path, kind):
     assert texts_of(source, bad=found.append, batch_bytes=1) == [b"one", b"two"]
     assert [str(bad).removeprefix(f"{path}: ").split(" (")[0] for bad in found] == [
         "row 1: 'text' is null",
-        "row 2: invalid UTF-8 at its byte 0",
-        "row 3: invalid UTF-8 at its byte 0",
+        "row 2: invalid UTF-8: 0xc3 at byte 0",
+        "row 3: invalid UTF-8: 0xa9 at byte 0",
         "row 4: longer than max_document_bytes=49",
         "row 6: metadata or spans: not JSON: Out of range float values are not JSON compliant",
     ]
@@ -432,7 +433,7 @@ def test_what_penstock_wrote_is_not_read_below_its_source(with_ours):
         with pytest.warns(match=f"skipped Penstock's own output: {with_ours}/") as warned:
             assert Source(paths).files == (str(with_ours / "a.jsonl"),)
         assert len(warned) == 1
-    with pytest.warns(match="left out") as warned:
+    with pytest.warns(match="own output") as warned:
         Source(with_ours)
     named = str(warned[0].message).partition(": ")[2].partition(";")[0].split(", ")
     ours = ("copied", "deep/packed", "split", "tok", "tokens")
@@ -478,7 +479,7 @@ def test_what_is_not_there_or_not_known_is_named(tmp_path, monkeypatch):
         ("no.txt", MissingDataError, f"{tmp_path}/no.txt: no such file or directory"),
         (["b.jsonl", "*.csv"], MissingDataError, "*.csv: no file matches the pattern"),
         ("empty", MissingDataError, f"{tmp_path}/empty: no file ends in .parquet, .jsonl"),
-        ("dangling.txt", MissingDataError, "a link to what is missing"),
+        ("dangling.txt", MissingDataError, "missing, or a broken link"),
         ("pipe.txt", UsageError, "not a regular file"),
         ("c.rst", UsageError, "c.rst: the kind does not follow from the name; give kind="),
         (["a.parquet", "b.jsonl"], UsageError, "files of several kinds"),
