@@ -97,7 +97,9 @@ cdef class MergeTables:
         cdef Scratch scratch
         cdef int64_t[:, ::1] found
         if self._made.shape[0] < self.merges.num_tokens:
-            raise ValueError(f"found {self._made.shape[0]} ranks for {self.merges.num_tokens} tokens")
+            raise ValueError(
+                f"found {self._made.shape[0]} ranks for {self.merges.num_tokens} tokens"
+            )
         self.check_room(self.merges.num_tokens)
         self._num_added += self.merges.num_tokens
         pairs = np.empty((self.merges.num_tokens, 3), np.int64)
@@ -138,7 +140,9 @@ cdef class MergeTables:
         cdef Scratch scratch
         cdef Py_ssize_t count
         if not 0 < piece.shape[0] <= MAX_PIECE_BYTES:
-            raise ValueError(f"expected a piece of 1 to {MAX_PIECE_BYTES} bytes, found {piece.shape[0]}")
+            raise ValueError(
+                f"expected a piece of 1 to {MAX_PIECE_BYTES} bytes, found {piece.shape[0]}"
+            )
         allocate_scratch(&scratch, piece.shape[0])
         try:
             with nogil:

@@ -65,7 +65,9 @@ cdef class FrameWalker:
         self, int descriptor, int64_t size_bytes, int64_t target_bytes, int64_t text_of_compressed
     ):
         if size_bytes < 0 or target_bytes < 0 or not 0 < text_of_compressed < 1 << 20:
-            raise ValueError("sizes must not be negative, and text_of_compressed must be 1 to 2^20 - 1")
+            raise ValueError(
+                "sizes must not be negative, and text_of_compressed must be 1 to 2^20 - 1"
+            )
         self.cursor.descriptor = descriptor
         self.cursor.size_bytes = size_bytes
         self.cursor.target_bytes = target_bytes

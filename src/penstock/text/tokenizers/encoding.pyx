@@ -131,7 +131,9 @@ cdef class Encoder:
         if ids.shape[0] < max_ids(offsets[num_documents] - offsets[0]):
             raise ValueError(f"ids has room for {ids.shape[0]} ids; each byte of text may need one")
         if id_offsets.shape[0] != num_documents + 1:
-            raise ValueError(f"found {id_offsets.shape[0]} id offsets, expected {num_documents + 1}")
+            raise ValueError(
+                f"found {id_offsets.shape[0]} id offsets, expected {num_documents + 1}"
+            )
         id_offsets[0] = 0
         if num_documents == 0:
             return 0

@@ -101,7 +101,9 @@ cdef class MergeLearner:
         if counts.shape[0] != starts.shape[0] - 1:
             raise ValueError(f"found {counts.shape[0]} counts for {starts.shape[0] - 1} words")
         if num_places > MAX_PLACES or not 0 <= max_merges < MAX_PLACES:
-            raise ValueError(f"found {num_places} places and {max_merges} merges; the limit is {MAX_PLACES}")
+            raise ValueError(
+                f"found {num_places} places and {max_merges} merges; the limit is {MAX_PLACES}"
+            )
         self._counts, self._max_merges = counts, max_merges
         self.state.counts = &counts[0] if counts.shape[0] else NULL
         self.state.places = <WordByte *>malloc(num_places * sizeof(WordByte))
