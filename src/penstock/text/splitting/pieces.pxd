@@ -242,7 +242,7 @@ cdef inline Py_ssize_t cased_word_end(
 
 
 cdef inline Py_ssize_t ascii_word_end(const Text *text, Py_ssize_t i) noexcept nogil:
-    """Return the end of uppercase, then lowercase letters; 0 unless all, and what follows, is ASCII."""
+    """Return the end of uppercase, then lowercase letters; 0 unless all and the next are ASCII."""
     cdef uint64_t others
     while i < text.stop and c"A" <= text.bytes[i] <= c"Z":
         i += 1

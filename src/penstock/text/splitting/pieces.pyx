@@ -30,7 +30,9 @@ def split(const uint8_t[::1] data, int code, const uint8_t[::1] classes, int64_t
     cdef Text text
     check_classes(classes)
     if ends.shape[0] < data.shape[0]:
-        raise ValueError(f"ends has room for {ends.shape[0]} pieces; {data.shape[0]} bytes need as many")
+        raise ValueError(
+            f"ends has room for {ends.shape[0]} pieces; {data.shape[0]} bytes need as many"
+        )
     if data.shape[0] == 0:
         return 0
     text = Text(&data[0], data.shape[0], data.shape[0], &classes[0])
@@ -73,7 +75,9 @@ cdef PatternRules rules_of(int code) except *:
 cdef int check_classes(const uint8_t[::1] classes) except -1:
     """Raise unless the table covers every code point."""
     if classes.shape[0] != NUM_CODE_POINTS:
-        raise ValueError(f"found classes of {classes.shape[0]} code points, expected {NUM_CODE_POINTS}")
+        raise ValueError(
+            f"found classes of {classes.shape[0]} code points, expected {NUM_CODE_POINTS}"
+        )
     return 0
 
 
