@@ -360,7 +360,7 @@ def test_a_file_cut_between_two_reads_is_named_with_the_offset(tmp_path):
     batches = iter(penstock.Loader(view, 1, shuffle=False, prefetch=0, output="numpy"))
     next(batches)
     os.truncate(tmp_path / "00000.stream", 350)
-    message = "00000.stream: ends at byte 350, where 52 more were expected"
+    message = "00000.stream: ends at byte 350, expected 52 more"
     with pytest.raises(FormatError, match=message):
         next(batches)
 
