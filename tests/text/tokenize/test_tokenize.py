@@ -333,7 +333,7 @@ def test_a_text_that_cannot_be_cut_is_a_bad_row(tmp_path, monkeypatch):
     lenient = Source(tmp_path / "corpus", max_document_bytes=3_000_000, bad_rows="skip")
     report = tokenize(tmp_path, source=lenient, **options)
     assert (report.documents, report.skipped) == (2, 1)
-    assert "without a place" in report.places[0]
+    assert "no place to cut" in report.places[0]
     assert penstock.open(tmp_path / "out").num_documents == 2
 
 
