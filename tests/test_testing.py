@@ -50,7 +50,7 @@ def test_a_pipeline_without_batches_is_an_error_and_no_hang():
         def __iter__(self):
             return iter(())
 
-    with pytest.raises(VerificationError, match="without a batch"):
+    with pytest.raises(VerificationError, match="yielded no batch"):
         assert_resumes_exactly(Empty)
 
 

@@ -399,8 +399,8 @@ def test_a_disk_without_room_is_said_and_the_rest_comes_later(server, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == (
-        f"penstock fetch: {tmp_path}/a.bin: File too large; what was fetched is kept, call it "
-        "again to go on\n"
+        f"penstock fetch: {tmp_path}/a.bin: File too large; fetched data is kept; run it "
+        "again to continue\n"
     )
     report, _ = fetch(url, tmp_path)
     assert report.received_bytes == len(BODY) - 1_000_000 + 1
