@@ -109,7 +109,7 @@ def test_a_forged_companion_is_told_from_the_files_by_their_checksums(path):
     """Its own checksum is right, and its sizes are; the manifest decides who is wrong."""
     (path / "00000.checksums").write_bytes(companion())
     (problem,) = find_problems(penstock.open(path))
-    assert "00000.checksums: does not fit 00000.stream" in problem
+    assert "00000.checksums: does not match 00000.stream" in problem
 
 
 @pytest.mark.parametrize("kind", ["directory", "dangling link", "pipe", "device"])

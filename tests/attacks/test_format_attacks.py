@@ -446,8 +446,8 @@ def npy(path, descr="'<u2'", shape="(4,)", version=1, length=None):
         ({"shape": f"({1 << 61}, {1 << 61})"}, "too short"),
         ({"shape": f"({1 << 64},)"}, "one or two dimensions"),
         ({"shape": "(3,)"}, "too long"),
-        ({"version": 4}, "1.0 to 3.0 are read"),
-        ({"version": 0}, "1.0 to 3.0 are read"),
+        ({"version": 4}, "reads 1.0 to 3.0"),
+        ({"version": 0}, "reads 1.0 to 3.0"),
         ({"version": 2, "length": 0xFFFF_FFFF}, "x.npy: "),
         ({"length": 0}, "not a NumPy header"),
     ],
@@ -641,8 +641,8 @@ def test_a_list_of_files_that_lists_none_is_stopped(tmp_path, content):
 @pytest.mark.parametrize(
     ("column", "encoding", "size", "check"),
     [
-        ("tokens", "ndarray:int32:16", 60, "of 60 bytes"),
-        ("tokens", "ndarray:int32:15", 64, "of 64 bytes"),
+        ("tokens", "ndarray:int32:16", 60, "but has 60 bytes"),
+        ("tokens", "ndarray:int32:15", 64, "but has 64 bytes"),
         ("tokens", "ndarray:int32", 60, "shard.00000.mds: a sample"),
         ("tokens", "ndarray:int32", None, "shard.00000.mds: a sample"),
         ("tokens", "str", 64, "not bytes or ndarray"),
@@ -794,7 +794,7 @@ def test_a_file_that_is_cut_while_marks_are_looked_for_leaves_no_table(tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr("penstock.read.eos_scan.read_head", cut_after)
-        with pytest.raises(FormatError, match=r"a\.bin: was cut"):
+        with pytest.raises(FormatError, match=r"a\.bin: truncated while it was read"):
             penstock.open(tmp_path / "a.bin", eos_id=9)
     (tmp_path / "a.bin").write_bytes(whole)
     os.utime(tmp_path / "a.bin", ns=(times, times))
@@ -837,8 +837,8 @@ def test_a_table_is_not_taken_for_that_of_the_same_file_read_otherwise(tmp_path)
         (b"0,10,x" * 1_000_000, "line 1 does not start with two numbers"),
         (b'0,10,"x\n' * 100_000, "document 1 is tokens 0 to 10"),
         (b'0,10,"' + b"x\n" * 100_000, "line 1 does not start with two numbers"),
-        (b"", "cannot be the 0 tokens"),
-        (b"0,7\n", "cannot be the 7 tokens"),
+        (b"", "do not fit the 0 tokens"),
+        (b"0,7\n", "do not fit the 7 tokens"),
     ],
     ids=lambda value: repr(value[:20]),
 )

@@ -317,7 +317,7 @@ def test_a_written_directory_is_read_by_its_list(tmp_path):
     (many / "00003.batch").write_bytes(b"not listed, so not there")
     assert first_tokens(BatchNativeLoader(many, shuffle=False)) == expected
     os.truncate(many / "00001.batch", 100)
-    with pytest.raises(FormatError, match=r"00001\.batch: 100 bytes, files\.json says 20,480"):
+    with pytest.raises(FormatError, match=r"00001\.batch: 100 bytes, but files\.json says 20,480"):
         BatchNativeLoader(many)
     (many / "00001.batch").unlink()
     with pytest.raises(MissingDataError, match=r"00001\.batch: missing, although it is listed"):

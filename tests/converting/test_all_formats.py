@@ -275,7 +275,7 @@ def test_a_list_that_convert_wrote_is_a_file_list_too_and_is_never_made_anew(tmp
     assert tokens_of(again) == [70_000, 2, 3, 4, 5, 6]
     name = json.loads(before)[0]["path"]
     os.truncate(tmp_path / "out" / name, 8)
-    with pytest.raises(FormatError, match=r"8 bytes, files\.json says"):
+    with pytest.raises(FormatError, match=r"8 bytes, but files\.json says"):
         penstock.open(tmp_path / "out" / "*", file_list=listed)
     assert listed.read_text() == before
 

@@ -290,7 +290,7 @@ def test_files_that_name_no_split_are_refused_beside_held_out_ones(tmp_path, nam
     for name in names:
         tokens_in(tmp_path / f"{name}.bin", 1)
     if is_refused:
-        with pytest.raises(SplitsError, match=r"holds (several splits: |val|test)"):
+        with pytest.raises(SplitsError, match=r"contains (several splits: |val|test)"):
             penstock.open(tmp_path)
     else:
         assert penstock.open(tmp_path).num_records == len(names)

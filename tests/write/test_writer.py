@@ -257,7 +257,7 @@ def test_finish_names_the_missing_and_the_surplus_parts(tmp_path):
     write(tmp_path, [2], part=2)
     with pytest.raises(MissingDataError, match=r"missing \['00001.part.json'\]"):
         penstock.finish(tmp_path)
-    with pytest.raises(MissingDataError, match=r"not expected \['00002.part.json'\]"):
+    with pytest.raises(MissingDataError, match=r"unexpected \['00002.part.json'\]"):
         penstock.finish(tmp_path, parts=1)
     write(tmp_path, [3], part=1)
     penstock.finish(tmp_path, parts=3)
@@ -927,7 +927,7 @@ def test_a_finished_part_is_written_again_when_its_files_are_removed(tmp_path):
         writer.append([1])
     with pytest.raises(DatasetExistsError, match="remove the files 00003") as caught:
         penstock.Writer(tmp_path, vocab_size=9, part=3)
-    pattern = re.search(r"remove the files (\S+) here", str(caught.value))[1]
+    pattern = re.search(r"remove the files (\S+) to write", str(caught.value))[1]
     for path in tmp_path.glob(pattern):
         path.unlink()
     penstock.Writer(tmp_path, vocab_size=9, part=3).finish()
