@@ -74,6 +74,7 @@ class LiveWalk:
 
     def __init__(self, plan: LivePlan, lanes: Lanes) -> None:
         self.plan, self.lanes = plan, lanes
+        self._step_size = plan.step_size
         self.reached = LoaderPosition(0, 0, {})
         self._counted: tuple[tuple[int, int], RowCounts] | None = None
         self._reset()
@@ -195,8 +196,6 @@ class LiveWalk:
 
     def _rows_to_expect(self) -> RowCounts | None:
         """The rows of the epoch where they must be known, or are; None leaves it to the text."""
-        if self.plan.endless:
-            return None
         if self.plan.ranks == 1 and not self.reached.may_be_past_end:
             return self._rows_if_counted()
         return self._rows_of_epoch()
@@ -223,7 +222,7 @@ class LiveWalk:
 
         Until that position is stored, by `BatchIterator`, this finds the same batch again.
         """
-        reached, rows = self.reached, self._rows_to_expect()
+        reached, rows = self.reached, None if self.plan.endless else self._rows_to_expect()
         if rows is not None and not self._steps_from(reached.position):
             self._ended_at = reached
             return None
@@ -237,16 +236,18 @@ class LiveWalk:
         before, num_tokens = reached.counts, ready.memory.num_tokens
         self._first = self._first or (now, num_tokens)
         counts = LiveCounts(
-            batches=before.batches + 1,
-            rows=before.rows + ready.rows,
-            tokens=before.tokens + num_tokens,
-            cropped=before.cropped + ready.num_cropped,
+            before.batches + 1,
+            before.rows + ready.rows,
+            before.tokens + num_tokens,
+            before.cropped + ready.num_cropped,
         )
-        return self._maker.make(ready.memory, ready.rows), reached._replace(
-            position=reached.position + self.plan.step_size,
-            states={},
-            snapshots=ready.snapshots,
-            counts=counts,
+        return self._maker.make(ready.memory, ready.rows), LoaderPosition(
+            reached.epoch,
+            reached.position + self._step_size,
+            {},
+            ready.snapshots,
+            counts,
+            reached.may_be_past_end,
         )
 
     def _get_ready(self, rows: RowCounts | None) -> PackedBatch | EpochEnd:
@@ -344,6 +345,7 @@ class LiveWalk:
         reached = self.reached._replace(states=self.states(), snapshots=())
         return {
             "plan": self.plan,
+            "_step_size": self._step_size,
             "lanes": self.lanes,
             "reached": reached,
             "_counted": self._counted,
