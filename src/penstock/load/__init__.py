@@ -2,9 +2,10 @@
 
     step      one batch on every rank: batch_size * ranks positions
     plan      where each step starts and ends, and how many of its rows are this rank's
-    ticket    a step and the memory to read it into, sent to a reading thread
-    lease     a batch's memory while anybody holds the batch or a view of it
+    walk      the position of a loader, and the batches from there on
+    pool      lends the memory of a batch for as long as anybody holds the batch or a view of it
 
-`plan` is arithmetic, `prefetch` moves tickets through pipes to threads that live in `kernels`,
-`buffers` lends memory, `tensors` knows torch, and `loader` puts them together.
+`plan` is arithmetic, `step_queue` has threads read steps ahead, `batch_memory` lends memory,
+`batch_maker` makes batches of it, `tensors` knows torch, and `loader` puts them together.
+`base_loader` is what `Loader` shares with `text.live.loader.TextLoader`.
 """

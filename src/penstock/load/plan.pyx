@@ -1,10 +1,10 @@
-"""The plan: which positions make up each step, on which rank, decided by arithmetic alone.
+"""`StepPlan`: which positions make up each step on which rank, by arithmetic alone.
 
 Row k of rank r in a step that starts at position p is position p + r + k * ranks. So the union
 over ranks is p to p + batch_size * ranks, whatever the number of ranks, and a saved p continues
 the same global order with any other number of ranks or rows.
 
-Every rank takes the same number of steps. What happens where an epoch is not a multiple of a step:
+Every rank takes the same number of steps. If an epoch is not a multiple of a step, then with tail
 
     drop   the rest of the epoch is left out (with another order every epoch, it is another rest)
     keep   the last step is short: ranks get rows that differ by at most one, perhaps none
@@ -17,6 +17,7 @@ from typing import Literal
 
 from penstock.arguments import integer, one_of
 from penstock.errors import UsageError
+from penstock.reprs import counted
 
 from libc.stdint cimport int64_t
 
@@ -47,7 +48,8 @@ cdef class StepPlan:
         if self.drops_rest and self.num_samples < self.step_size:
             raise UsageError(
                 f"an epoch of {self.num_samples:,} samples is less than one step of "
-                f"{self.batch_size} rows on {self.ranks} ranks, so every epoch would be dropped; "
+                f"{counted(self.batch_size, 'row')} on {counted(self.ranks, 'rank')}, so every epoch "
+                "would be dropped; "
                 "use tail='keep' or 'wrap', or smaller batches"
             )
 
