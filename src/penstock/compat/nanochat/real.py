@@ -7,7 +7,7 @@ from typing import Any
 from penstock.arguments import integer
 from penstock.compat.nanochat.files import split_files
 from penstock.compat.nanochat.loaders import RowGroupLoader
-from penstock.compat.nanochat.states import STATE_KEY, State, resume
+from penstock.compat.nanochat.states import STATE_KEY, NanochatState, resume
 from penstock.errors import UsageError
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import check_output
@@ -31,7 +31,7 @@ class Options:
     tokenizer_threads: int = 4
     tokenizer_batch_size: int = 128
     device: Any = "cuda"
-    resume_state_dict: State | None = None
+    resume_state_dict: NanochatState | None = None
     state_before: bool = field(default=False, kw_only=True)
     """whether the state that comes with a batch gives this batch again, not the one after it"""
 
@@ -117,12 +117,12 @@ def _without_state(loader: RowGroupLoader, form: Form) -> Iterator[tuple[Any, An
 
 def _with_state(
     loader: RowGroupLoader, form: Form, options: Options
-) -> Iterator[tuple[Any, Any, State]]:
+) -> Iterator[tuple[Any, Any, NanochatState]]:
     resumed = options.resume_state_dict or {}
     with loader:
         batches = iter(loader)
         while True:
-            saved: State | None = None
+            saved: NanochatState | None = None
             if options.state_before:
                 # Where it began near a place, as nanochat resumes, only that place leads there.
                 is_near = not loader.position and resumed and STATE_KEY not in resumed

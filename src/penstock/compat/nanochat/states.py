@@ -12,10 +12,10 @@ from penstock.text.live.loader import TextLoader
 
 STATE_KEY = "penstock"
 
-State = dict[str, Any]
+NanochatState = dict[str, Any]
 
 
-def resume(loader: RowGroupLoader, state: State | None) -> None:
+def resume(loader: RowGroupLoader, state: NanochatState | None) -> None:
     """Have a loader go on where a state was saved; near that, if it is nanochat's own."""
     if state is None:
         return
@@ -46,7 +46,7 @@ def _start_near(loader: RowGroupLoader, pq_idx: Any, rg_idx: Any, epoch: Any) ->
     loader.start_after(pq_idx, rg_idx, epoch)
 
 
-def join_states(states: Sequence[State]) -> State:
+def join_states(states: Sequence[NanochatState]) -> NanochatState:
     """One state of those of all ranks, which every rank can resume from."""
     theirs = [
         rank
