@@ -235,9 +235,9 @@ class Loader(BaseLoader):
         """Raise if workers have read: nobody knows which of their batches have arrived."""
         if self._have_workers_moved():
             raise StateError(
-                "the workers of a DataLoader read batches of this loader, so its own position is "
-                "unknown: use num_workers=0 or torchdata's StatefulDataLoader or, after a whole "
-                "epoch, call loader.set_epoch(…) with the next one"
+                "batches of this loader were read by the workers of a DataLoader, so its own "
+                "position is unknown: use num_workers=0 or torchdata's StatefulDataLoader or, after "
+                "a whole epoch, call loader.set_epoch(…) with the next one"
             )
 
     def _num_steps(self, *, of_epoch: bool) -> int:
