@@ -236,7 +236,7 @@ class Loader(BaseLoader):
         if self._have_workers_moved():
             raise StateError(
                 "batches of this loader were read by the workers of a DataLoader, so its own "
-                "position is unknown: use num_workers=0 or torchdata's StatefulDataLoader or, after "
+                "position is unknown: use num_workers=0 or torchdata's StatefulDataLoader, or after "
                 "a whole epoch, call loader.set_epoch(…) with the next one"
             )
 
