@@ -84,7 +84,10 @@ def test_what_decode_takes_are_ids() -> None:
         ),
         ("tokenize a.txt --tokenizer bytes --out out --text body", "leave out columns=… (--text,"),
         ("tokenize a.txt --tokenizer gpt2 --out out", "penstock fetch gets a tokenizer.json"),
-        ("tokenize a.txt --tokenizer bytes --out out --split-by url", "none is (--metadata)"),
+        (
+            "tokenize a.txt --tokenizer bytes --out out --val-count 1 --split-by url",
+            "no column is (--metadata)",
+        ),
         (
             "tokenize a.txt --tokenizer bytes --out a.csv",
             "is a file, not a directory; choose another path",

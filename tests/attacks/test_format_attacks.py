@@ -468,7 +468,7 @@ def test_a_type_that_ends_the_process_inside_of_numpy_never_reaches_it(tmp_path,
     npy(tmp_path, descr)
     code, output, errors = run_elsewhere(tmp_path, "penstock.open(path)")
     assert (code, errors) == (0, "")
-    assert f"stopped: {tmp_path}/x.npy: holds " in output
+    assert f"stopped: {tmp_path}/x.npy: has dtype " in output
 
 
 def run_elsewhere(path, script, memory_bytes=8 << 30):

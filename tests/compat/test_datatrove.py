@@ -252,11 +252,11 @@ def test_a_folder_without_files_is_an_error(tmp_path):
 
 def test_a_file_of_half_tokens_is_an_error(tmp_path):
     path = write(tmp_path / "a.ds", range(11))
-    with pytest.raises(FormatError, match=r"a\.ds: 22 bytes, not a multiple of the 4 of uint32"):
+    with pytest.raises(FormatError, match=r"22 bytes, not a multiple of the 4 bytes of uint32"):
         DatatroveFileDataset(path, 3, token_size=4)
-    with pytest.raises(FormatError, match=r"a\.ds: 22 bytes, not a multiple of the 4 of uint32"):
+    with pytest.raises(FormatError, match=r"22 bytes, not a multiple of the 4 bytes of uint32"):
         DatatroveFolderDataset(tmp_path, 3, token_size=4)
-    with pytest.raises(FormatError, match=r"a\.ds: 21 bytes, not a multiple of the 2 of uint16"):
+    with pytest.raises(FormatError, match=r"21 bytes, not a multiple of the 2 bytes of uint16"):
         DatatroveFileDataset(path, 3, fsize=21)
 
 
@@ -314,7 +314,7 @@ def test_an_index_that_was_cut_within_an_entry_is_an_error(tmp_path):
     path = write(tmp_path / "a.ds", range(12), [5, 12])
     os.truncate(f"{path}.index", 12)
     with pytest.raises(
-        FormatError, match=r"a\.ds\.index: 12 bytes, not a multiple of the 8 of uint64"
+        FormatError, match=r"a\.ds\.index: 12 bytes, not a multiple of the 8 bytes of uint64"
     ):
         DatatroveFileDataset(path, 3, return_positions=True)
 

@@ -236,8 +236,8 @@ class Loader(BaseLoader):
         if self._have_workers_moved():
             raise StateError(
                 "batches of this loader were read by the workers of a DataLoader, so its own "
-                "position is unknown: use num_workers=0 or torchdata's StatefulDataLoader, or after "
-                "a whole epoch, call loader.set_epoch(…) with the next one"
+                "position is unknown: use num_workers=0 or torchdata's StatefulDataLoader, or, "
+                "after a whole epoch, call loader.set_epoch(…) with the next one"
             )
 
     def _num_steps(self, *, of_epoch: bool) -> int:

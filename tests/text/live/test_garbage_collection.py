@@ -26,7 +26,7 @@ class CollectAt:
 
     def __call__(self, frame, event, argument):
         place = frame.f_code.co_filename, frame.f_lineno
-        if not place[0].endswith(("threading.py", "engine.py", "tokenizing.py")):
+        if not place[0].endswith(("threading.py", "pipeline.py", "tokenizing_threads.py")):
             return None
         if not threading.current_thread().name.startswith("penstock-"):
             return None

@@ -284,7 +284,7 @@ def test_a_bad_line_inside_a_run_of_frames_can_be_found(tmp_path, monkeypatch):
         found = pa.CompressedInputStream(
             pa.BufferReader(packed_bytes(source)[len(first) :]), "zstd"
         ).read()
-        where = r"line at byte (\d+) of what is unpacked from byte (\d+) on"
+        where = r"line at byte (\d+) of the text unpacked from byte (\d+) on"
         place = re.fullmatch(where, row.place)
         assert int(place[2]) == len(first)
         assert found[int(place[1]) :] in (b'{"text": \n', b"\xff\n")
