@@ -25,7 +25,7 @@ from tests.helpers.sigint import send_interrupts
 
 path, prefetch, decodes, num_interrupts = sys.argv[1], *map(int, sys.argv[2:5])
 is_armed, num_caught, unraisable = False, 0, []
-sys.unraisablehook = lambda what: unraisable.append(repr(what.exc_value))
+sys.unraisablehook = lambda what: unraisable.append(f"{what.exc_value!r} in {what.object!r}")
 
 def interrupt(number, frame):
     global is_armed

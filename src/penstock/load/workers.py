@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
 from penstock.load.callers import callers
+from penstock.system.descriptor import OwnedDescriptor
 
 _TORCH = ("torch.utils.data", "torchdata")
 
@@ -81,7 +82,7 @@ class Board:
     """
 
     def __init__(self, fd: int | None = None, num_resets: int = 0) -> None:
-        self._fd: int | None = None
+        self._file: OwnedDescriptor | None = None
         self._num_resets, self._at_fork = num_resets, Epoch()
         # Of the DataLoader: what has started workers last, and which of its steps was next.
         self._iterator: weakref.ref[Any] | None = None
@@ -91,13 +92,16 @@ class Board:
         _remember(self)
 
     def _keep(self, fd: int) -> None:
-        self._fd, self._pid = fd, os.getpid()
-        weakref.finalize(self, os.close, fd).atexit = False
+        self._file, self._pid = OwnedDescriptor(fd), os.getpid()
+
+    @property
+    def _fd(self) -> int | None:
+        return None if self._file is None else self._file.number
 
     def prepare(self) -> int:
         """Make the file, which only a process needs that is about to be copied."""
         if self._is_forked():
-            self._fd = None
+            self._file = None
         if self._fd is None:
             with TemporaryFile() as file:
                 fd = os.dup(file.fileno())
@@ -138,7 +142,7 @@ class Board:
     def reset(self, position: int) -> None:
         """Have workers that live on start from a position next."""
         if self._is_forked():
-            self._fd = None  # its copy goes its own way
+            self._file = None  # its copy goes its own way
         self._num_resets += 1
         with self._locked() as fd:
             _write(fd, Epoch(self._num_resets, end=position))
