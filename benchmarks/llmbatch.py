@@ -26,7 +26,8 @@ from benchmarks.peers import ZeroBatchReader
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
 from penstock.compat.zerobatch import BatchFileReader, BatchNativeLoader
-from penstock.order import BlockShuffle, make_order
+from penstock.order.block_shuffle import BlockShuffle
+from penstock.order.order import make_order
 
 _NUM_RECORDS, _SEQ_LEN, _BATCH_SIZE = 104_829, 512, 32
 _BLOCK = 256

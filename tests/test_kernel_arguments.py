@@ -7,7 +7,7 @@ from penstock.batches.batch_filling import BatchReader, ViewKind
 from penstock.batches.layout_table import LayoutTable
 from penstock.load.plan import StepPlan
 from penstock.load.step_reader import StepReader
-from penstock.order.evaluation import OrderKind, OrderState
+from penstock.order.shuffling import OrderKind, OrderState
 from penstock.read.files import GEOMETRY, Files, ShardFiles
 from penstock.read.numbers import convert_numbers
 from penstock.read.segments import OUTPUT

@@ -19,7 +19,7 @@ from pathlib import Path
 _ROOT = Path(__file__).parent.parent
 _REQUIREMENTS = ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis"]
 # Beside those of the kernels, what lies on top of them as far as it needs no other packages.
-_TESTS = ["project/test_without_extras.py", "test_opening.py", "order/test_orders.py"]
+_TESTS = ["project/test_without_extras.py", "test_opening.py", "order/test_order.py"]
 _TESTS += ["pack/test_policies.py", "load/test_plan.py", "views/test_windows.py"]
 
 

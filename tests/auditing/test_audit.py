@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.auditing import RunShape, audit
 from penstock.errors import UsageError, VerificationError
-from penstock.order import Order
+from penstock.order.order import Order
 
 
 @pytest.mark.slow

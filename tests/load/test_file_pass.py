@@ -12,7 +12,7 @@ from penstock.batches.batch_filling import BatchReader, ViewKind
 from penstock.formats.shard import Shard, StoredFile
 from penstock.load.announcing import Announcer
 from penstock.load.file_pass import FilePass
-from penstock.order.evaluation import OrderKind, OrderState
+from penstock.order.shuffling import OrderKind, OrderState
 from penstock.read.files import FILE_SPAN, FileKind
 from penstock.read.local_reader import LocalReader
 from tests.helpers.kernel_inputs import token_layout, view_state, write_files

@@ -18,7 +18,7 @@ from penstock.load.plan import StepPlan
 from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader
 from penstock.load.walk import Iteration, Walk
-from penstock.order.evaluation import OrderKind, OrderState
+from penstock.order.shuffling import OrderKind, OrderState
 from tests.helpers.kernel_inputs import open_files, token_layout, view_state
 from tests.helpers.reading_threads import wait_for_reading_threads
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.auditing.proofs import tiling
 from penstock.load.token_digest import token_digest
-from penstock.order.evaluation import keyed_hash
+from penstock.order.shuffling import keyed_hash
 
 pytestmark = pytest.mark.kernels
 

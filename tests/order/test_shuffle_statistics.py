@@ -12,7 +12,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from penstock.order import BlockShuffle, make_order
+from penstock.order.block_shuffle import BlockShuffle
+from penstock.order.order import make_order
 
 # About six standard deviations. Some two thousand probabilities are compared with it, on fixed
 # seeds: a fair shuffle would fail one of them with a chance of a few in a million.

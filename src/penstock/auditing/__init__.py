@@ -19,7 +19,7 @@ from penstock.arguments import integer
 from penstock.auditing.proofs import mark_once, tiling
 from penstock.errors import UsageError, VerificationError
 from penstock.load.plan import StepPlan, Tail
-from penstock.order import Indices, Order
+from penstock.order.order import Indices, Order
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.documents import document_chunks
 from penstock.views.documents import Documents

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError, SplitsError, UsageError
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
-    from penstock.order import Shuffle
+    from penstock.order.order import Shuffle
     from penstock.views.packed import Packed
     from penstock.views.view import View
 
@@ -237,7 +237,8 @@ def packed(data: "Dataset", options: argparse.Namespace, **more: Any) -> "Packed
 
 def shuffle(options: argparse.Namespace) -> "Shuffle":
     """Return the shuffle that the options describe."""
-    from penstock.order import BlockShuffle, LengthBuckets
+    from penstock.order.block_shuffle import BlockShuffle
+    from penstock.order.length_buckets import LengthBuckets
 
     kind, _, size = options.shuffle.partition(":")
     if kind in ("global", "none") and not size:

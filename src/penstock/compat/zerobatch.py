@@ -24,7 +24,8 @@ from penstock.formats.file_list import FILE_LIST, read_current
 from penstock.formats.files import open_regular
 from penstock.formats.job_marks import refuse_unfinished
 from penstock.formats.llmbatch import HEADER_BYTES, parse_header
-from penstock.order import BlockShuffle, make_order
+from penstock.order.block_shuffle import BlockShuffle
+from penstock.order.order import make_order
 from penstock.write.llmbatch import FILE_SUFFIX, write_batch_dataset, write_batch_file
 
 __all__ = ["BatchFileReader", "BatchNativeLoader", "write_batch_dataset", "write_batch_file"]

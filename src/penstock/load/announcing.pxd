@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from penstock.load.file_pass cimport FilePass, PassState
-from penstock.order.evaluation cimport OrderParams
+from penstock.order.shuffling cimport OrderParams
 from penstock.read.files cimport NUM_KINDS, FileTable
 from penstock.batches.batch_filling cimport BatchReading
 

@@ -2,7 +2,7 @@ from typing import Self
 
 from penstock.batches.batch_filling import BatchReader
 from penstock.load.file_pass import FilePass
-from penstock.order.evaluation import OrderState
+from penstock.order.shuffling import OrderState
 
 class Announcer:
     def __new__(

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from penstock.load.file_pass cimport FilePass, check_files, read_on, start_at
-from penstock.order.evaluation cimport OrderState, fill_samples
+from penstock.order.shuffling cimport OrderState, fill_samples
 from penstock.read.files cimport Files
 from penstock.batches.batch_filling cimport (
     BatchReader,

@@ -27,7 +27,8 @@ from penstock.load.tensors import (
 from penstock.load.walk import Iteration, Walk
 from penstock.load.worker_iteration import FailedIteration, WorkerIteration
 from penstock.load.workers import Board, Worker, find_worker
-from penstock.order import Indices, LengthBuckets, Order, Shuffle, make_order
+from penstock.order.length_buckets import LengthBuckets
+from penstock.order.order import Indices, Order, Shuffle, make_order
 from penstock.views.view import View
 
 _MAX_POSITION = 1 << 62

@@ -16,7 +16,8 @@ from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader, num_step_readers
 from penstock.load.tensors import as_tensors
 from penstock.load.token_digest import token_digest
-from penstock.order import Order, digest_text
+from penstock.order.digests import digest_text
+from penstock.order.order import Order
 from penstock.views.view import View
 
 

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 
 from penstock.load.announcing cimport Announcer, Announcing
 from penstock.load.plan cimport StepPlan, StepSpan
-from penstock.order.evaluation cimport OrderParams, OrderState
+from penstock.order.shuffling cimport OrderParams, OrderState
 from penstock.batches.batch_filling cimport BatchReader, BatchReading
 
 # A step that is to be read, is being read, or is read.

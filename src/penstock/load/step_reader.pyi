@@ -3,7 +3,7 @@ from typing import Self
 from penstock.batches.sample_reader import SampleReader
 from penstock.load.announcing import Announcer
 from penstock.load.plan import StepPlan
-from penstock.order.evaluation import OrderState
+from penstock.order.shuffling import OrderState
 
 def num_step_readers() -> int: ...
 

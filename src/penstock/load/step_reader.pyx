@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 
 from penstock.load.announcing cimport Announcer, announce_step
 from penstock.load.plan cimport StepPlan, StepSpan
-from penstock.order.evaluation cimport OrderState, fill_samples
+from penstock.order.shuffling cimport OrderState, fill_samples
 from penstock.batches.batch_filling cimport BatchReader, fill_batch, sample_is_cached
 
 cdef int _num_readers = 0

@@ -1,4 +1,4 @@
-/* The rounds of the shuffle for many indices at once; see `evaluation.pyx` for what they compute.
+/* The rounds of the shuffle for many indices at once; see `shuffling.pyx` for what they compute.
  *
  * In C because a function for one kind of processor needs an attribute, and the vectorized
  * multiplication of 64-bit numbers needs intrinsics: left to the compiler it is a third slower.

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.order import Order, make_order
+from penstock.order.order import Order, make_order
 from penstock.text.sources.blocks import TextBlocks
 
 Dealing = Literal["stride", "within_files", "files"]

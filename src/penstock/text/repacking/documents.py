@@ -54,7 +54,7 @@ def documents_of_order(
     data: Dataset, seed: int, start: int, stop: int, counts: DocumentCounts
 ) -> Iterator[Document]:
     """Documents in a random order, from the dataset of their bytes."""
-    from penstock.order import make_order  # only shuffled jobs need these
+    from penstock.order.order import make_order  # only shuffled jobs need these
     from penstock.text.tokenize.shuffle_stage import Gather
 
     gather = Gather(data)

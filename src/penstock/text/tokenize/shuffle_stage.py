@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.dataset import Dataset
 from penstock.formats.shard import METADATA_ID, NO_METADATA, OFFSET
 from penstock.formats.stream import read_manifest
-from penstock.order import make_order
+from penstock.order.order import make_order
 from penstock.progress import OnProgress
 from penstock.read.files import FileKind
 from penstock.read.local_reader import LocalReader

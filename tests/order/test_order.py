@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.order import BlockShuffle, LengthBuckets, make_order, sum_digests
-from penstock.order.evaluation import digit_base, keyed_hash
+from penstock.order.block_shuffle import BlockShuffle
+from penstock.order.digests import sum_digests
+from penstock.order.length_buckets import LengthBuckets
+from penstock.order.order import make_order
+from penstock.order.shuffling import digit_base, keyed_hash
 
 MAX_POSITION = (1 << 63) - 1
 TABLE_EDGE = 1 << 16

@@ -1,11 +1,11 @@
-"""`order.evaluation`: positions to samples and back."""
+"""`order.shuffling`: positions to samples and back."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.order.evaluation import OrderKind, OrderState, digit_base, keyed_hash, shuffle_rounds
+from penstock.order.shuffling import OrderKind, OrderState, digit_base, keyed_hash, shuffle_rounds
 
 pytestmark = pytest.mark.kernels
 

@@ -1,4 +1,4 @@
-"""An order as kernels take it. See `evaluation.pyx`."""
+"""An order as kernels take it. See `shuffling.pyx`."""
 
 from libc.stdint cimport int64_t, uint16_t, uint64_t
 
