@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import random
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,11 +15,11 @@ from penstock.fetching.headers import RangeError, RefusedError
 from penstock.fetching.partial_file import PartialFile
 from penstock.fetching.records import DownloadRecords, FetchedFile
 from penstock.fetching.request import Client, FileResponse, InterruptedFetchError
+from penstock.fetching.retries import next_wait_s
 
 _CHUNK_BYTES = 1 << 18
 # An attempt that got this much does not count as failed: long files arrive over bad lines, too.
 _PROGRESS_BYTES = 1 << 20
-_LONGEST_BACKOFF_S = 60.0
 _LONGEST_WAIT_S = 600.0
 
 
@@ -148,8 +147,7 @@ class Download:
             raise RefusedError(
                 f"{found}; the server asks to wait {failure.wait_s:,.0f} s; run it again then"
             )
-        wait_s = min(_LONGEST_BACKOFF_S, self._job.backoff_s * 2 ** (failed - 1))
-        wait_s = max(failure.wait_s, wait_s * random.uniform(0.5, 1))
+        wait_s = next_wait_s(failed, self._job.backoff_s, failure.wait_s)
         self._note(f"{found}; attempt {failed + 1} of {self._job.attempts} in {wait_s:.1f} s")
         if self._job.stop.wait(wait_s):
             raise StoppedError

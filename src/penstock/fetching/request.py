@@ -3,18 +3,13 @@
 import re
 import ssl
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.message import Message
-from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
-from typing import IO, Any, Self
+from typing import Self
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import (
     HTTPDefaultErrorHandler,
     HTTPErrorProcessor,
     HTTPHandler,
-    HTTPRedirectHandler,
     HTTPSHandler,
     OpenerDirector,
     ProxyHandler,
@@ -31,8 +26,9 @@ from penstock.fetching.headers import (
     only_value,
     printable,
 )
+from penstock.fetching.redirects import LINKED, Redirects
+from penstock.fetching.retries import asked_wait_s
 
-_LINKED = "X-Linked-ETag"
 _LATER = {408, 425, 429}
 _SUFFIXES = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)}
 
@@ -59,7 +55,7 @@ class Client:
             HTTPSHandler(),
             UnknownHandler(),
             HTTPDefaultErrorHandler(),
-            _Redirects(),
+            Redirects(),
             HTTPErrorProcessor(),
         ):
             self._opener.add_handler(handler)
@@ -94,7 +90,7 @@ class Client:
         if error.code == 416 and start:
             return RangeError("the server has no bytes after this part")
         if error.code in _LATER or error.code >= 500:
-            return InterruptedFetchError(status, _wait_s(error.headers.get("Retry-After", "")))
+            return InterruptedFetchError(status, asked_wait_s(error.headers.get("Retry-After", "")))
         if error.code in (401, 403):
             has_login = any(name.lower() == "authorization" for name in self._headers)
             remedy = (
@@ -134,7 +130,7 @@ class FileResponse:
         if response.status == 206 or "Content-Range" in headers:
             self.start, self.total_bytes = asked_from, body_range(headers, asked_from)
         self._shows_its_end = self.total_bytes is not None or bool(response.chunked)
-        linked: str = getattr(response, "linked", headers.get(_LINKED, ""))
+        linked: str = getattr(response, "linked", headers.get(LINKED, ""))
         digits = linked.removeprefix("W/").strip('"').lower()
         self.sha256 = digits if re.fullmatch("[0-9a-f]{64}", digits) else None
         """sent by Hugging Face for large files; an ETag of 64 digits may be another hash"""
@@ -170,43 +166,3 @@ class FileResponse:
 
     def __exit__(self, *_: object) -> None:
         self._response.close()
-
-
-class _Redirects(HTTPRedirectHandler):
-    """Keeps the user's headers from other hosts, and the checksum in Hugging Face's redirects."""
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> Request | None:
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None and _origin(newurl) == _origin(req.full_url):
-            request.unredirected_hdrs.update(req.unredirected_hdrs)
-        return request
-
-    def http_error_302(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message
-    ) -> Any:
-        response = super().http_error_302(req, fp, code, msg, headers)  # type: ignore[arg-type]
-        if response is not None and _LINKED in headers:
-            response.linked = headers[_LINKED]
-        return response
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc.lower()
-
-
-def _wait_s(retry_after: str) -> float:
-    """Parse seconds or a date; 0 if the value is neither."""
-    if retry_after.strip().isdecimal():
-        return float(retry_after)
-    try:
-        date = parsedate_to_datetime(retry_after)
-    except (ValueError, OverflowError):
-        return 0
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return max(0, (date - datetime.now(UTC)).total_seconds())
