@@ -24,13 +24,12 @@ from penstock.batches.outputs import (
 )
 from penstock.batches.sample_reader import SampleReader
 from penstock.errors import UsageError
-from penstock.formats.masks import LOSS_MASK
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import Decoder, check_decoder
 from penstock.read.record_stream import RecordStream
 from penstock.reprs import counted, one_line
-from penstock.suggestions import did_you_mean
 from penstock.system.checksums import CheckedBlocks
+from penstock.views.loss_mask import find_loss_mask
 
 Batch = dict[str, Any]
 
@@ -82,29 +81,13 @@ class View(Sequence[Batch]):
         for name in fields.names or ():
             if name in names:
                 raise UsageError(f"{name!r} is both an output and a field of the records")
-        object.__setattr__(self, "loss_mask", self._find_loss_mask())
+        object.__setattr__(self, "loss_mask", find_loss_mask(self.loss_mask, fields))
         if not self._has_tokens and (self._masks_ends or self.loss_mask):
             raise UsageError(f"labels need a field {TOKEN!r} in the records")
         if self.metadata is not None:
             if METADATA_ID not in (fields.names or ()):
                 raise UsageError("the dataset has no metadata; leave out metadata=…")
             check_decoder(self.metadata)
-
-    def _find_loss_mask(self) -> str | Literal[False]:
-        """The field that masks labels, or False."""
-        name, fields = self.loss_mask, self.dataset.fields
-        names = fields.names or ()
-        if name is None:
-            is_there = LOSS_MASK in names and TOKEN in names and _is_mask(fields[LOSS_MASK])
-            return LOSS_MASK if is_there else False
-        if name is False:
-            return False
-        if name not in names:
-            hint = did_you_mean(name, names)
-            raise UsageError(f"loss_mask is {name!r}; the records have {list(names)}{hint}")
-        if not _is_mask(fields[name]):
-            raise UsageError(f"loss_mask: field {name!r} is {fields[name]}, not one integer")
-        return name
 
     @property
     def _has_tokens(self) -> bool:
@@ -258,7 +241,3 @@ class View(Sequence[Batch]):
             bad = samples.min() if samples.min() < 0 else samples.max()
             raise IndexError(f"no sample {bad:,}: there are {len(self):,}")
         return samples
-
-
-def _is_mask(field: np.dtype[Any]) -> bool:
-    return field.kind in "iub" and not field.shape
