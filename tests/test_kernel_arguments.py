@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from penstock.batches.batch_filling import BatchReader, ViewKind
+from penstock.batches.batch_filling import BatchReader
 from penstock.batches.layout_table import LayoutTable
+from penstock.batches.view_state import ViewKind
 from penstock.load.plan import StepPlan
 from penstock.load.step_reader import StepReader
 from penstock.order.shuffling import OrderKind, OrderState

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.batches.batch_filling import ViewState
 from penstock.batches.layout_table import LayoutTable
+from penstock.batches.view_state import ViewState
 from penstock.read.files import GEOMETRY, FileKind, Files, ShardFiles
 from penstock.read.segments import OUTPUT
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_filling import BatchReader, ViewKind
+from penstock.batches.batch_filling import BatchReader
+from penstock.batches.view_state import ViewKind
 from penstock.formats.shard import Shard, StoredFile
 from penstock.load.announcing import Announcer
 from penstock.load.file_pass import FilePass

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.batches.batch_filling import BatchReader, ViewKind
+from penstock.batches.batch_filling import BatchReader
 from penstock.batches.layout import OutputPlace
+from penstock.batches.view_state import ViewKind
 from penstock.load.announcing import Announcer
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool

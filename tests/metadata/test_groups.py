@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_filling import BatchReader, ViewKind
+from penstock.batches.batch_filling import BatchReader
 from penstock.batches.layout_table import LayoutTable
+from penstock.batches.view_state import ViewKind
 from penstock.formats.shard import NO_METADATA
 from penstock.metadata.groups import SpanTable
 from penstock.read.files import FaultCode, FileKind

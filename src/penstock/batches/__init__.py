@@ -6,8 +6,9 @@
     layout         where the outputs are in the memory of a batch
     counts         what kernels say about a batch, in a header of that memory
 
-For each row, `batch_filling` lists the segments of its sample (`document_search` cuts windows where
-documents end), has `penstock.read` read them, and `labels_and_positions` derives the rest: all in
-one call outside the GIL. `outputs` says what each output is, `layout` where it goes, and
-`layout_table` has the layout as kernels take it. `SampleReader` holds the files of one thread.
+For each row, `batch_filling` has `row_segments` list the segments of its sample (`document_search`
+cuts windows where documents end), `penstock.read` read them, and `labels_and_positions` derive the
+rest: all in one call outside the GIL. `batch_width` is that of the longest row. `outputs` says what
+each output is, and `layout` where it goes; `view_state` and `layout_table` have the view and the
+layout as kernels take them. `SampleReader` holds the files of one thread.
 """

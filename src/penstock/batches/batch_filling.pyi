@@ -1,38 +1,12 @@
-from enum import IntEnum
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batches.layout_table import LayoutTable
+from penstock.batches.view_state import ViewState
 from penstock.metadata.groups import SpanTable
 from penstock.read.files import FaultReport, Files
-from penstock.system.checksums import CheckedBlocks
-
-class ViewKind(IntEnum):
-    WINDOWS = 0
-    WINDOWS_BY_DOCUMENT = 1
-    WINDOWS_BY_EOS = 2
-    ROWS = 3
-
-class ViewState:
-    def __new__(
-        cls,
-        kind: ViewKind,
-        *,
-        num_samples: int,
-        num_records: int,
-        width: int,
-        stride: int,
-        eos_id: int,
-        mask_ends: bool,
-        narrow_to: int,
-        pad_boundaries: bool,
-        is_plain: bool,
-        pieces: NDArray[np.int64],
-        row_first: NDArray[np.int64],
-        blocks: CheckedBlocks | None = None,
-    ) -> Self: ...
 
 class BatchReader:
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batches.batch_filling import ViewKind, ViewState
+from penstock.batches.view_state import ViewKind, ViewState
 from penstock.views.view import View
 
 

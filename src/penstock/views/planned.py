@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.arguments import integer
-from penstock.batches.batch_filling import ViewKind, ViewState
+from penstock.batches.view_state import ViewKind, ViewState
 from penstock.formats.shard import TOKEN
 from penstock.pack.policy import PackReport, Recipe
 from penstock.pack.rows_file import PlannedRows, find_rows

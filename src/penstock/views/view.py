@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
-from penstock.batches.batch_filling import ViewKind, ViewState
 from penstock.batches.layout import BatchLayout
 from penstock.batches.outputs import (
     DerivedOutput,
@@ -23,6 +22,7 @@ from penstock.batches.outputs import (
     token_outputs,
 )
 from penstock.batches.sample_reader import SampleReader
+from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.spans import Decoder, check_decoder

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.arguments import integer
-from penstock.batches.batch_filling import ViewKind, ViewState
+from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
 from penstock.views.view import View

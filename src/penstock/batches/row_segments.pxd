@@ -1,0 +1,23 @@
+"""The segments of one row. See `row_segments.pyx`."""
+
+from libc.stdint cimport int64_t
+
+from penstock.read.files cimport Fault
+from penstock.read.segments cimport BatchRow, OutputParams, Segment
+from penstock.batches.document_search cimport DocumentSearch
+from penstock.batches.view_state cimport ViewParams
+
+# The segments that were listed last, and what they are listed from.
+cdef struct RowSegments:
+    const ViewParams *view
+    DocumentSearch search
+    Segment *segments
+    int64_t max_segments
+    Fault *fault
+
+
+cdef int64_t list_segments(RowSegments *listed, int64_t sample, int64_t row) noexcept nogil
+cdef int64_t list_pieces(RowSegments *listed, int64_t sample, int64_t row) noexcept nogil
+cdef int64_t cut_by_eos(
+    RowSegments *listed, const OutputParams *input_ids, const BatchRow *row
+) noexcept nogil

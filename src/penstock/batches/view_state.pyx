@@ -1,0 +1,75 @@
+"""A view as kernels take it: a few numbers, and the pieces of stored rows."""
+
+from libc.stdint cimport int64_t
+
+
+cdef class ViewState:
+    """A view as kernels take it; `View.for_kernels` makes it."""
+
+    def __cinit__(
+        self,
+        ViewKind kind,
+        *,
+        int64_t num_samples,
+        int64_t num_records,
+        int64_t width,
+        int64_t stride,
+        int64_t eos_id,
+        bint mask_ends,
+        int64_t narrow_to,
+        bint pad_boundaries,
+        bint is_plain,
+        const int64_t[:, ::1] pieces,
+        const int64_t[::1] row_first,
+        CheckedBlocks blocks=None,
+    ):
+        self.pieces, self.row_first, self.blocks = pieces, row_first, blocks
+        self.view.kind = kind
+        self.view.num_samples, self.view.num_records = num_samples, num_records
+        self.view.width, self.view.stride, self.view.eos_id = width, stride, eos_id
+        self.view.mask_ends, self.view.narrow_to = mask_ends, narrow_to
+        self.view.pad_boundaries, self.view.is_plain = pad_boundaries, is_plain
+        if min(num_samples, num_records, width, stride, narrow_to) < 0:
+            raise ValueError("sizes of a view must not be negative")
+        if kind == ROWS:
+            self._use_rows()
+        elif num_samples and (
+            num_records <= width
+            or (stride and num_samples - 1 > (num_records - width - 1) // stride)
+        ):
+            raise ValueError("windows reach beyond the dataset")
+
+    cdef int _use_rows(self) except -1:
+        cdef int64_t num_rows = self.pieces.shape[0]
+        if self.pieces.shape[1] != sizeof(Piece) // sizeof(int64_t):
+            raise ValueError("a piece has a start, a length and a document")
+        if self.row_first.shape[0]:
+            num_rows = self.row_first.shape[0] - 1
+            self.view.row_first = &self.row_first[0]
+        if num_rows != self.view.num_samples:
+            raise ValueError("expected one row for each sample")
+        self.view.num_pieces = self.pieces.shape[0]
+        if self.pieces.shape[0]:
+            self.view.pieces = <const Piece *>&self.pieces[0, 0]
+        if self.blocks is not None:
+            self._use_blocks(&self.blocks.blocks)
+        return 0
+
+    cdef int _use_blocks(self, const BlockSums *blocks) except -1:
+        cdef int64_t pieces_bytes = self.view.num_pieces * sizeof(Piece)
+        cdef int64_t rows_bytes = self.row_first.shape[0] * sizeof(int64_t)
+        if not lies_in(blocks, self.view.pieces, pieces_bytes) or (
+            not lies_in(blocks, self.view.row_first, rows_bytes)
+        ):
+            raise ValueError("the rows lie outside of the memory with checksums")
+        self.view.blocks = blocks
+        return 0
+
+
+cdef bint lies_in(const BlockSums *blocks, const void *first, int64_t num_bytes) noexcept nogil:
+    """Whether bytes, if there are any, lie in the memory with checksums."""
+    cdef int64_t start
+    if num_bytes == 0:
+        return True
+    start = place_in(blocks, first)
+    return 0 <= start <= blocks.num_bytes - num_bytes
