@@ -7,5 +7,6 @@
 
 `plan` is arithmetic, `step_queue` has threads read steps ahead, `batch_memory` lends memory,
 `batch_maker` makes batches of it, `tensors` knows torch, and `loader` puts them together.
-`base_loader` is what `Loader` shares with `text.live.loader.TextLoader`.
+`thread_counts` says how many threads, and how far ahead, by default. `base_loader` is what `Loader`
+shares with `text.live.loader.TextLoader`.
 """

@@ -15,7 +15,6 @@ from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.frameworks import check_caller
 from penstock.load.plan import Step, StepPlan, Tail
-from penstock.load.ranks import num_rank_processors
 from penstock.load.read_ahead import ReadAhead
 from penstock.load.state import State
 from penstock.load.tensors import (
@@ -24,6 +23,7 @@ from penstock.load.tensors import (
     plain_dtype,
     register_as_dataset,
 )
+from penstock.load.thread_counts import num_reading_threads, reading_depth
 from penstock.load.walk import Iteration, Walk
 from penstock.load.worker_iteration import FailedIteration, WorkerIteration
 from penstock.load.workers import Board, Worker, find_worker
@@ -150,12 +150,7 @@ class Loader(BaseLoader):
         )
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
-        if threads is None:
-            # Measured with a consumer that uses its batches: a thread on the consumer's own core
-            # costs more than it gives, and with deeper queues batches fall out of the cache.
-            threads = min(4, max(1, num_rank_processors() - 1))
-        if prefetch is None:
-            prefetch = 2 * integer("threads", threads, 1, 64) + 2
+        threads = num_reading_threads(threads)
         if cache_files is not None and not isinstance(cache_files, bool):
             raise UsageError(f"cache_files is {cache_files!r}; it must be True, False or None")
         if cache_files and not announce:
@@ -165,8 +160,8 @@ class Loader(BaseLoader):
             order=self.order,
             layout=view.layout(self.batch_size, plain_dtype(dtype)),
             plan=self.plan,
-            prefetch=integer("prefetch", prefetch, 0, _MAX_DEPTH),
-            threads=integer("threads", threads, 1, 64),
+            prefetch=reading_depth(prefetch, threads, _MAX_DEPTH),
+            threads=threads,
             announce=integer("announce", announce, 0, _MAX_DEPTH),
             cache_files=cache_files,
             output=output,

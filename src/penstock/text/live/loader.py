@@ -9,9 +9,9 @@ import numpy as np
 from penstock.arguments import integer
 from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.base_loader import BaseLoader, BatchDict
-from penstock.load.ranks import num_rank_processors
 from penstock.load.state import State
 from penstock.load.tensors import plain_dtype, register_as_dataset
+from penstock.load.thread_counts import num_tokenizing_threads, tokenizing_depth
 from penstock.load.workers import Worker
 from penstock.reprs import counted
 from penstock.text.live.block_dealing import Dealing, Lanes
@@ -148,10 +148,8 @@ class TextLoader(BaseLoader):
             endless=endless,
             output=output,
             pin_memory=pin_memory,
-            prefetch=integer("prefetch", 4 if prefetch is None else prefetch, 1, 1 << 16),
-            threads=integer(
-                "threads", min(4, num_rank_processors()) if threads is None else threads, 1, 64
-            ),
+            prefetch=tokenizing_depth(prefetch),
+            threads=num_tokenizing_threads(threads),
         )
         self.walk = LiveWalk(plan, self._new_lanes(self.source.blocks(), num_lanes, UsageError))
         """the rows of this rank, for loaders that are built on this one"""
