@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
-from penstock.compat.datatrove_paths import FileLike, local_path, shown_path
 from penstock.compat.document_ends import END, ends_within, positions
+from penstock.compat.fsspec_paths import FileLike, local_path, shown_path
 from penstock.compat.listing import find_files
 from penstock.compat.mapped import map_file, remember
 from penstock.errors import FormatError, MissingDataError, UsageError
