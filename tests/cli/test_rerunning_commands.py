@@ -171,19 +171,36 @@ def test_a_plan_or_report_that_is_a_pipe_does_not_block(tmp_path, lines):
 def test_a_run_killed_before_its_marks_went_is_finished(tmp_path, lines):
     out = tmp_path / "out"
     first = repack(lines, out)
-    wanted = json.loads((out / ".finished.json").read_text())["wanted"]
-    marks = {
-        "unfinished.json": json.dumps({"wanted": wanted}),
-        "00000.done.json": "{}",
-        ".convert.lock": "",
-    }
+    marks = ["tasks/00000.json", "unshuffled/penstock.json", "unfinished.json"]
     while marks:
-        for name, text in marks.items():
-            (out / name).write_text(text)
+        for name in marks:
+            (out / name).parent.mkdir(exist_ok=True)
+            (out / name).write_text("{}")
         assert repack(lines, out).files == first.files
         shard = ["shard_00000.checksums", "shard_00000.parquet"]
         assert sorted(os.listdir(out)) == [".finished.json", *shard]
-        del marks[next(iter(marks))]
+        del marks[0]
+
+
+def test_a_tokenize_killed_before_its_plan_went_is_finished(tmp_path, lines):
+    out = tmp_path / "out"
+    penstock.tokenize(lines, "bytes", out, task=(0, 1))
+    plan = (out / "plan.json").read_bytes()
+    report = penstock.finish(out)
+    for again in (penstock.finish, lambda out: penstock.tokenize(lines, "bytes", out)):
+        (out / "plan.json").write_bytes(plan)
+        assert again(out) == report
+        assert not [*out.glob("plan.json"), *out.glob("tasks")]
+
+
+@pytest.mark.parametrize("options", [["repack"], ["tokenize", "--tokenizer", "bytes"]])
+def test_a_folder_called_tasks_of_somebody_else_is_kept(tmp_path, lines, options, capsys):
+    mine = tmp_path / "out" / "tasks" / "monday.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    assert main([*options, str(lines), "--out", str(tmp_path / "out")]) == 1
+    assert "is not empty (tasks/monday.txt is there)" in capsys.readouterr().err
+    assert mine.read_text() == "mine"
 
 
 def test_bad_rows_may_be_skipped_by_the_call_that_goes_on(tmp_path):
@@ -191,7 +208,7 @@ def test_bad_rows_may_be_skipped_by_the_call_that_goes_on(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
     with pytest.raises(penstock.errors.FormatError, match="bad_rows='skip'"):
         repack(tmp_path / "a.jsonl", tmp_path / "out", shard_chars=1000, workers=1)
-    assert list((tmp_path / "out").glob("*.done.json"))
+    assert list((tmp_path / "out" / "tasks").glob("*.json"))
     source = Source(tmp_path / "a.jsonl", bad_rows="skip")
     report = repack(source, tmp_path / "out", shard_chars=1000, workers=1)
     assert (report.num_documents, report.skipped) == (50, 1)

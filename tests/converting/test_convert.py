@@ -1,7 +1,6 @@
 """`convert`: bytes as the real software writes them, resumption, and what is lost."""
 
 import filecmp
-import json
 import signal
 import subprocess
 import sys
@@ -250,7 +249,8 @@ def test_shards_of_an_earlier_run_are_kept_only_if_it_was_the_same_conversion(tm
     with pytest.raises(DatasetExistsError, match=r"is not empty \(00000\.bin is there\)"):
         convert(data, tmp_path / "out", "flat", shard_bytes=100)
     (tmp_path / "out" / "files.json").unlink()
-    (tmp_path / "out" / "unfinished.json").write_text(json.dumps({"identity": "another"}))
+    # As an older version marked it:
+    (tmp_path / "out" / "unfinished.json").write_text('{"command": "convert", "wanted": {}}')
     with pytest.raises(
         DatasetExistsError, match="begun here: by another command, or another version"
     ):
@@ -260,12 +260,13 @@ def test_shards_of_an_earlier_run_are_kept_only_if_it_was_the_same_conversion(tm
 @pytest.mark.process
 def test_two_conversions_into_one_directory_are_refused(tmp_path):
     data = penstock.open(GOLDEN / "datatrove" / "noeos.ds")
-    (tmp_path / "out").mkdir()
     script = (
-        "import sys, time; from pathlib import Path; from penstock.atomic import hold_lock\n"
-        "with hold_lock(Path(sys.argv[1]), 'convert'): print('held', flush=True); time.sleep(60)"
+        "import sys, time, penstock; from penstock.converting import convert\n"
+        "def hold(progress): print('held', flush=True); time.sleep(60)\n"
+        "convert(penstock.open(sys.argv[1]), sys.argv[2], 'flat', progress=hold)"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "out")]
+    source = str(GOLDEN / "datatrove" / "noeos.ds")
+    command = [sys.executable, "-c", script, source, str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
         try:

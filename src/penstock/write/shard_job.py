@@ -1,45 +1,32 @@
-"""`ShardJob`: the shards of one directory, written by several threads, resumable after a crash.
+"""`ShardJob`: a `Job` that writes the shards of one directory with several threads.
 
-    unfinished.json    the mark: what is being made here; a directory with it is not opened as data
-    NAME.done.json     the files of a finished shard, with their sizes and checksums
-    .finished.json     what was made here, and the report, for whoever asks for the same again
+    unfinished.json    the mark
+    tasks/NAME.json    the files of a finished shard, with their sizes and checksums
+    .finished.json     the result: what was wanted, the files with their sizes, the report
 
-The first two are removed when the last is written.
+The files of unfinished shards have temporary names.
 """
 
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from penstock.atomic import (
-    TEMPORARY,
-    NewFile,
-    Written,
-    hold_lock,
-    lock_name,
-    publish,
-    sync_directory,
-)
+from penstock.atomic import NewFile, Written, hold_lock, publish, sync_directory
 from penstock.errors import DatasetExistsError
 from penstock.formats.checksums import CHECKSUMS, finish_files
 from penstock.formats.files import read_whole
-from penstock.formats.job_marks import FINISHED, UNFINISHED
-from penstock.new_directory import new_directory
+from penstock.formats.job_marks import FINISHED
 from penstock.system.background_thread import StopSignal, call_in_background
-from penstock.write.job_agreement import refuse_files, refuse_to_continue, refuse_to_replace
+from penstock.write.job import Job
 
 OpenNew = Callable[[str], NewFile]
 WriteShard = Callable[[OpenNew], None]
 """writes one shard, into files that it opens by the endings of their names"""
 StoredFiles = Mapping[str, Written]
-
-_LOCK, _DONE = "convert", ".done.json"
-_TEMPORARY = re.compile(rf".+{TEMPORARY}")
 
 
 class ShardJob:
@@ -58,51 +45,40 @@ class ShardJob:
         self._directory, self._wanted = directory, json.loads(json.dumps(wanted))
         self._differences = differences
         """lists, in words, how what is wanted here differs from what was wanted there"""
+        self._job = Job(directory)
         self._stop = StopSignal()
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Any]:
         """Be the only writer. Yields the report if the job is done already, else None."""
-        report = self.find_report()
-        if report is not None:
-            yield report
-            return
-        mark = self._directory / UNFINISHED
-        with new_directory(self._directory), hold_lock(self._directory, _LOCK):
-            self._check_begun(mark)
-            self._remove_temporaries()  # left by a run that was killed
-            publish(mark, json.dumps({"command": self._command, "wanted": self._wanted}))
-            try:
-                yield None
-            except BaseException:
-                if self._is_worthless():
-                    self._remove_temporaries()
-                    mark.unlink()
-                raise
+        with self._job.begin(self) as mark, contextlib.ExitStack() as stack:
+            if mark is not None:
+                stack.enter_context(hold_lock(self._job.tasks, "only-writer"))
+                self._job.remove_temporaries()
+            yield self.find_report()
 
-    def _remove_temporaries(self) -> None:
-        for path in self._directory.iterdir():
-            if _TEMPORARY.fullmatch(path.name):
-                path.unlink()
+    def begin_mark(self) -> str:
+        """What is wanted, and the command that resumes it."""
+        return json.dumps({"command": self._command, "job": self._wanted})
+
+    def continue_mark(self, begun: bytes) -> tuple[str, list[str]]:
+        """The same mark, and how the job differs from the one that was begun."""
+        try:
+            wanted = json.loads(begun)["job"]
+        except (ValueError, TypeError, KeyError):
+            wanted = None
+        return self.begin_mark(), self._differences_from(wanted)
 
     def store_report(self, report: Any) -> None:
         """Store what was made, so that the same job finds it done; then remove the marks."""
         sizes = {
             path.name: path.stat().st_size
             for path in sorted(self._directory.iterdir())
-            if path.is_file() and not self._is_mark(path.name) and path.suffix != CHECKSUMS
+            if path.is_file() and path != self._job.mark and path.suffix != CHECKSUMS
         }
         done = {"wanted": self._wanted, "files": sizes, "report": report}
         publish(self._directory / FINISHED, json.dumps(done))
-        self._remove_marks()
-
-    def _remove_marks(self) -> None:
-        (self._directory / UNFINISHED).unlink(missing_ok=True)  # first, so that the result opens
-        for done in self._directory.glob(f"*{_DONE}"):
-            done.unlink(missing_ok=True)
-
-    def _is_mark(self, name: str) -> bool:
-        return name in (UNFINISHED, lock_name(_LOCK)) or name.endswith(_DONE)
+        self._job.clear()
 
     def find_report(self) -> Any:
         """The report, if this job is done. Refuses to replace what another job made."""
@@ -117,7 +93,7 @@ class ShardJob:
                 f"{path}: cannot be read, so it is unknown what was made here; remove "
                 f"{self._directory} to write all of it again, or choose another path"
             ) from None
-        refuse_to_replace(self._directory, self._differences_from(wanted))
+        self._job.refuse_to_replace(self._differences_from(wanted))
         for name, size_bytes in sizes.items():
             file = self._directory / name
             if not file.exists() or file.stat().st_size != size_bytes:
@@ -125,35 +101,9 @@ class ShardJob:
                     f"{file}: missing, or changed since it was written; remove "
                     f"{self._directory} to write all of it again, or choose another path"
                 )
-        if any(self._is_mark(each.name) for each in self._directory.iterdir()):
-            # A run was killed when all was done, or is just about to remove them.
-            with contextlib.suppress(OSError), hold_lock(self._directory, _LOCK):
-                self._remove_marks()
+        if self._job.mark.exists():  # a run was killed when all was done, or removes it now
+            self._job.clear()
         return report
-
-    def _check_begun(self, mark: Path) -> None:
-        """Allow only the same job to continue, or an empty directory to begin in."""
-        if not mark.exists():
-            names = (path.name for path in self._directory.iterdir())
-            others = (name for name in names if not self._is_left_over(name, mark.name))
-            refuse_files(self._directory, others)
-        elif not self._is_worthless():
-            try:
-                wanted = json.loads(read_whole(mark))["wanted"]
-            except (ValueError, TypeError, KeyError):
-                wanted = None
-            refuse_to_continue(mark, self._differences_from(wanted))
-
-    def _is_left_over(self, name: str, mark: str) -> bool:
-        """True for what a run leaves that is killed before it has stored its mark."""
-        is_mark = name.startswith(mark) and _TEMPORARY.fullmatch(name) is not None
-        return is_mark or name == lock_name(_LOCK)
-
-    def _is_worthless(self) -> bool:
-        """True if nothing is done that the job could resume from."""
-        ours = (UNFINISHED, lock_name(_LOCK))
-        names = [path.name for path in self._directory.iterdir()]
-        return all(name in ours or _TEMPORARY.fullmatch(name) for name in names)
 
     def _differences_from(self, wanted: Any) -> list[str]:
         try:
@@ -166,10 +116,13 @@ class ShardJob:
         if self._stop.is_set:
             raise InterruptedError("another shard has failed")
 
+    def _done(self, name: str) -> Path:
+        return self._job.tasks / f"{name}.json"
+
     def find_done(self, name: str) -> StoredFiles | None:
         """The files of a shard, if an earlier run has finished it."""
         try:
-            listed = json.loads(read_whole(self._directory / f"{name}{_DONE}"))
+            listed = json.loads(read_whole(self._done(name)))
             stored = {file: Written(*values) for file, values in listed.items()}
             sizes = [(self._directory / file).stat().st_size for file in stored]
         except (OSError, ValueError, TypeError, AttributeError):
@@ -197,9 +150,9 @@ class ShardJob:
     def discard(self, names: Iterable[str]) -> None:
         """Remove finished shards."""
         for name in names:
-            marks = (f"{name}{CHECKSUMS}", f"{name}{_DONE}")
-            for file in (*(self.find_done(name) or ()), *marks):
+            for file in (*(self.find_done(name) or ()), f"{name}{CHECKSUMS}"):
                 (self._directory / file).unlink(missing_ok=True)
+            self._done(name).unlink(missing_ok=True)
 
     def _write(self, name: str, write: WriteShard) -> StoredFiles:
         files: dict[str, NewFile] = {}
@@ -216,5 +169,5 @@ class ShardJob:
                 file.discard()
             raise
         sync_directory(self._directory)
-        publish(self._directory / f"{name}{_DONE}", json.dumps(stored))
+        publish(self._done(name), json.dumps(stored))
         return stored

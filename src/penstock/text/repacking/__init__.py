@@ -7,7 +7,6 @@ written as bytes to a dataset, where each of them can be read by its number.
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +26,11 @@ from penstock.text.text_shards import SHARDS
 from penstock.text.tokenize.document_counts import MOST_PLACES, DocumentCounts, no_documents
 from penstock.text.tokenize.source_differences import relax_source, source_differences
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
+from penstock.write.job import Job
 from penstock.write.shard_job import OpenNew, ShardJob, WriteShard
 
 To = Literal["parquet", "jsonl", "text"]
 
-_UNSHUFFLED = "unshuffled"
 _COUNTS = "-counts.json"
 _SLACK = 1.5
 
@@ -139,14 +138,6 @@ def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
     yield from source_differences(here, relax_source(here, there))
 
 
-def _remove_unshuffled(unshuffled: Path) -> None:
-    """Remove the dataset of bytes; its report first, so that a rest is not taken for whole."""
-    from penstock.text.tokenize.job_directory import JobDirectory
-
-    JobDirectory(unshuffled).report.unlink(missing_ok=True)
-    shutil.rmtree(unshuffled, ignore_errors=True)
-
-
 def _give_numbers(directory: Path, names: list[str], ending: str) -> tuple[Path, ...]:
     """Rename the shards to consecutive numbers, in order."""
     numbered = tuple(directory / f"shard_{k:05d}{ending}" for k in range(len(names)))
@@ -198,7 +189,7 @@ class _RepackWork:
         if seed is None:
             shards = self.of_slices()
         else:
-            shards, skipped = self.of_shuffled(directory / _UNSHUFFLED, seed, workers)
+            shards, skipped = self.of_shuffled(Job(directory).unshuffled, seed, workers)
         todo = {name: write for name, write in shards.items() if job.find_done(name) is None}
         job.run(todo, workers)
         names = [file for name in shards for file in sorted(job.find_done(name) or ())]
@@ -212,7 +203,6 @@ class _RepackWork:
         files = _give_numbers(directory, texts, SHARDS[self.to][0])
         for name in shards:
             _rename_listed(directory / f"{name}{CHECKSUMS}", dict(zip(texts, files, strict=True)))
-        _remove_unshuffled(directory / _UNSHUFFLED)
         for path in counts:
             path.unlink()
         job.store_report({"files": [path.name for path in files], **report})
@@ -240,9 +230,7 @@ class _RepackWork:
         from penstock.text.tokenize.tokenizing import tokenize
 
         directory = JobDirectory(unshuffled)
-        if directory.plan.exists() or not directory.report.exists():
-            if not directory.plan.exists():  # a run was killed while it removed it
-                shutil.rmtree(unshuffled, ignore_errors=True)
+        if directory.mark.exists() or not directory.report.exists():
             tokenize(
                 self.source,
                 ByteTokenizer(),

@@ -28,7 +28,7 @@ def finish_tokenize_job(
     directory = JobDirectory(path.absolute())
     plan = directory.read_plan()
     if plan is None:
-        raise MissingDataError(f"{directory.plan}: no such file, so no tokenize job to finish")
+        raise MissingDataError(f"{directory.mark}: no such file, so no tokenize job to finish")
     workers = None if workers is None else integer("workers", workers, 1)
     start_seconds = time.perf_counter() - started
     return JobEnd(
@@ -52,7 +52,7 @@ class JobEnd:
         """Write the datasets and the report, unless another runner has."""
         directory = self.directory
         with directory.hold("finish", wait=True) as is_ours:
-            if is_ours and directory.plan.exists():  # else another runner has been here
+            if is_ours and directory.mark.exists():  # else another runner has been here
                 if not directory.is_written(self.plan):
                     self._write_datasets()
                 if not directory.report.exists():
@@ -64,9 +64,9 @@ class JobEnd:
                         resumed=resumed,
                     )
                     publish_checked(directory.report, report.to_json())
-            if is_ours:
-                directory.clear()
-        return TokenizeReport.load(directory.report)
+        report = TokenizeReport.load(directory.report)
+        directory.clear()
+        return report
 
     def _write_datasets(self) -> None:
         directory, num_tasks = self.directory, len(self.plan.tasks)
@@ -93,8 +93,7 @@ class JobEnd:
         """Refuse to make a dataset without tokens, and remove what was begun."""
         sums = self._count()
         if sums.tokens == 0:
-            self.directory.remove_parts(self.plan)
-            self.directory.clear()
+            self.directory.discard(self.plan)
             raise no_documents(sums, num_files=len(self.plan.source.get("files", ())))
 
     def _shuffle(self) -> dict[str, int]:

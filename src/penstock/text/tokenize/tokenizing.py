@@ -31,7 +31,6 @@ from penstock.text.tokenizers.adapter import adapt
 from penstock.text.tokenizers.dataset_tokenizer import files_of
 from penstock.text.tokenizers.loading import Engine, load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
-from penstock.write.job_agreement import refuse_to_replace
 
 
 def tokenize(
@@ -123,9 +122,6 @@ def tokenize(
         reference=reference,
         runner=StageRunner(executor, workers, progress),
     )
-    finished = job.find_report()
-    if finished is not None:
-        return finished if task is None else None
     return job.run(share, started, finishes=task is None, allow_empty=allow_empty)
 
 
@@ -157,7 +153,7 @@ class _TokenizeJob:
 
     def find_report(self) -> TokenizeReport | None:
         """The report, if an earlier call has finished this job."""
-        if self.directory.plan.exists():
+        if self.directory.mark.exists():
             return None
         finished = TokenizeReport.find(self.directory.report)
         if finished is None:
@@ -168,15 +164,32 @@ class _TokenizeJob:
             differences = self.head.differences_from(finished.options)
         except (ValueError, TypeError, KeyError, AttributeError):  # by an older version
             differences = []
-        refuse_to_replace(self.directory.out, differences or ["of other files or options"])
+        self.directory.refuse_to_replace(differences or ["of other files or options"])
         return None
+
+    def begin_mark(self) -> str:
+        """The plan, with its tasks; the tokenizer's files are stored beside it."""
+        tasks = tuple(self.source.slices(self.head.task_bytes))
+        check_number_of_tasks(tasks, self.head.task_bytes)
+        fraction = self.head.split.fraction if self.head.split else None
+        threshold = threshold_of_fraction(fraction) if fraction else None
+        self.directory.store_tokenizer(files_of(self.tokenizer))
+        return replace(self.head, tasks=tasks, threshold=threshold).to_json()
+
+    def continue_mark(self, begun: bytes) -> tuple[str, list[str]]:
+        """The plan that was begun, with bad rows treated as here, and how it differs."""
+        relaxed = self.head.relax(TokenizePlan.from_json(begun))
+        return relaxed.to_json(), self.head.differences(relaxed)
 
     def run(
         self, share: tuple[int, int], started: float, *, finishes: bool, allow_empty: bool
     ) -> TokenizeReport | None:
         """Run a share of the tasks; then finish the job, if this call `finishes` it."""
         directory, (index, count) = self.directory, share
-        with directory.begin(self.head, self._cut, lambda: files_of(self.tokenizer)) as plan:
+        with directory.begin(self) as mark:
+            if mark is None:
+                return self.find_report() if finishes else None
+            plan = TokenizePlan.from_json(mark)
             start_seconds = time.perf_counter() - started
             resumed = len(plan.tasks)
             if not directory.is_written(plan):
@@ -195,14 +208,6 @@ class _TokenizeJob:
                 directory=directory, plan=plan, runner=self.runner, allow_empty=allow_empty
             )
             return end.finish(started=started, start_seconds=start_seconds, resumed=resumed)
-
-    def _cut(self) -> TokenizePlan:
-        """The plan with its tasks."""
-        tasks = tuple(self.source.slices(self.head.task_bytes))
-        check_number_of_tasks(tasks, self.head.task_bytes)
-        fraction = self.head.split.fraction if self.head.split else None
-        threshold = threshold_of_fraction(fraction) if fraction else None
-        return replace(self.head, tasks=tasks, threshold=threshold)
 
     def _choose_validation(self, plan: TokenizePlan) -> TokenizePlan:
         """The plan with a threshold: a split by count hashes all documents first."""
