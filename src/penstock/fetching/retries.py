@@ -10,7 +10,7 @@ _LONGEST_BACKOFF_S = 60.0
 def next_wait_s(failed: int, backoff_s: float, asked_s: float) -> float:
     """The wait after `failed` attempts in a row: doubled by each, and at least what is asked."""
     wait_s = min(_LONGEST_BACKOFF_S, backoff_s * 2 ** (failed - 1))
-    return max(asked_s, wait_s * random.uniform(0.5, 1))
+    return float(max(asked_s, wait_s * random.uniform(0.5, 1)))
 
 
 def asked_wait_s(retry_after: str) -> float:
