@@ -11,7 +11,6 @@ from penstock.formats.checksums import CHECKSUMS, companions_of
 from penstock.formats.job_marks import FINISHED
 from penstock.opening import open
 from penstock.progress import OnProgress
-from penstock.text.text_shards import SHARDS
 from penstock.verifying import find_problems, verify_files
 
 
@@ -78,6 +77,10 @@ def verify(
 
 def find_text_shards(directory: Path) -> list[Path] | None:
     """Return the text shards of a directory that `repack` wrote; None for any other."""
+    if not any(directory.glob("shard_*")):
+        return None
+    from penstock.text.repacking.shard_formats import SHARDS
+
     shards = [each for ending, _ in SHARDS.values() for each in directory.glob(f"shard_*{ending}")]
     has_companions = any("." not in each.stem for each in directory.glob(f"shard_*{CHECKSUMS}"))
     is_ours = has_companions or (shards and (directory / FINISHED).exists())

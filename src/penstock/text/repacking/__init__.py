@@ -20,9 +20,9 @@ from penstock.formats.files import MOST
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.system.processors import num_processors
 from penstock.text.repacking.documents import Document, documents_of_order, documents_of_slice
+from penstock.text.repacking.shard_formats import SHARDS
 from penstock.text.repacking.shard_series import ShardSeries
 from penstock.text.sources import Paths, Slice, Source
-from penstock.text.text_shards import SHARDS
 from penstock.text.tokenize.document_counts import MOST_PLACES, DocumentCounts, no_documents
 from penstock.text.tokenize.source_differences import relax_source, source_differences
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer

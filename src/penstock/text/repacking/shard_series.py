@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.text.text_shards import SHARDS, TextShard
+from penstock.text.repacking.shard_formats import SHARDS, TextShard
 from penstock.write.shard_job import OpenNew
 
 
