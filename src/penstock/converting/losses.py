@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.converting.shards import BatchShape, knows_documents
 from penstock.dataset import Dataset
-from penstock.formats.masks import LOSS_MASK
+from penstock.formats.loss_masks import LOSS_MASK
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.write.targets import Target
 

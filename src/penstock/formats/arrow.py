@@ -24,8 +24,9 @@ from penstock.formats.arrow_lists import (
 )
 from penstock.formats.document_tables import make_tables
 from penstock.formats.files import Head
-from penstock.formats.list_rows import is_padded, read_lists, to_run
+from penstock.formats.list_rows import read_lists
 from penstock.formats.optional_pyarrow import pyarrow
+from penstock.formats.row_documents import is_padded, to_run
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, StoredFile
 from penstock.formats.token_columns import TokenColumns, columns_of
 from penstock.formats.undecoded import DecodedDocuments, Described, Undecoded, is_decoded

@@ -19,7 +19,7 @@ import numpy as np
 from penstock.errors import FormatError
 from penstock.formats.files import Head, num_items, read_head, read_part
 from penstock.formats.flat import describe_flat
-from penstock.formats.masks import with_mask
+from penstock.formats.loss_masks import with_mask
 from penstock.formats.shard import DOCUMENTS, STREAM, TOKEN, Manifest, Shard, StoredFile
 
 SUFFIX, INDEX_SUFFIX, LOSS_SUFFIX, TEXT_SUFFIX = ".ds", ".index", ".loss", ".metadata"

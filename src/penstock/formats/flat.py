@@ -5,7 +5,8 @@
     .npy                 NumPy's header; one dimension is a stream, two are rows
 
 None of them stores documents: a file is one document, or `penstock.open` finds them by bos_id or
-eos_id. A row of a two-dimensional `.npy` is a document.
+eos_id. A row of a two-dimensional `.npy` is a document. Without a header, tokens wider than uint16
+are told by their upper halves, which are mostly zero.
 """
 
 import ast
@@ -14,10 +15,10 @@ import struct
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import FormatError
 from penstock.formats.files import MOST, Head, check_size, num_items, read_part
-from penstock.formats.recognition import token_type
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 
 NPY_MAGIC = b"\x93NUMPY"
@@ -25,6 +26,7 @@ _LLMC_BYTES, _LLMC_FIELDS = 1024, struct.Struct("<3i")
 # The magic numbers of llm.c's token files, their version, and the type of the tokens.
 LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
 _LLMC_FAMILY = range(20240501, 20241232)
+_NUM_SAMPLES, _MIN_SAMPLES, _MIN_TOKENS, _MIN_NONZERO = 1024, 8, 10, 20
 _NPY_TOKEN = re.compile(r"\|[iu]1|<[iu][1248]")
 
 
@@ -34,13 +36,55 @@ def describe_flat(head: Head, dtype: str | None = None, kind: str = "flat") -> M
     num_tokens = num_items(head.path, head.size_bytes, token)
     if dtype is None:
         _refuse_chunks_of_litdata(head)
-        wider = token_type(head)
+        wider = wider_token_type(head)
         if wider is not None:
             raise FormatError(
                 f"{head.path}: looks like {wider}: as uint16, most tokens would be 0; pass "
                 f'format="{kind}:{wider}", or "{kind}:uint16" if the tokens are uint16'
             )
     return one_file(head, token, num_tokens, kind="flat")
+
+
+def wider_token_type(head: Head) -> str | None:
+    """The type of tokens wider than uint16, judged by their upper halves; otherwise None."""
+    start = np.frombuffer(head.start, "<u2", len(head.start) // 8 * 4)
+    if not start.size or head.size_bytes % 4 or _share_of_small(start[1::4]) < 0.97:
+        return None  # the rest of the file could not change this
+    count = min(head.size_bytes // 8, _NUM_SAMPLES)
+    middle = (head.size_bytes // 8 - count) // 2 * 8
+    sample = np.frombuffer(read_part(head.path, middle, 8 * count), "<u2")
+    if middle:
+        sample = np.concatenate((start, sample))  # the middle may be padding
+    fours = sample.reshape(-1, 4)
+    is_sign = (fours == 0) | (fours == 0xFFFF)  # as the upper half of a small number is
+    # Ids of characters or bytes stay below 256: every other one may well be small by chance.
+    has_large = (
+        len(fours) >= _MIN_SAMPLES and np.count_nonzero(fours[:, 0] >= 256) > len(fours) / 10
+    )
+    is_upper = is_sign.all(axis=0)
+    if has_large:  # a few may be damaged
+        is_upper = np.array([_share_of_small(fours[:, column]) > 0.99 for column in range(4)])
+    is_int64 = bool(is_upper[2]) and head.size_bytes % 8 == 0
+    lower = ~is_sign[:, 0] if is_int64 else ~is_sign[:, ::2]
+    # Small ids of two bytes look like this by chance once in a million files.
+    all_are_ids = lower.size >= _MIN_TOKENS and lower.all()
+    is_told = has_large or all_are_ids or np.count_nonzero(lower) >= _MIN_NONZERO
+    if not (is_upper[1] and is_upper[3] and is_told):
+        return None
+    if is_int64:
+        return "int64"
+    return "int32" if (fours[:, 1::2] == 0xFFFF).any() else "uint32"
+
+
+def is_big_endian(start: bytes) -> bool:
+    """True for numbers of four or eight bytes whose upper halves come first."""
+    halves = np.frombuffer(start, "<u2", len(start) // 4 * 2)
+    return bool(not halves[::2].any() and np.count_nonzero(halves[1::2]) >= _MIN_NONZERO)
+
+
+def _share_of_small(halves: NDArray[np.uint16]) -> float:
+    """The share of values that are upper halves of ids up to 4 million, or of -100."""
+    return np.count_nonzero(halves + np.uint16(1) <= 64) / halves.size
 
 
 def is_llmc(head: Head) -> bool:

@@ -1,7 +1,7 @@
 """Recognition: what a file without tokens is, and what to do with it.
 
 Bare tokens have no header: any file can be read as tokens, and gives garbage. Other kinds of files
-are recognised by signatures, text by its characters, and token widths by their zeros.
+are recognised by signatures, text by its characters; `flat` tells the widths of tokens.
 """
 
 import json
@@ -9,15 +9,14 @@ import re
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.formats.files import Head, read_part
+from penstock.formats.files import Head
+from penstock.formats.flat import is_big_endian, wider_token_type
 from penstock.formats.signatures import DECOMPRESS, LEAVE_OUT, find_kind, is_arrow_stream
 from penstock.formats.text_names import kind_of
 
 _MIN_TEXT_BYTES = 64
-_NUM_SAMPLES, _MIN_SAMPLES, _MIN_TOKENS, _MIN_NONZERO = 1024, 8, 10, 20
 _CONTROL = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b") | {127}
 _NOT_LATIN1 = bytes({*_CONTROL, *range(128, 160)} - {0x85, *range(0x91, 0x98)})  # "…" of Windows
 _LEAST_RANDOM_BITS = 7.94  # entropy of a byte, in 4,096 random ones 7.95; tokens have 7.8 at most
@@ -33,7 +32,7 @@ def refuse_others(head: Head, *, is_told: bool) -> None:
         what = f"an Arrow stream; {LEAVE_OUT}"
     if what is None and not is_told and is_text(head, least_bytes=8):
         what = f'{_text(head)}; if it contains tokens, pass format="flat:uint16"'
-    if what is None and not is_told and _is_big_endian(head.start):
+    if what is None and not is_told and is_big_endian(head.start):
         what = (
             "probably big-endian: as uint16, every other token would be 0; swap the bytes "
             '(numpy.ndarray.byteswap), or pass format="flat:uint16" if the tokens are uint16'
@@ -81,7 +80,7 @@ def unknown(head: Head, formats: str) -> FormatError:
             f"{found}, and does not look like tokens of two bytes or more; to read it as bytes, "
             f'pass format="flat:uint8" (formats: {formats})'
         )
-    token = token_type(head) or "uint16"
+    token = wider_token_type(head) or "uint16"
     formats = f"(formats: {formats})"
     return FormatError(f'{found}; if it contains bare tokens, pass format="flat:{token}" {formats}')
 
@@ -107,48 +106,6 @@ def text_advice(path: Path, kind: str, column: str = "text") -> str:
 def quoted(text: object) -> str:
     """A path or name as a Python string literal."""
     return json.dumps(str(text), ensure_ascii=False)
-
-
-def token_type(head: Head) -> str | None:
-    """The type of tokens wider than uint16, judged by their upper halves; otherwise None."""
-    start = np.frombuffer(head.start, "<u2", len(head.start) // 8 * 4)
-    if not start.size or head.size_bytes % 4 or _share_of_small(start[1::4]) < 0.97:
-        return None  # the rest of the file could not change this
-    count = min(head.size_bytes // 8, _NUM_SAMPLES)
-    middle = (head.size_bytes // 8 - count) // 2 * 8
-    sample = np.frombuffer(read_part(head.path, middle, 8 * count), "<u2")
-    if middle:
-        sample = np.concatenate((start, sample))  # the middle may be padding
-    fours = sample.reshape(-1, 4)
-    is_sign = (fours == 0) | (fours == 0xFFFF)  # as the upper half of a small number is
-    # Ids of characters or bytes stay below 256: every other one may well be small by chance.
-    has_large = (
-        len(fours) >= _MIN_SAMPLES and np.count_nonzero(fours[:, 0] >= 256) > len(fours) / 10
-    )
-    is_upper = is_sign.all(axis=0)
-    if has_large:  # a few may be damaged
-        is_upper = np.array([_share_of_small(fours[:, column]) > 0.99 for column in range(4)])
-    is_int64 = bool(is_upper[2]) and head.size_bytes % 8 == 0
-    lower = ~is_sign[:, 0] if is_int64 else ~is_sign[:, ::2]
-    # Small ids of two bytes look like this by chance once in a million files.
-    all_are_ids = lower.size >= _MIN_TOKENS and lower.all()
-    is_told = has_large or all_are_ids or np.count_nonzero(lower) >= _MIN_NONZERO
-    if not (is_upper[1] and is_upper[3] and is_told):
-        return None
-    if is_int64:
-        return "int64"
-    return "int32" if (fours[:, 1::2] == 0xFFFF).any() else "uint32"
-
-
-def _is_big_endian(start: bytes) -> bool:
-    """True for numbers of four or eight bytes whose upper halves come first."""
-    halves = np.frombuffer(start, "<u2", len(start) // 4 * 2)
-    return bool(not halves[::2].any() and np.count_nonzero(halves[1::2]) >= _MIN_NONZERO)
-
-
-def _share_of_small(halves: NDArray[np.uint16]) -> float:
-    """The share of values that are upper halves of ids up to 4 million, or of -100."""
-    return np.count_nonzero(halves + np.uint16(1) <= 64) / halves.size
 
 
 def is_text(head: Head, least_bytes: int = _MIN_TEXT_BYTES) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from penstock.errors import FormatError, UsageError
 from penstock.formats.arrow_lists import number_type, value_type
 from penstock.formats.json_values import can_be_json
-from penstock.formats.masks import LOSS_MASK
+from penstock.formats.loss_masks import LOSS_MASK
 from penstock.formats.recognition import quoted, text_advice
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.formats.stream import fields_problem
@@ -29,8 +29,6 @@ TOKEN_COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 LABELS, ATTENTION_MASK = "labels", "attention_mask"
 MASKS = (LOSS_MASK, "completion_mask", "assistant_masks")
 """the last two are TRL's"""
-IGNORED = -100
-"""in `labels`: not to be trained on"""
 MEANT = (LABELS, *MASKS, ATTENTION_MASK)
 """columns that decide what to train on"""
 _BESIDE_TOKENS = (

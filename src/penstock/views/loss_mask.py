@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.errors import UsageError
-from penstock.formats.masks import LOSS_MASK
+from penstock.formats.loss_masks import LOSS_MASK
 from penstock.formats.shard import TOKEN
 from penstock.suggestions import did_you_mean
 

@@ -17,7 +17,7 @@ from penstock.errors import UsageError
 from penstock.formats import datatrove, llmchnk, megatron
 from penstock.formats.flat import LLMC
 from penstock.formats.llmbatch import Header
-from penstock.formats.masks import LOSS_MASK
+from penstock.formats.loss_masks import LOSS_MASK
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN
 from penstock.write.shard_job import OpenNew
 
