@@ -1,10 +1,18 @@
-"""Walks the headers of a zstd file (RFC 8878) outside the GIL.
+"""Cuts a zstd file into runs of frames by its headers (RFC 8878), without decompressing.
 
+A frame does not store its length, so the walk follows its block headers, one per 128 KiB of text at
+most. Each read takes in the bytes after a header too, so many small frames need only one read.
 Kernels cannot raise: a walk ends at the first fault, which the cursor keeps.
 """
 
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+import os
+from typing import NamedTuple
+
+from penstock.errors import FormatError, ReadError
+from penstock.text.sources.text_file import COMPRESSION_RATIO as _COMPRESSION_RATIO
 
 cdef extern from "<unistd.h>" nogil:
     Py_ssize_t pread(int descriptor, void *target, size_t size, int64_t at)
@@ -53,6 +61,41 @@ cdef struct FrameCursor:
     int64_t first_read  # position of the buffer in the file
     int64_t num_read
     uint8_t buffer[READ_BYTES]
+
+
+class FrameRun(NamedTuple):
+    """Consecutive frames."""
+
+    start: int  # first byte of the first frame
+    stop: int  # one past the last byte of the last frame
+    text_bytes: int  # stated in the headers, or an estimate; at most what the blocks can hold
+
+
+def find_frame_runs(file, int64_t target_bytes):
+    """Yield runs of frames with about `target_bytes` of text each."""
+    with file.open() as raw:
+        walker = FrameWalker(raw.fileno(), file.size_bytes, target_bytes, _COMPRESSION_RATIO)
+        while runs := walker.next_runs():
+            yield from map(FrameRun._make, runs)
+        fault, at, detail = walker.fault
+        if fault != FrameFault.FINE:
+            raise frame_error(file, fault, at, detail)
+
+
+cdef object frame_error(object file, FrameFault fault, int64_t at, int64_t detail):
+    """Return the exception for a fault."""
+    if fault == FrameFault.CANNOT_READ:
+        return ReadError(detail, f"{file.path}: {os.strerror(detail)} at byte {at:,}")
+    why = {
+        FrameFault.NOT_A_FRAME: f"0x{detail:08x} is not the magic number of a frame",
+        FrameFault.RESERVED_BIT: "a reserved bit is set",
+        FrameFault.RESERVED_BLOCK: "a block has the reserved type",
+        FrameFault.CUT_OFF: "the header is incomplete",
+        FrameFault.TOO_LONG: f"a frame of {detail:,} bytes begins",
+    }[fault]
+    return FormatError(
+        f"{file.path}: damaged, truncated or not zstd: at byte {at:,} of {file.size_bytes:,}, {why}"
+    )
 
 
 cdef class FrameWalker:

@@ -1,5 +1,8 @@
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import Self
+from typing import NamedTuple, Self
+
+from penstock.text.sources.text_file import TextFile
 
 class FrameFault(IntEnum):
     FINE = 0
@@ -9,6 +12,13 @@ class FrameFault(IntEnum):
     RESERVED_BLOCK = 4
     CUT_OFF = 5
     TOO_LONG = 6
+
+class FrameRun(NamedTuple):
+    start: int
+    stop: int
+    text_bytes: int
+
+def find_frame_runs(file: TextFile, target_bytes: int) -> Iterator[FrameRun]: ...
 
 class FrameWalker:
     def __new__(
