@@ -33,7 +33,7 @@ from penstock.errors import (
 )
 from penstock.text.batch import TextBatch
 from penstock.text.sources import Columns, Source
-from penstock.text.tokenize import document_hashes, shuffle_stage, text_pieces, tokenizing
+from penstock.text.tokenize import shuffle_stage, split, text_pieces, tokenizing
 from penstock.text.tokenize.annotations import to_tokens
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
@@ -312,7 +312,7 @@ def test_a_long_line_is_one_document_with_the_tokens_of_all_of_it(tmp_path, gpt2
     data = [penstock.open(tmp_path / "out" / side) for side in ("train", "val")]
     found = [each.document(k) for each in data for k in range(each.num_documents)]
     text = np.frombuffer(line.encode(), np.uint8)
-    assert len(text) > 3 * document_hashes.PREFIX_BYTES
+    assert len(text) > 3 * split.PREFIX_BYTES
     ids, _ = gpt2.encode(text, np.array([0, len(text)]))
     longest = max(found, key=len)
     assert longest.tolist() == [*ids.tolist(), 50256]

@@ -7,11 +7,10 @@ import numpy as np
 from penstock.atomic import NewFile
 from penstock.progress import OnProgress
 from penstock.text.sources import Source
-from penstock.text.tokenize.document_hashes import smallest, threshold_of_count
 from penstock.text.tokenize.job_directory import JobDirectory
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.slice_reader import SliceReader
-from penstock.text.tokenize.split import Split
+from penstock.text.tokenize.split import Split, smallest, threshold_of_count
 from penstock.text.tokenize.stage import task_progress
 from penstock.text.tokenizers.tokenizer import Tokenizer
 

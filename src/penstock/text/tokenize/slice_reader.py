@@ -11,8 +11,7 @@ from penstock.errors import FormatError
 from penstock.text.batch import TextBatch
 from penstock.text.sources import BadRow, Slice, Source
 from penstock.text.tokenize.document_counts import DocumentCounts
-from penstock.text.tokenize.document_hashes import hash_documents
-from penstock.text.tokenize.split import Split
+from penstock.text.tokenize.split import Split, hash_documents
 from penstock.text.tokenize.text_pieces import TextPiece, cut_pieces
 from penstock.text.tokenizers.tokenizer import Tokenizer
 

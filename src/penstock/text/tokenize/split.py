@@ -5,20 +5,31 @@ it is the same for whoever makes it and in whatever order, and it stays when dat
 count, except for documents whose places new ones take). Equal documents are on the same side.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
 from penstock.suggestions import did_you_mean
+from penstock.text.batch import TextBatch
 
+Hashes = NDArray[np.uint64]
 SplitKind = Literal["files", "fraction", "count"]
 
 TRAIN, VAL = "train", "val"
 TEXT = "text"
+# Long documents are not held whole; their first bytes decide.
+PREFIX_BYTES = 1 << 20
+_SEED = 0x70656E73746F636B
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,3 +133,45 @@ def _absolute(pattern: str) -> str:
     """A pattern of relative paths, made absolute as the paths are that it is compared with."""
     is_relative = "/" in pattern and not pattern.startswith(("/", "*"))
     return str(Path(pattern).absolute()) if is_relative else pattern
+
+
+def hash_documents(batch: TextBatch, by: str, bad: Callable[[int, str], None]) -> Hashes:
+    """One hash per document. Calls `bad` for each document that has no value to hash."""
+    digest = xxhash.xxh3_64_intdigest
+    hashes = np.zeros(batch.num_documents, np.uint64)
+    if by == TEXT:
+        data = batch.data.data
+        for k, (start, stop) in enumerate(pairwise(batch.offsets.tolist())):
+            hashes[k] = digest(data[start : min(stop, start + PREFIX_BYTES)], _SEED)
+        return hashes
+    metadata: Sequence[dict[str, Any]] = batch.metadata or [{}] * batch.num_documents
+    for k, values in enumerate(metadata):
+        value = values.get(by)
+        if value is None:
+            bad(k, f"has no {by!r} to split by")
+        else:
+            hashes[k] = digest(json.dumps(value, sort_keys=True).encode(), _SEED)
+    return hashes
+
+
+def threshold_of_fraction(fraction: float) -> int:
+    """Documents with smaller hashes are for validation."""
+    return round(fraction * (1 << 64))
+
+
+def threshold_of_count(hashes: Hashes, count: int) -> int:
+    """Documents with smaller hashes are for validation: `count` of them, or fewer on a tie.
+
+    `hashes` are those of all documents, or the `count + 1` smallest.
+    """
+    if len(hashes) <= count:
+        raise UsageError(
+            f"the split takes count={count:,} documents for validation, but there are only "
+            f"{len(hashes):,}; take fewer (--val-count)"
+        )
+    return int(np.partition(hashes, count)[count])
+
+
+def smallest(hashes: Hashes, count: int) -> Hashes:
+    """The `count` smallest hashes, sorted, with duplicates."""
+    return np.sort(hashes)[:count]

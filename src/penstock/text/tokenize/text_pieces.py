@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.errors import FormatError
 from penstock.text.batch import TextBatch
-from penstock.text.tokenize.document_hashes import PREFIX_BYTES
+from penstock.text.tokenize.split import PREFIX_BYTES
 from penstock.text.tokenizers.tokenizer import Bytes, Tokenizer
 
 

@@ -17,14 +17,13 @@ from penstock.text.marks import Add, choose_marks
 from penstock.text.sources import Paths, Source
 from penstock.text.sources.listing import ALL
 from penstock.text.tokenize.annotations import SpanUnit
-from penstock.text.tokenize.document_hashes import threshold_of_fraction
 from penstock.text.tokenize.executors import Executor
 from penstock.text.tokenize.finishing import JobEnd
 from penstock.text.tokenize.hash_stage import HashStage
 from penstock.text.tokenize.job_directory import JobDirectory
 from penstock.text.tokenize.plan import TokenizePlan, check_number_of_tasks, choose_task_bytes
 from penstock.text.tokenize.report import TokenizeReport
-from penstock.text.tokenize.split import Split
+from penstock.text.tokenize.split import Split, threshold_of_fraction
 from penstock.text.tokenize.stage_runner import StageRunner
 from penstock.text.tokenize.tokenize_stage import TokenizeStage
 from penstock.text.tokenizers.adapter import adapt
