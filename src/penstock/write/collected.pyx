@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.formats.shard import TOKEN as _TOKEN
 from penstock.read.numbers cimport store_integer
-from penstock.write.records import integer_range
+from penstock.write.record_checks import integer_range
 
 cdef type ndarray = np.ndarray
 cdef type memmap = np.memmap

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,17 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
-from penstock.atomic import TEMPORARY, hold_lock, publish
-from penstock.errors import DatasetExistsError, FormatError, UsageError
+from penstock.atomic import hold_lock, publish
+from penstock.errors import FormatError, UsageError
 from penstock.formats import stream
-from penstock.formats.checksums import CHECKSUMS, publish_checked
+from penstock.formats.checksums import publish_checked
 from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
 from penstock.new_directory import new_directory
 from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
+from penstock.write.leftovers import OwnFiles
 from penstock.write.metadata import Attached, MetadataEncoder, MetadataSpan
-from penstock.write.records import Records, as_lengths, as_records, record_type
-from penstock.write.shard import SUFFIXES, OpenShard
+from penstock.write.record_checks import Records, as_lengths, as_records, record_type
+from penstock.write.shard import OpenShard
 
 # Appending documents of 1,200 bytes on tmpfs took 1.6 us of CPU time with 512 KiB, 1.5 with 1 MiB
 # and 1.4 with 2 MiB; 2.1 with 256 KiB, which the file's own buffer copies once more.
@@ -95,6 +95,7 @@ class Writer:
             raise UsageError(f"metadata is {metadata!r}; it must be a function that returns bytes")
         self._encode = metadata
         self._part = part
+        self._own_files = OwnFiles(self._directory, part)
         shard_bytes = integer("shard_bytes", shard_bytes, 1)
         self._max_records = -(-shard_bytes // self.fields.itemsize)
         """a shard ends when it has this many"""
@@ -112,10 +113,10 @@ class Writer:
         try:
             self._lock.enter_context(new_directory(self._directory))
             is_left_by_killed = self._lock.enter_context(
-                hold_lock(self._directory, self._lock_name)
+                hold_lock(self._directory, self._own_files.lock_name)
             )
-            self._refuse_to_replace()
-            self._remove_leftovers(is_left_by_killed=is_left_by_killed)
+            self._own_files.refuse_to_replace()
+            self._own_files.remove_leftovers(is_left_by_killed=is_left_by_killed)
         except BaseException:
             self._close()
             raise
@@ -286,9 +287,9 @@ class Writer:
                 self._end_shard()
                 manifest = replace(self._head, shards=tuple(self._shards))
                 with hold_lock(self._directory, "finish", wait=True):
-                    self._refuse_to_replace()
+                    self._own_files.refuse_to_replace()
                     announce = publish_checked if self._part is None else publish
-                    announce(self._listed_in, stream.manifest_to_json(manifest))
+                    announce(self._own_files.listed_in, stream.manifest_to_json(manifest))
             except BaseException:
                 self.abort()
                 raise
@@ -303,18 +304,12 @@ class Writer:
                 if self._open_shard is not None:
                     self._open_shard.discard()
                     self._open_shard = None
-                self._remove_own_files()
+                self._own_files.remove_unfinished()
             except BaseException:
-                self._remove_own_files()  # leave nothing that blocks the next writer
+                self._own_files.remove_unfinished()  # leave nothing that blocks the next writer
                 raise
             finally:
                 self._close()
-
-    def _remove_own_files(self) -> None:
-        # If an interrupt came after the manifest was renamed, the dataset is finished.
-        if not self._listed_in.exists():
-            for path in self._own_files():
-                path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -330,65 +325,10 @@ class Writer:
         else:
             self.abort()
 
-    @property
-    def _prefix(self) -> str:
-        return "" if self._part is None else f"{self._part:05d}-"
-
-    @property
-    def _lock_name(self) -> str:
-        return "dataset" if self._part is None else f"{self._part:05d}"
-
-    @property
-    def _listed_in(self) -> Path:
-        """The manifest that makes this writer's shards a dataset or a part."""
-        if self._part is None:
-            return self._directory / stream.MANIFEST_NAME
-        return self._directory / f"{self._part:05d}{stream.PART_SUFFIX}"
-
     def _close(self) -> None:
         self._collected.take()  # nothing is collected after this
         self._closed = True
         self._lock.close()
-
-    def _refuse_to_replace(self) -> None:
-        manifest = self._directory / stream.MANIFEST_NAME
-        if manifest.exists():
-            raise DatasetExistsError(
-                f"{manifest}: already a finished dataset; choose another path, and open both with "
-                "penstock.open([a, b])"
-            )
-        parts = sorted(self._directory.glob(f"*{stream.PART_SUFFIX}"))
-        if self._part is None and parts:
-            raise DatasetExistsError(
-                f"{parts[0]}: this directory contains parts; give a part number, or join the "
-                f"parts with penstock.finish({str(self._directory)!r})"
-            )
-        if self._part is not None and self._listed_in in parts:
-            raise DatasetExistsError(
-                f"{self._listed_in}: part {self._part} is finished; choose another number, or "
-                f"remove the files {self._prefix[:-1]}* to write the part again"
-            )
-
-    def _remove_leftovers(self, *, is_left_by_killed: bool) -> None:
-        """Remove the files of a killed writer of this name; refuse to touch other files."""
-        leftovers = self._own_files()
-        if leftovers and not is_left_by_killed:
-            raise DatasetExistsError(
-                f"{leftovers[0]}: exists already but is not part of a dataset; remove it, or "
-                "choose another path"
-            )
-        for path in leftovers:
-            path.unlink()
-
-    def _own_files(self) -> list[Path]:
-        """Files under this writer's names, finished or temporary."""
-        endings = "|".join(re.escape(suffix) for suffix in (*SUFFIXES, CHECKSUMS))
-        listed_in, checksums = self._listed_in.name, self._listed_in.with_suffix(CHECKSUMS).name
-        ours = re.compile(
-            rf"({self._prefix}\d{{5,}}({endings})|{re.escape(checksums)})({TEMPORARY})?|"
-            rf"{re.escape(listed_in)}{TEMPORARY}"
-        )
-        return [path for path in self._directory.iterdir() if ours.fullmatch(path.name)]
 
     def _shard_with_room(self, num_spans: int) -> OpenShard:
         shard = self._open_shard
@@ -397,7 +337,7 @@ class Writer:
             if is_full or shard.num_spans + num_spans > NO_METADATA:
                 self._end_shard()
         if self._open_shard is None:
-            name = f"{self._prefix}{len(self._shards):05d}"
+            name = self._own_files.shard_name(len(self._shards))
             self._open_shard = OpenShard(self._directory, name, self._encode is not None)
         return self._open_shard
 
