@@ -108,8 +108,7 @@ class Job:
                     f"{self.out}: another runner has just finished or given up; run this again"
                 )
             try:
-                # Another runner may have finished just now.
-                mark = None if wanted.find_report() is not None else self._store_mark(wanted)
+                mark = self._store_mark(wanted)
             finally:
                 if not self.mark.exists():
                     shutil.rmtree(self.tasks, ignore_errors=True)
@@ -118,9 +117,13 @@ class Job:
                 fcntl.flock(lock, fcntl.LOCK_SH)
             return mark
 
-    def _store_mark(self, wanted: WantedJob) -> str:
-        if self.mark.exists():
+    def _store_mark(self, wanted: WantedJob) -> str | None:
+        try:
             begun = read_whole(self.mark)
+        except FileNotFoundError:
+            if wanted.find_report() is not None:  # another runner has just finished
+                return None
+        else:
             mark, differences = wanted.continue_mark(begun)
             if not differences or not self._discard_worthless():
                 _refuse(f"{self.mark}: another job was begun here", differences, self.out)

@@ -1,6 +1,5 @@
 """`JobDirectory`: where the files of a tokenize job lie."""
 
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,10 +23,7 @@ class JobDirectory(Job):
     """The output directory of a tokenize job, which is marked by its plan."""
 
     mark_name: ClassVar[str] = PLAN
-    unfinished: ClassVar[str] = (
-        rf"\d{{5}}-\d{{5,}}\..+|\.(\d{{5}}|finish)\.lock|"
-        rf"\d{{5}}{re.escape(PART_SUFFIX)}{TEMPORARY}"
-    )
+    unfinished: ClassVar[str] = rf"\d{{5}}-\d{{5,}}\..+|\.(\d{{5}}|finish)\.lock|.+{TEMPORARY}"
 
     @property
     def report(self) -> Path:
