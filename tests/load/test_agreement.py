@@ -116,7 +116,7 @@ def test_the_rank_that_comes_later_says_what_differs(found, name, words):
 
 def test_a_loader_made_before_the_process_group_is_refused_on_all_ranks(found):
     for message in found["early"]:
-        assert "made for rank 0 of 1, before torch.distributed was initialized with 2" in message
+        assert "created for rank 0 of 1, before torch.distributed was initialized with 2" in message
 
 
 @pytest.mark.parametrize(

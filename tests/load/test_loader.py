@@ -294,7 +294,7 @@ def test_what_a_later_release_adds_to_a_state_is_ignored_unless_the_state_requir
     assert loader.position == 6
     loader.load_state_dict(state | {"requires": ["position"], "position": 3})
     assert loader.position == 3
-    with pytest.raises(StateError, match=r"requires .*'weights'.*penstock 9.9 has written it"):
+    with pytest.raises(StateError, match=r"requires .*'weights'.*written by Penstock 9.9"):
         loader.load_state_dict(state | {"requires": ["position", "weights"]})
 
 
@@ -552,8 +552,8 @@ def test_statistics_count_what_was_handed_out(data):
     [
         ({}, (0, 1)),
         ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
-        ({"RANK": "3"}, "WORLD_SIZE is None"),
-        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK is 'x'"),
+        ({"RANK": "3"}, "WORLD_SIZE=None"),
+        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK='x'"),
     ],
 )
 def test_the_rank_comes_from_the_environment(data, monkeypatch, environment, expected):
@@ -585,7 +585,7 @@ def test_the_rank_comes_from_torch_distributed_before_the_environment(data, monk
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"rank": 1}, "give both, or neither"),
+        ({"rank": 1}, "pass both or neither"),
         ({"rank": 0.0, "ranks": 1}, "rank is 0.0; it must be an integer"),
         ({"batch_size": 8.0}, "batch_size is 8.0; it must be an integer from 1 to"),
         ({"dtype": "int46"}, "'int46', which NumPy does not know"),
@@ -684,7 +684,7 @@ def test_signals_do_not_disturb_reading(data, tokens, prefetch):
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
 def test_pinned_memory_without_an_accelerator_is_refused(data):
-    with pytest.raises(UsageError, match="pin_memory needs an accelerator"):
+    with pytest.raises(UsageError, match="pin_memory=True needs an accelerator"):
         penstock.Loader(data.windows(SEQ_LEN), 4, pin_memory=True)
 
 

@@ -51,7 +51,7 @@ def test_the_digest_of_tokens_is_as_defined(draw, rows, width, position, stride)
 
 def test_arrays_of_other_shapes_are_refused():
     tokens = np.zeros((2, 3), np.int64)
-    with pytest.raises(ValueError, match="not of one batch"):
+    with pytest.raises(ValueError, match="differ in shape"):
         token_digest(tokens, tokens[:, :2].copy(), np.zeros(2, np.int64), 0, 1)
     with pytest.raises(ValueError, match="longer than the batch"):
         token_digest(tokens, tokens, np.full(2, 4), 0, 1)

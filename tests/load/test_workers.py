@@ -75,7 +75,7 @@ def test_the_position_is_not_known_while_workers_read(data):
     for ask in (loader.state_dict, lambda: loader.position, lambda: iter(loader)):
         with pytest.raises(StateError, match=r"read by the workers of a DataLoader.*set_epoch"):
             ask()
-    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
+    with pytest.raises(UsageError, match="last epoch was left early"):
         inputs_of(wrapped)
     state = make_loader(data).state_dict() | {"position": 8}
     loader.load_state_dict(state)
@@ -297,7 +297,7 @@ def test_set_epoch_goes_where_iterating_would_have_gone(data, tail):
 def test_a_broken_epoch_of_persistent_workers_is_an_error_and_loses_nothing_silently(data):
     wrapped = DataLoader(make_loader(data), batch_size=None, num_workers=2, persistent_workers=True)
     inputs_of(islice(wrapped, 5))
-    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
+    with pytest.raises(UsageError, match="last epoch was left early"):
         inputs_of(wrapped)
 
 
@@ -306,7 +306,7 @@ def test_an_endless_share_of_persistent_workers_is_not_begun_twice(data):
     loader = penstock.Loader(data.windows(5), 4, endless=True)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
     inputs_of(islice(wrapped, 5))
-    with pytest.raises(UsageError, match="epoch of this DataLoader was left early"):
+    with pytest.raises(UsageError, match="last epoch was left early"):
         inputs_of(islice(wrapped, 5))
 
 

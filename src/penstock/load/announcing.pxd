@@ -1,4 +1,4 @@
-"""Rows that will be read later, announced to the system. See `announcing.pyx`."""
+"""Announcing to the system rows that will be read later. See `announcing.pyx`."""
 
 from libc.stdint cimport int64_t
 
@@ -7,15 +7,15 @@ from penstock.order.shuffling cimport OrderParams
 from penstock.read.files cimport NUM_KINDS, FileTable
 from penstock.batches.batch_filling cimport BatchReading
 
-# What one thread announces with.
+# What one thread needs to announce rows.
 cdef struct Announcing:
-    OrderParams *order  # this thread's own: what is announced may be an epoch ahead of what is read
+    OrderParams *order  # the thread's own: announcing may be an epoch ahead of reading
     BatchReading *reading
     FileTable *tables[NUM_KINDS]
-    PassState *file_pass  # of all threads, or NULL
+    PassState *file_pass  # shared by all threads, or NULL
     int64_t *positions
     int64_t *samples
-    int num_announced  # steps that are still announced without trying whether they are cached
+    int num_announced  # steps to announce without first testing whether they are cached
 
 
 cdef class Announcer:

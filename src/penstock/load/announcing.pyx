@@ -1,8 +1,8 @@
-"""Announcing to the system the rows that will be read later, where they are not cached.
+"""Announcing to the system rows that will be read later and are not cached.
 
-Announcing costs a fifth of a cached read, so two rows of a later step are first tried without
-waiting. A miss announces the rows of that step and of the next `ANNOUNCED_AFTER_MISS`. Where whole
-files are to be cached, it also starts or goes on with the pass over them.
+Announcing costs a fifth of a cached read, so two rows of a later step are first tested without
+waiting. On a miss, the rows of that step and of the next `ANNOUNCED_AFTER_MISS` are announced. If
+whole files are to be cached, a miss also starts or continues the pass over them.
 """
 
 from libc.stdint cimport int64_t
@@ -31,9 +31,9 @@ cdef class Announcer:
         cdef Announcing *announcing = &self.announcing
         cdef Py_ssize_t kind
         if order.order.num_samples != <unsigned long long>reader.reading.view.num_samples:
-            raise ValueError("the order is not one of this view's samples")
+            raise ValueError("the order and the view differ in their number of samples")
         if max_rows < 1:
-            raise ValueError("a step has rows")
+            raise ValueError(f"max_rows is {max_rows}; it must be at least 1")
         self._keep, self.max_rows = (order, reader, file_pass), max_rows
         announcing.order, announcing.reading = &order.order, &reader.reading
         for kind in range(NUM_KINDS):
@@ -55,9 +55,9 @@ cdef class Announcer:
 cdef void announce_step(
     Announcing *announcing, int64_t position, int64_t rows, int64_t stride
 ) noexcept nogil:
-    """Have a later step's rows fetched, if they are not in the page cache.
+    """Ask the system to fetch a later step's rows that are not in the page cache.
 
-    They are at `position` of the order and every `stride` from there on.
+    Row k is at `position + k * stride` in the order.
     """
     cdef int64_t *samples = announcing.samples
     cdef int64_t k
@@ -84,9 +84,9 @@ cdef void announce_step(
 
 
 cdef void cache_files(Announcing *announcing) noexcept nogil:
-    """Go on with the pass over all files, while rows are missing: call it between steps.
+    """Continue the pass over all files while rows are not cached; call this between steps.
 
-    It takes milliseconds, so the step before must have been handed over.
+    It takes milliseconds, so hand over the previous step first.
     """
     if announcing.file_pass and announcing.num_announced > 0:
         read_on(announcing.file_pass, announcing.tables, &announcing.reading.stop)

@@ -62,7 +62,11 @@ class BaseLoader(ABC):
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """The epoch of the next batch."""
+        """The current epoch.
+
+        After the last batch of an epoch, a `Loader` is in the next epoch, and a `TextLoader` stays
+        in the same one until the next `iter` or `set_epoch`.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""From the memory of a batch to the batch. See `batch_maker.pyx`."""
+"""Arrays and tensors on the memory of a batch. See `batch_maker.pyx`."""
 
 from libc.stdint cimport int64_t
 
@@ -14,7 +14,7 @@ cdef enum Length:
 cdef class Shown:
     cdef str name
     cdef object dtype
-    cdef object start  # in the memory, as Python's int
+    cdef object start  # byte offset in the memory, as a Python int
     cdef int64_t rows
     cdef tuple row_shape
     cdef tuple shape

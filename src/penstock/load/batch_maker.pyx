@@ -1,6 +1,6 @@
-"""From the memory of a batch to the dict that the user gets, without a Python frame.
+"""Makes the dict that the user gets from the memory of a batch, without a Python frame.
 
-Arrays and tensors are new objects every time; what they show is the memory, which they keep alive.
+Arrays and tensors are new objects for each batch; they share its memory and keep it alive.
 """
 
 import math
@@ -14,14 +14,14 @@ from penstock.load.batch_memory cimport BatchMemory
 from penstock.batches.layout_table cimport BatchCounts
 
 cdef extern from "Python.h":
-    # In the limited API Cython would make a tuple for the call.
+    # With the limited API, Cython would create a tuple for the call.
     object PyObject_CallFunctionObjArgs(object function, ...)
 
 cdef object ndarray = np.ndarray
 
 
 cdef class Shown:
-    """One output of a batch: where it lies, and what is made of it."""
+    """One output of a batch: its place in the memory, and its shape and type."""
 
     def __cinit__(self, str name, place, int64_t rows, torch_dtype):
         self.name, self.dtype, self.start = name, place.dtype, place.offset
@@ -34,7 +34,7 @@ cdef class Shown:
             self.length = OF_BOUNDARIES
 
     cdef tuple shape_of(self, int64_t rows, const BatchCounts *counts):
-        """Its shape in a batch of `rows` rows."""
+        """Return the output's shape in a batch of `rows` rows."""
         if self.length == OF_BOUNDARIES:
             return (counts.num_boundaries,)
         if self.length == OF_WIDEST_ROW:
@@ -42,16 +42,16 @@ cdef class Shown:
         return self.shape if rows == self.rows else (rows, *self.row_shape)
 
     cdef object as_array(self, memory, tuple shape):
-        """An array on the memory."""
+        """Return an array that shares the memory."""
         if shape is not self.shape and 0 in shape:
             return ndarray(shape, self.dtype)
         return ndarray(shape, self.dtype, memory, self.start)
 
     cdef object as_pinned(self, block, tuple shape):
-        """A tensor on page-locked memory, itself a tensor of bytes."""
+        """Return a tensor that shares page-locked memory, given as a tensor of bytes."""
         cdef int64_t num_bytes = math.prod(shape) * self.dtype.itemsize
         if self.torch_dtype is None:
-            # A copy, so that it need not keep page-locked memory from being used again.
+            # A copy, so that it does not keep page-locked memory from being reused.
             return self.as_array(block.numpy(), shape).copy()
         return block[self.start:self.start + num_bytes].view(self.torch_dtype).view(shape)
 
@@ -59,7 +59,7 @@ cdef class Shown:
 cdef class BatchMaker:
     """Makes batches of `rows` rows as NumPy arrays, or as torch tensors by `from_numpy`.
 
-    What torch has no type for stays NumPy.
+    Outputs whose type torch lacks stay NumPy arrays.
     """
 
     def __cinit__(self, dict places, int64_t rows, from_numpy=None):
@@ -76,13 +76,13 @@ cdef class BatchMaker:
             self.outputs.append(Shown(name, place, rows, torch_dtype))
 
     cpdef dict make(self, BatchMemory memory, int64_t rows):
-        """The batch that was read into `memory`."""
+        """Return the batch that was read into `memory`."""
         cdef const BatchCounts *counts = memory.counts()
         cdef dict batch = {}
         cdef Shown shown
         cdef tuple shape
         if not memory.address:
-            raise ValueError("this memory is not of a pool")
+            raise ValueError("this memory was not taken from a pool")
         for shown in self.outputs:
             shape = shown.shape_of(rows, counts)
             if memory.tensor is not None:

@@ -8,7 +8,7 @@ from penstock.batches.layout_table cimport BatchCounts
 cdef class Pool:
     cdef readonly int64_t num_bytes
     cdef int64_t keep
-    cdef void **free_blocks  # a stack: what came back last is still in the cache
+    cdef void **free_blocks  # a stack: the last block returned is still in the processor's cache
     cdef int64_t num_free
     cdef object new_tensor
     cpdef BatchMemory take(self)
@@ -18,8 +18,8 @@ cdef class BatchMemory:
     cdef Pool pool
     cdef char *address
     cdef int64_t num_bytes
-    cdef object tensor  # that owns page-locked memory, or None
+    cdef object tensor  # the owner of page-locked memory, or None
 
     cdef inline const BatchCounts *counts(self) noexcept:
-        """What kernels said about the batch."""
+        """Return the counts that the kernels stored at the start of the batch."""
         return <const BatchCounts *>self.address

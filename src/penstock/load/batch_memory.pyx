@@ -1,17 +1,16 @@
-"""The memory of batches, used again only when nobody looks at the batch any more.
+"""The memory of batches, reused only once nothing refers to the batch any more.
 
-Fresh memory costs page faults as dear as the copy into it, so a pool keeps a few blocks.
-Large ones are pages of their own, which go back to the system as soon as they are free.
+Page faults in fresh memory cost as much as the copy into it, so a pool keeps a few blocks. Large
+blocks have their own pages, which return to the system as soon as they are freed.
 
-A `BatchMemory` is at the root of every array and tensor that shows a batch, and of every view of
-those: NumPy and torch keep it alive. When it is deallocated, its block returns to the pool. So a
-batch that the user keeps is the user's, for as long as any row of it is held, whatever becomes of
-the loader.
+A `BatchMemory` is the base object of every array and tensor of a batch, and of all their views:
+NumPy and torch keep it alive. When it is deallocated, its block returns to the pool. So a batch
+stays valid as long as the user holds any row of it, even after the loader is gone.
 
-Page-locked memory is torch's: a copy to the accelerator that is still queued reads it after the
-last tensor is gone, and only torch's own allocator knows of such copies.
+Page-locked memory belongs to torch: a queued copy to the accelerator may read it after the last
+tensor is gone, and only torch's allocator knows about such copies.
 
-The GIL guards the pool: memory is taken and deallocated by Python alone.
+The GIL guards the pool: memory is only taken and deallocated by Python code.
 """
 
 cimport cython
@@ -28,16 +27,16 @@ cdef enum:
     LEAST_MAPPED_BYTES = 1 << 16
 
 
-@cython.no_gc  # it is in no cycle, and the collector must not clear what dealloc needs
+@cython.no_gc  # never part of a cycle, and the collector must not clear what dealloc needs
 cdef class Pool:
-    """Memory for batches of `num_bytes` each; the blocks of up to `keep` are kept for the next.
+    """Memory for batches of `num_bytes` each; keeps up to `keep` free blocks for reuse.
 
-    With `new_tensor`, memory is page-locked: each is a tensor that this makes of a size in bytes.
+    With `new_tensor(num_bytes)`, which returns a tensor of bytes, memory is page-locked.
     """
 
     def __cinit__(self, int64_t num_bytes, int64_t keep, new_tensor=None):
         if num_bytes < <int64_t>sizeof(BatchCounts) or keep < 0:
-            raise ValueError("a batch is larger than what is said about it")
+            raise ValueError("num_bytes must hold at least the counts of a batch, and keep be >= 0")
         self.num_bytes, self.keep, self.new_tensor = num_bytes, keep, new_tensor
         self.free_blocks = <void **>calloc(keep + 1, sizeof(void *))
         if not self.free_blocks:
@@ -50,20 +49,22 @@ cdef class Pool:
         free(self.free_blocks)
 
     cpdef BatchMemory take(self):
-        """Memory that nobody else has."""
+        """Return memory that nothing else refers to."""
         cdef BatchMemory memory = BatchMemory.__new__(BatchMemory)
         if self.new_tensor is not None:
             memory.tensor = self.new_tensor(self.num_bytes)
             memory.address = <char *><uintptr_t>memory.tensor.data_ptr()
             if not memory.address:
-                raise MemoryError(f"no page-locked memory for a batch of {self.num_bytes:,} bytes")
+                raise MemoryError(
+                    f"cannot allocate {self.num_bytes:,} bytes of page-locked memory for a batch"
+                )
         elif self.num_free:
             self.num_free -= 1
             memory.address = <char *>self.free_blocks[self.num_free]
         else:
             memory.address = <char *>new_block(self.num_bytes)
             if not memory.address:
-                raise MemoryError(f"no memory for a batch of {self.num_bytes:,} bytes")
+                raise MemoryError(f"cannot allocate {self.num_bytes:,} bytes for a batch")
         memory.pool, memory.num_bytes = self, self.num_bytes
         return memory
 
@@ -71,7 +72,7 @@ cdef class Pool:
 @cython.no_gc
 @cython.freelist(16)
 cdef class BatchMemory:
-    """The memory of one batch, as a buffer of bytes; `Pool.take` makes it."""
+    """The memory of one batch, as a buffer of bytes; created by `Pool.take`."""
 
     def __dealloc__(self):
         cdef Pool pool = self.pool
@@ -85,17 +86,17 @@ cdef class BatchMemory:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         if self.pool is None:
-            raise BufferError("there is no memory here")
+            raise BufferError("this object has no memory; it was not created by Pool.take")
         PyBuffer_FillInfo(view, self, self.address, self.pool.num_bytes, False, flags)
 
     @property
     def num_tokens(self):
-        """Columns that hold records, in all rows together."""
+        """The number of columns that hold records, over all rows."""
         return self.counts().num_tokens if self.pool is not None else 0
 
 
 cdef void *new_block(int64_t num_bytes) noexcept:
-    """Aligned memory, or NULL."""
+    """Return aligned memory, or NULL."""
     cdef void *block = NULL
     if num_bytes >= LEAST_MAPPED_BYTES:
         block = mmap(NULL, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)

@@ -1,4 +1,4 @@
-"""Who has called: some of those around a loader give no other sign of what they do with it."""
+"""The call stack: the only way to tell some frameworks that use a loader."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from types import FrameType
 
 
 def callers() -> Iterator[FrameType]:
-    """The frames from the one that asks outwards."""
+    """Yield the frames of the stack, from the caller's outwards."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

@@ -1,8 +1,7 @@
-"""Whether a loader has whole files read into the page cache, or only the rows of its batches.
+"""Decides whether a loader reads whole files into the page cache, or only the rows of its batches.
 
-In an epoch over data that stays in memory, every byte is read from the disk once either way, and
-long runs are read several times as fast as rows. Data that does not stay there would be read in
-vain.
+If the data stays in memory, an epoch reads every byte from the disk once either way, and long runs
+are read several times as fast as rows. If it does not stay in memory, whole files are read in vain.
 """
 
 import numpy as np
@@ -15,7 +14,7 @@ from penstock.load.ranks import num_local_ranks
 from penstock.system.free_memory import available_bytes
 from penstock.views.view import View
 
-# Half of the memory stays for what comes later. Below a quarter, rows alone are sooner read.
+# Half of the free memory is left for later use. Below a quarter, reading rows alone is faster.
 _MAX_SHARE_OF_MEMORY = 0.5
 _MIN_SHARE_OF_FILES = 0.25
 
@@ -23,7 +22,7 @@ _MIN_SHARE_OF_FILES = 0.25
 def pass_over_files(
     view: View, layout: BatchLayout, ranks: int, cache_files: bool | None
 ) -> FilePass | None:
-    """A pass over the files of a view, or None if only rows are to be read."""
+    """Return a pass over the files of a view, or None to read only rows."""
     if cache_files is False:
         return None
     files = view.dataset.reader.file_spans(file_kinds(view, layout))
@@ -40,9 +39,9 @@ def pass_over_files(
 def is_worth_caching(
     *, file_bytes: int, epoch_bytes: int, share: float, free_bytes: int | None
 ) -> bool:
-    """Whether files fit into half of the free memory, and enough of them is wanted.
+    """True if the files fit into half of the free memory, and enough of their bytes are needed.
 
-    `epoch_bytes` are those of all rows, and `share` is what of them this machine reads.
+    `epoch_bytes` is the size of all rows, and `share` the fraction that this machine reads.
     """
     return (
         free_bytes is not None

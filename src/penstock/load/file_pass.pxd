@@ -4,15 +4,15 @@ from libc.stdint cimport int64_t
 
 from penstock.read.files cimport FileSpan, FileTable
 
-# How far the pass has come; only the thread that holds the lock changes it.
+# The progress of the pass; only the thread that holds the lock changes it.
 cdef struct PassState:
     int64_t num_files
-    const FileSpan *files  # those with records first, in the order of shards
+    const FileSpan *files  # files with records first, in shard order
     int lock
     bint is_started
-    int64_t file  # that is being read
-    int64_t offset  # of the next byte in it
-    int64_t left  # bytes of all files that have not been read
+    int64_t file  # being read
+    int64_t offset  # of the next byte in this file
+    int64_t left  # unread bytes of all files
 
 
 cdef class FilePass:

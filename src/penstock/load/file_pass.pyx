@@ -1,13 +1,13 @@
 """One pass over the files of a loader, which leaves them in the page cache.
 
-Long runs come from the disk several times as fast as rows, and the system's own read-ahead puts
+The disk delivers long runs several times as fast as rows, and the system's own read-ahead puts
 them into larger pages than announcing does, from which rows are copied faster in all later epochs
-(ext4, 6.18: 10 to 40 % less time a row, the longer the runs the less). Nothing is copied, so a MiB
+(ext4, Linux 6.18: 10 to 40 % less time per row, less for longer runs). Nothing is copied, so a MiB
 takes 40 to 150 us of processor time.
 
-The reading threads do it between their steps, `TURN_SECONDS` at a time and one thread at a time,
+The reading threads do this between their steps, one thread at a time and for `TURN_SECONDS` each,
 so that the system sees one sequential reader and no step waits for long. There is no second pass:
-files that are pushed out of memory again are not read over and over.
+files that are evicted from memory are not read again and again.
 """
 
 from libc.stdint cimport int64_t
@@ -29,13 +29,13 @@ cdef double TURN_SECONDS = 0.02
 
 
 cdef class FilePass:
-    """A pass over `files` (`FILE_SPAN`), those with records first."""
+    """A pass over `files` (dtype `FILE_SPAN`), files with records first."""
 
     def __cinit__(self, const FileSpan[::1] files):
         cdef Py_ssize_t k
         for k in range(files.shape[0]):
             if files[k].stop < files[k].start or not 0 <= files[k].kind < NUM_KINDS:
-                raise ValueError("a file has a kind, and does not stop before it starts")
+                raise ValueError(f"file {k} has an unknown kind, or stops before it starts")
             self.state.left += files[k].stop - files[k].start
         self._files = files
         self.state.num_files = files.shape[0]
@@ -44,22 +44,22 @@ cdef class FilePass:
 
 
 cdef int check_files(const PassState *state, FileTable **tables) except -1:
-    """Refuse a pass over files that a thread does not have."""
+    """Raise if the pass is over files that the thread does not have."""
     cdef FileSpan file
     cdef int64_t k
     for k in range(state.num_files):
         file = state.files[k]
         if not tables[file.kind] or not 0 <= file.shard < tables[file.kind].num_shards:
-            raise ValueError("the pass is over other files than those of the view")
+            raise ValueError("the pass is not over the files of the view")
         if k < tables[<int>RECORDS].num_shards and (file.kind != RECORDS or file.shard != k):
-            raise ValueError("the files with records come first")
+            raise ValueError("files with records must come first, in shard order")
     return 0
 
 
 cdef void start_at(PassState *state, FileTable **tables, int64_t record) noexcept nogil:
-    """Let the pass begin where a record lies, unless it has begun.
+    """Start the pass at a record, unless it has started.
 
-    So a sequential order finds its next rows cached, and ranks that shuffle share the work.
+    A sequential order then finds its next rows cached, and shuffling ranks share the work.
     """
     cdef const FileTable *records = tables[<int>RECORDS]
     cdef int64_t shard
@@ -73,7 +73,7 @@ cdef void start_at(PassState *state, FileTable **tables, int64_t record) noexcep
 
 
 cdef void read_on(PassState *state, FileTable **tables, const int *stop) noexcept nogil:
-    """Read on for a turn, unless another thread does so or nothing is left."""
+    """Continue the pass for one turn, unless another thread does or nothing is left."""
     cdef FileSpan file
     cdef ItemRun run
     cdef Turn turn = Turn(seconds_now() + TURN_SECONDS, stop)
@@ -83,7 +83,7 @@ cdef void read_on(PassState *state, FileTable **tables, const int *stop) noexcep
     while state.left > 0 and not is_over(&turn):
         file = state.files[state.file]
         run = ItemRun(state.offset, min(state.left, file.stop - state.offset))
-        # Where a file cannot be read, reading its rows will say so.
+        # If a file cannot be read, reading its rows will report it.
         count = cache_bytes(tables[file.kind], file.shard, run, &turn)
         count = run.count if count < 0 else count
         state.left -= count

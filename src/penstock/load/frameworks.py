@@ -1,8 +1,8 @@
-"""Who iterates over a loader: frameworks whose way of doing it would lose or repeat rows.
+"""Detection of frameworks that would lose or repeat rows of the loader that they iterate over.
 
-They give no sign to what they wrap, so the caller is read from the stack, once for an iteration.
-Only frames between the loader and the first one that is neither torch's nor multiprocessing's
-count: a loader that the user's own code iterates over, in whatever hook, is the user's business.
+Frameworks do not identify themselves to what they wrap, so the caller is found on the stack, once
+per iteration. The search ends at the first frame outside of torch and multiprocessing: a loader
+that the user's own code iterates over, in any hook, is left alone.
 """
 
 import itertools
@@ -23,16 +23,16 @@ _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 
 class Expected(NamedTuple):
-    """What a framework expects of the loader that it iterates over."""
+    """What a framework expects from the loader that it iterates over."""
 
     begins_epoch: bool = False
-    """an epoch from its start, as Lightning's validation does, which leaves epochs early"""
+    """start an epoch anew, for Lightning's validation, which leaves epochs early"""
     state: State | None = None
-    """to go on from a checkpoint that Lightning has read, but does not hand to its loaders"""
+    """resume from this: Lightning has read it from a checkpoint and does not load it itself"""
 
 
 def check_caller(loader: object, *, endless: bool) -> Expected:
-    """Raise if the caller could not be right; returns what it expects."""
+    """Return what the caller expects of the loader; raise if it would lose or repeat rows."""
     if _FETCHER not in sys.modules and _ACCELERATE not in sys.modules:
         return Expected()  # all of these frameworks import torch
     is_wrapped = is_stateful = False
@@ -41,17 +41,17 @@ def check_caller(loader: object, *, endless: bool) -> Expected:
         module = frame.f_globals.get("__name__", "")
         if module == _FETCHER and frame.f_locals.get("auto_collation"):
             raise UsageError(
-                "a DataLoader with a batch_size makes batches of whole batches; write "
+                "a DataLoader with a batch_size would stack whole batches into batches; use "
                 "DataLoader(loader, batch_size=None), or iterate over the loader itself"
             )
         is_wrapped |= module == _DATA_LOADER
         is_stateful |= module.startswith(_STATEFUL)
         if module == _ACCELERATE:
             raise UsageError(
-                "Accelerate deals the batches of a DataLoader that it prepared among the processes "
-                "and reads ahead of them, and a loader has the share of its rank already: rows "
-                "would be lost. Iterate over the loader itself, which needs no prepare(), and move "
-                "the tensors of a batch with .to(accelerator.device)"
+                "Accelerate reads ahead and distributes a prepared DataLoader's batches among the "
+                "processes, but a loader already serves only its rank's share, so rows would be "
+                "lost. Iterate over the loader itself, without prepare(), and move the tensors of "
+                "a batch with .to(accelerator.device)"
             )
         if module.startswith(_LIGHTNING):
             forgets = is_wrapped and not is_stateful
@@ -65,7 +65,7 @@ def check_caller(loader: object, *, endless: bool) -> Expected:
 def _check_lightning(
     frames: Iterable[FrameType], loader: object, *, endless: bool, forgets: bool
 ) -> Expected:
-    """Refuse what its training loop would get wrong."""
+    """Return what Lightning's loop expects; raise where its training would lose or repeat rows."""
     for frame in frames:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(_LIGHTNING) and module.endswith("_loop"):
@@ -76,28 +76,28 @@ def _check_lightning(
         return Expected(begins_epoch=True)
     if endless:
         raise UsageError(
-            "Lightning reads a batch ahead of a loader that has no length, and its checkpoints "
+            "Lightning reads one batch ahead from a loader without a length, so its checkpoints "
             "would skip that batch; pass endless=False (and max_epochs=-1 to the Trainer)"
         )
     if forgets:
         raise UsageError(
-            "Lightning saves the state of a loader, but not of one inside of a DataLoader, and a "
-            "resumed run would repeat rows; pass the loader itself to trainer.fit"
+            "Lightning does not save the state of a loader inside a DataLoader, so a resumed run "
+            "would repeat rows; pass the loader itself to trainer.fit"
         )
     loop = frame.f_locals.get("self")
     if getattr(getattr(loop, "trainer", None), "overfit_batches", 0):
         raise UsageError(
-            "overfit_batches needs the same batches in every epoch, and a loader goes on with its "
-            "next ones; pass a list of batches, such as list(itertools.islice(loader, 2))"
+            "overfit_batches needs the same batches in every epoch, but a loader continues with "
+            "new ones; pass a list of batches, such as list(itertools.islice(loader, 2))"
         )
     return Expected(state=_take_state(loop, loader))
 
 
 def _take_state(loop: Any, loader: object) -> State | None:
-    """Take the loader's state from Lightning, where that would keep it to itself.
+    """Take the loader's state from Lightning where Lightning would not load it.
 
-    It loads the states of a checkpoint only if that was saved within an epoch or the run has
-    max_steps. After one from the end of an epoch the loader would begin at its first epoch again.
+    Lightning loads a checkpoint's loader states only if it was saved within an epoch or the run has
+    max_steps. After a checkpoint from the end of an epoch, the loader would restart at epoch 0.
     """
     states = getattr(loop, "_combined_loader_states_to_load", None)
     flattened = getattr(getattr(loop, "_combined_loader", None), "flattened", ())
@@ -107,9 +107,9 @@ def _take_state(loop: Any, loader: object) -> State | None:
         return None
     if len(states) != len(stateful):
         raise StateError(
-            f"the checkpoint has the states of {len(states)} loaders, and there are "
-            f"{len(stateful)} here; pass as many as when it was saved"
+            f"the checkpoint has the states of {len(states)} loaders, but there are "
+            f"{len(stateful)} here; pass as many loaders as when it was saved"
         )
     state: State | None = states[number]
-    states[number] = None  # only now: later the loader has gone on, or is another
+    states[number] = None  # load it once: later the loader has moved on, or is a different one
     return state

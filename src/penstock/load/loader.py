@@ -300,7 +300,7 @@ class Loader(BaseLoader):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch begins in."""
+        """The epoch that the next batch begins in: after an epoch's last batch, the next epoch."""
         return self.plan.settle(self.position) // self.plan.num_samples
 
     @property
@@ -339,7 +339,7 @@ class Loader(BaseLoader):
         self._step_handed_out()
         digest: str | None = self._walk.finished
         if digest is None:
-            raise UsageError("make the loader with digest_tokens=True to hash its tokens")
+            raise UsageError("create the loader with digest_tokens=True to hash its tokens")
         return digest
 
     def _step_handed_out(self) -> Step:

@@ -1,12 +1,12 @@
-"""The plan of a loader, and a step of it. See `plan.pyx`."""
+"""The plan of a loader and its steps. See `plan.pyx`."""
 
 from libc.stdint cimport int64_t
 
 # One step, as one rank sees it.
 cdef struct StepSpan:
     int64_t position  # where the step starts in the global order
-    int64_t rows  # how many of its rows are this rank's
-    int64_t end  # the position after it, past what the plan leaves out
+    int64_t rows  # the number of this rank's rows
+    int64_t end  # where the next step starts, after any dropped samples
 
 
 cdef class StepPlan:

@@ -1,15 +1,16 @@
-"""`StepPlan`: which positions make up each step on which rank, by arithmetic alone.
+"""`StepPlan`: which positions make up each step on each rank, computed by arithmetic alone.
 
-Row k of rank r in a step that starts at position p is position p + r + k * ranks. So the union
-over ranks is p to p + batch_size * ranks, whatever the number of ranks, and a saved p continues
-the same global order with any other number of ranks or rows.
+In a step that starts at position p, row k of rank r is position p + r + k * ranks. All ranks
+together cover p to p + batch_size * ranks, for any number of ranks, so a saved p continues the same
+global order with a different number of ranks or rows.
 
-Every rank takes the same number of steps. If an epoch is not a multiple of a step, then with tail
+Every rank takes the same number of steps. If an epoch is not a multiple of the step size, `tail`
+decides:
 
-    drop   the rest of the epoch is left out (with another order every epoch, it is another rest)
-    keep   the last step is short: ranks get rows that differ by at most one, perhaps none
-    wrap   the last step is filled up with the first samples of the next epoch, which go on from
-           there: nothing is lost and nothing comes twice
+    drop   the rest of the epoch is dropped; a shuffled order drops different samples every epoch
+    keep   the last step is short: the ranks' row counts differ by at most one, and may be zero
+    wrap   the last step is filled with the first samples of the next epoch, which continues after
+           them: no sample is lost or repeated
 """
 
 from collections import namedtuple
@@ -21,13 +22,13 @@ from penstock.reprs import counted
 
 from libc.stdint cimport int64_t
 
-_MAX_STEP_SIZE = 1 << 48  # positions up to 2^62 stay far from the end of 64 bits
+_MAX_STEP_SIZE = 1 << 48  # positions up to 2^62 then stay far from overflowing 64 bits
 Tail = Literal["drop", "keep", "wrap"]
-Step = namedtuple("Step", "position rows end")  # of a `StepSpan`
+Step = namedtuple("Step", "position rows end")  # a `StepSpan` in Python
 
 
 cdef class StepPlan:
-    """How `num_samples` per epoch are walked."""
+    """Divides epochs of `num_samples` into steps."""
 
     def __cinit__(
         self, *, num_samples, batch_size, rank=0, ranks=1, tail="drop", endless=False
@@ -42,7 +43,10 @@ cdef class StepPlan:
         self.drops_rest = tail == "drop" and not endless
         self.keeps_rest = tail == "keep" and not endless
         if self.step_size > _MAX_STEP_SIZE:
-            raise UsageError(f"a step of {self.step_size:,} rows is too large")
+            raise UsageError(
+                f"a step of {self.step_size:,} rows over all ranks is too large; the maximum is "
+                f"{_MAX_STEP_SIZE:,}"
+            )
         if self.num_samples < 1:
             raise UsageError("the view has no samples: the dataset is shorter than one row")
         if self.drops_rest and self.num_samples < self.step_size:
@@ -65,16 +69,16 @@ cdef class StepPlan:
         )
 
     cpdef int64_t left_in_epoch(self, int64_t position) noexcept:
-        """Positions until the next epoch begins, at least 1."""
+        """Return the number of positions until the next epoch begins, at least 1."""
         return self.num_samples - position % self.num_samples
 
     cpdef int64_t settle(self, int64_t position) noexcept:
-        """Move past the rest of an epoch that is too short for a step and is to be dropped."""
+        """Return `position`, or the next epoch's start if the rest of this one is dropped."""
         cdef int64_t left = self.left_in_epoch(position)
         return position + left if self.drops_rest and left < self.step_size else position
 
     cdef StepSpan find_step(self, int64_t position) noexcept:
-        """The step that starts at `position`."""
+        """Return the step that starts at `position`."""
         cdef int64_t left
         position = self.settle(position)
         left = self.left_in_epoch(position)
@@ -85,34 +89,34 @@ cdef class StepPlan:
         return StepSpan(position, self.batch_size, self.settle(position + self.step_size))
 
     def step_at(self, int64_t position):
-        """The step that starts at `position`."""
+        """Return the step that starts at `position`."""
         cdef StepSpan step = self.find_step(position)
         return Step(step.position, step.rows, step.end)
 
     cpdef int64_t num_steps(self, int64_t position) noexcept:
-        """Steps from `position` to the end of its epoch."""
+        """Return the number of steps from `position` to the end of its epoch."""
         cdef int64_t left = self.left_in_epoch(self.settle(position))
         if self.tail == "drop":
             return left // self.step_size
         return (left - 1) // self.step_size + 1
 
     def num_steps_of_epoch(self, int64_t position):
-        """Steps of the whole epoch that `position` is in."""
+        """Return the number of steps of the whole epoch that contains `position`."""
         position = self.settle(position)
         since_start = position % self.num_samples
-        if self.tail == "wrap":  # the epoch before may have taken its first samples
+        if self.tail == "wrap":  # the previous epoch may have taken its first samples
             return since_start // self.step_size + self.num_steps(position)
         return self.num_steps(position - since_start)
 
     def start_of_epoch(self, epoch):
-        """Where the epoch's first step starts, if the first epoch started at 0."""
+        """Return where the epoch's first step starts, if the first epoch started at 0."""
         start = epoch * self.num_samples
         if self.tail == "wrap":
             return -(-start // self.step_size) * self.step_size
         return start
 
     cpdef int64_t end_of_epoch(self, int64_t position) noexcept:
-        """The position after the last step of the epoch."""
+        """Return the position after the last step of the epoch."""
         position = self.settle(position)
         if self.tail == "wrap":
             return position + self.num_steps(position) * self.step_size

@@ -1,4 +1,4 @@
-"""This process's share of the batches and of the processors, where the user does not say."""
+"""The rank of this process and its share of the processors, unless the user gives them."""
 
 import os
 import sys
@@ -9,11 +9,14 @@ from penstock.system.processors import num_processors
 
 
 def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
-    """As given; else from torch.distributed if it is initialized; else RANK and WORLD_SIZE."""
+    """Return the rank and the number of ranks.
+
+    They are the arguments, else torch.distributed's if initialized, else RANK and WORLD_SIZE.
+    """
     if rank is not None and ranks is not None:
         return rank, ranks
     if rank is not None or ranks is not None:
-        raise UsageError(f"rank is {rank} and ranks is {ranks}: give both, or neither")
+        raise UsageError(f"rank is {rank} and ranks is {ranks}; pass both or neither")
     group = find_process_group()
     if group is not None:
         return group.get_rank(), group.get_world_size()
@@ -24,14 +27,14 @@ def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
         return int(values[0] or ""), int(values[1] or "")
     except ValueError:
         raise UsageError(
-            f"RANK is {values[0]!r} and WORLD_SIZE is {values[1]!r} in the environment; both must "
-            "be numbers, or pass rank= and ranks= (under Lightning, make the loader in "
+            f"environment variables RANK={values[0]!r} and WORLD_SIZE={values[1]!r} must both be "
+            "numbers; set them, or pass rank= and ranks= (with Lightning, create the loader in "
             "train_dataloader(), where the ranks are known)"
         ) from None
 
 
 def find_process_group() -> Any:
-    """`torch.distributed`, if it is initialized; it cannot be where torch is not imported."""
+    """Return `torch.distributed` if it is initialized, else None; does not import torch."""
     torch = sys.modules.get("torch")
     distributed = torch.distributed if torch is not None else None
     is_up = distributed and distributed.is_available() and distributed.is_initialized()
@@ -39,11 +42,11 @@ def find_process_group() -> Any:
 
 
 def num_local_ranks() -> int:
-    """How many ranks share this machine, if a launcher such as torchrun says so; else 1."""
+    """Return how many ranks share this machine, if a launcher such as torchrun says so; else 1."""
     number = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, int(number)) if number.isdecimal() else 1
 
 
 def num_rank_processors() -> int:
-    """How many processors there are for each rank on this machine, at least 1."""
+    """Return the number of processors per rank on this machine, at least 1."""
     return max(1, num_processors() // num_local_ranks())

@@ -1,4 +1,4 @@
-"""What a loader reads its steps from, and with how many threads."""
+"""`ReadAhead`: how a loader reads its steps ahead, and with how many threads."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from penstock.views.view import View
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadAhead:
-    """A view in an order, and how it is read ahead."""
+    """A view, its order, and how it is read ahead."""
 
     view: View
     order: Order
@@ -38,11 +38,11 @@ class ReadAhead:
     digests_tokens: bool
 
     def new_queue(self, position: int, skip: int, every: int) -> StepQueue:
-        """One of `every` steps from a position on, after `skip` of them."""
+        """Return a queue of every `every`-th step from `position` on, after `skip` steps."""
         file_pass = None
         if self.announce:
             file_pass = pass_over_files(self.view, self.layout, self.plan.ranks, self.cache_files)
-        # Touching a map that is not cached makes the system fetch what lies around by itself.
+        # A mapped file needs no announcing: on a page fault the system reads ahead by itself.
         announces = file_pass is not None or self.view.dataset.access == "pread"
         num_threads = self.threads if self.prefetch else 0
         return StepQueue(
@@ -63,7 +63,7 @@ class ReadAhead:
 
     @property
     def finishes(self) -> bool:
-        """Whether batches need `finish`."""
+        """True if batches need `finish`."""
         return self.digests_tokens or self.view.metadata is not None
 
     def finish(
@@ -73,7 +73,7 @@ class ReadAhead:
         step: Step,
         decoded: dict[str, Any] | None,
     ) -> str | None:
-        """Add what was decoded to a batch; returns the digest of its tokens, if it is kept."""
+        """Add decoded metadata to a batch; return the digest of its tokens, if one is kept."""
         if decoded:
             batch |= as_tensors(decoded, self.output)
         return self._digest(memory, step) if self.digests_tokens else None

@@ -1,8 +1,8 @@
-"""Saved states: their versions, and the checks that all loaders share.
+"""The versions of saved states, and the checks that all loaders share.
 
-1   exactly the keys of its kind of loader; stays readable
-2   these and any others. An unknown key was written by a later Penstock and is ignored, unless the
-    state lists it in `requires`: then it changes the rows that follow, and the state is refused.
+1   exactly the keys of its loader; still readable
+2   these keys and possibly more. An unknown key was written by a later Penstock and is ignored,
+    unless the state lists it in `requires`: then it affects the rows, and the state is rejected.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +13,12 @@ from penstock.errors import StateError
 
 State = dict[str, Any]
 
-# What all states begin with; `penstock` is the version that wrote it, for debugging.
+# The start of every state; `penstock` is the version that wrote it, for debugging.
 HEADER: State = {"version": 2, "penstock": __version__}
 
 
 def check_keys(state: Any, keys: Sequence[str], kind: str) -> None:
-    """Refuse anything but a state of a `kind` of loader, which has these `keys`."""
+    """Raise unless `state` is a state of a loader of this `kind`, with these `keys`."""
     if not isinstance(state, dict):
         raise StateError(f"not a state of a {kind}: found a {type(state).__name__}, not a dict")
     version, found = state.get("version"), sorted(map(str, state))
@@ -29,19 +29,19 @@ def check_keys(state: Any, keys: Sequence[str], kind: str) -> None:
         )
     if type(version) is not int or version not in (1, 2):
         raise StateError(
-            f"the state has version {version!r:.40}, and Penstock {__version__} reads versions 1 "
-            "and 2; a later Penstock may read this one"
+            f"the state has version {version!r:.40}, but Penstock {__version__} reads versions 1 "
+            "and 2; a later Penstock may read it"
         )
     required = state.get("requires", [])
     if not isinstance(required, list) or any(key not in keys for key in required):
         raise StateError(
-            f"the state requires {required!r:.100}, not all of which Penstock {__version__} knows; "
-            f"penstock {state.get('penstock', '(a later one)')!s:.40} has written it"
+            f"the state requires {required!r:.100}, and Penstock {__version__} does not know all "
+            f"of these; it was written by Penstock {state.get('penstock', '(a later one)')!s:.40}"
         )
 
 
 def check_identity(state: State, identity: State, argument_for: Callable[[str, Any], str]) -> None:
-    """Refuse a state of other rows, and name the arguments with which it would continue."""
+    """Raise if the state is of different rows; name the arguments that would continue it."""
     differing = [key for key, value in identity.items() if state[key] != value]
     if not differing:
         return
@@ -51,5 +51,5 @@ def check_identity(state: State, identity: State, argument_for: Callable[[str, A
     arguments = [argument_for(key, state[key]) for key in differing]
     remedy = ""
     if all(arguments):
-        remedy = f"; to continue it, make the loader with {', '.join(arguments)}"
-    raise StateError(f"this state was saved by a loader of other rows: {found}{remedy}")
+        remedy = f"; to continue it, create the loader with {', '.join(arguments)}"
+    raise StateError(f"the state was saved by a loader of different rows: {found}{remedy}")

@@ -1,4 +1,4 @@
-"""Steps that are read ahead. See `step_queue.pyx`."""
+"""A queue of steps that are read ahead. See `step_queue.pyx`."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
@@ -9,23 +9,23 @@ from penstock.load.plan cimport StepPlan, StepSpan
 from penstock.load.step_reader cimport StepReading, WantedStep
 from penstock.system.threads cimport pthread_cond_t, pthread_mutex_t, pthread_t
 
-# What the consumer and the threads share; steps are numbered from 0 on, and step k is at
-# k % num_places. The mutex is never held while anybody waits for the GIL.
+# Shared by the consumer and the threads. Steps are numbered from 0, and step k is at place
+# k % num_places. Never wait for the GIL while holding the mutex.
 cdef struct StepRing:
     pthread_mutex_t mutex
-    pthread_cond_t is_wanted  # there is a step to read, or everything ends
-    pthread_cond_t is_done  # a step that a consumer waits for, or a thread
+    pthread_cond_t is_wanted  # there is a step to read, or the queue is stopped
+    pthread_cond_t is_done  # a step that a consumer waits for is done, or a thread has ended
     WantedStep *places
     int64_t num_places
-    int64_t first  # the step that is handed out next
-    int64_t taken  # the first step that no thread has begun to read
-    int64_t end  # the first step that has not been asked for
+    int64_t first  # the next step to hand out
+    int64_t taken  # the first step that no thread has started to read
+    int64_t end  # the first step that has not been requested
     int num_running  # threads
     int is_stopped
 
 # One thread.
 cdef struct ReaderThread:
-    PyObject *owner  # the StepQueue, of which every running thread holds a reference
+    PyObject *owner  # the StepQueue; every running thread holds a reference to it
     StepRing *queue
     int number
     StepReading *reading
@@ -42,8 +42,8 @@ cdef class StepQueue:
     cdef pid_t pid
     cdef StepPlan plan
     cdef int64_t every
-    cdef int64_t position  # of the step that is asked for next
-    cdef int64_t position_ahead  # of the step that is announced with it
+    cdef int64_t position  # of the next step to request
+    cdef int64_t position_ahead  # of the step to announce with it
     cdef bint announces
     cdef tuple readers
     cdef int64_t least_bytes  # of the memory of a batch

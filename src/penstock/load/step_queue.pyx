@@ -1,17 +1,17 @@
-"""Steps that are read ahead, by threads that never see Python.
+"""A queue of steps that threads read ahead without the GIL.
 
-The consumer asks for steps and waits for the first of them; threads take steps in order, read
-them, and mark them done. A thread takes the GIL only to have metadata decoded or a fault put into
-words, and at its end. A consumer that would have to wait reads along, if there is a step that no
-thread has begun and that is in memory: measured on two cores, that makes up to 1.8 times the
-batches. Without threads, whoever waits for a step reads it.
+The consumer requests steps and waits for the first; threads take steps in order, read them, and
+mark them done. A thread takes the GIL only to decode metadata, to turn a fault into an exception,
+and when it ends. A consumer that would have to wait reads along, if there is a step that is cached
+and that no thread has started: measured on two cores, this gives up to 1.8 times the batches.
+Without threads, the consumer reads each step itself.
 
-Nothing here can be torn by an interrupt: Python runs signal handlers between its own instructions
-only, and there are none between starting a thread and noting it, or between handing out a step and
-asking for another. A consumer that waits looks for signals every `TICK_MILLISECONDS`.
+An interrupt leaves the queue consistent: Python runs signal handlers only between its own
+instructions, and there are none between starting and counting a thread, or between handing out a
+step and requesting the next. A waiting consumer checks for signals every `TICK_MILLISECONDS`.
 
-Every running thread holds a reference to its queue, which cannot be deallocated under it. A `Walk`
-that lets go of a queue tells the threads to end, and they end by themselves.
+Every running thread holds a reference to its queue, so the queue is not deallocated while in use. A
+`Walk` that drops a queue tells its threads to stop, and they end by themselves.
 """
 
 import atexit
@@ -53,12 +53,12 @@ from penstock.system.threads cimport (
 cdef enum:
     TICK_MILLISECONDS = 50
 
-cdef set running = set()  # queues that have threads
+cdef set running = set()  # queues with threads
 
 
 @atexit.register
 def _close_all():
-    """End all threads before the interpreter takes what they use."""
+    """Stop all threads before the interpreter frees what they use."""
     cdef StepQueue queue
     queues = list(running)
     for queue in queues:
@@ -67,13 +67,12 @@ def _close_all():
         queue.close()
 
 
-@cython.no_gc_clear  # its walk may end it after the collector has been here
+@cython.no_gc_clear  # its walk may stop it after the collector has run
 cdef class StepQueue:
-    """The steps of `plan` from `position` on, every `every`-th of them, `depth` ahead.
+    """Every `every`-th step of `plan` from `position` on, read up to `depth` steps ahead.
 
-    There is a thread for each of `readers` but the last, which is the consumer's; with a depth of 0
-    it is the only one.
-    With each step, the one that comes `announce` steps later is announced.
+    Each reader has a thread, except the last, which the consumer uses; with a depth of 0 it is the
+    only one. Together with each step, the one `announce` steps later is announced.
     """
 
     def __cinit__(
@@ -94,9 +93,9 @@ cdef class StepQueue:
         self.num_threads = len(readers) - 1
         self.queue.num_places = max(depth, 1)
         if min(depth, announce, skip, every - 1, position) < 0:
-            raise ValueError("a queue has no negative sizes")
+            raise ValueError("depth, announce, skip and position must be >= 0, and every >= 1")
         if not readers or (depth == 0) != (self.num_threads == 0):
-            raise ValueError("a queue needs a reader of its consumer, and threads to read ahead")
+            raise ValueError("needs a reader for the consumer, and threads exactly if depth > 0")
         self.queue.places = <WantedStep *>calloc(self.queue.num_places, sizeof(WantedStep))
         self.parts = <ReaderThread *>calloc(len(readers), sizeof(ReaderThread))
         if not self.queue.places or not self.parts:
@@ -107,7 +106,7 @@ cdef class StepQueue:
         for number in range(len(readers)):
             reader = <StepReader?>self.readers[number]
             if reader is None or reader.plan is not plan:
-                raise ValueError("a reader is not one of this plan")
+                raise ValueError(f"reader {number} belongs to a different plan")
             self.parts[number].owner, self.parts[number].queue = <PyObject *>self, &self.queue
             self.parts[number].number, self.parts[number].reading = number, &reader.steps
             self.parts[number].decodes = reader.decodes
@@ -132,9 +131,9 @@ cdef class StepQueue:
         free(self.parts)
 
     def start(self, Pool pool):
-        """Begin to read, into memory of `pool`; once."""
+        """Start to read into memory from `pool`; may be called once."""
         if self.queue.end or is_set(&self.queue.is_stopped):
-            raise ValueError("this queue was started before")
+            raise ValueError("this queue has already been started")
         for memory in [pool.take() for _ in range(self.queue.num_places)]:
             self.request(memory)
         self.start_threads()
@@ -159,12 +158,12 @@ cdef class StepQueue:
                 if self.num_started == 0:
                     running.discard(self)
                 self.abandon()
-                raise OSError(error, f"cannot start a thread to read ahead: {os.strerror(error)}")
+                raise OSError(error, f"cannot start a read-ahead thread: {os.strerror(error)}")
             self.num_started += 1
         return 0
 
     cdef StepSpan next_step(self, int64_t *position) noexcept:
-        """The step at `position`, which moves on to that of the next."""
+        """Return the step at `position`, and advance `position` to the next step."""
         cdef StepSpan step = self.plan.find_step(position[0])
         position[0] = step.end
         for _ in range(1, self.every):
@@ -172,12 +171,12 @@ cdef class StepQueue:
         return step
 
     cdef int request(self, BatchMemory memory) except -1:
-        """Ask for the next step; nothing but this adds to the queue."""
+        """Request the next step; only this method adds to the queue."""
         cdef StepRing *queue = &self.queue
         cdef int64_t place = queue.end % queue.num_places
         cdef WantedStep *wanted = &queue.places[place]
         if memory is None or memory.num_bytes < self.least_bytes:
-            raise ValueError("the memory is too small for a batch")
+            raise ValueError(f"the memory is smaller than a batch of {self.least_bytes:,} bytes")
         self.memories[place] = memory
         wanted.step = self.next_step(&self.position)
         if self.announces:
@@ -192,7 +191,7 @@ cdef class StepQueue:
         return 0
 
     cdef int wait_for(self, int64_t number) except -1:
-        """Return when a step is done, was handed out to another thread, or the queue is stopped."""
+        """Wait until a step is done, another thread has taken it, or the queue is stopped."""
         cdef StepRing *queue = &self.queue
         cdef double started
         if queue.first != number or is_set(&queue.places[number % queue.num_places].is_done):
@@ -212,9 +211,9 @@ cdef class StepQueue:
         return 0
 
     cdef int read_here(self, int64_t number) except -1:
-        """Read a step in the thread that waits for it; others wait their turn.
+        """Read a step in the thread that waits for it; other threads wait their turn.
 
-        A decoder or a signal handler may get here too, while the step is being read.
+        A decoder or a signal handler may re-enter this while the step is being read.
         """
         cdef StepRing *queue = &self.queue
         cdef int64_t place = number % queue.num_places
@@ -236,11 +235,11 @@ cdef class StepQueue:
         return 0
 
     cdef bint read_along(self) except -1:
-        """Read a step that no thread has begun; False if there is none, or it is not in memory."""
+        """Read a step that no thread has started; False if there is none, or it is not cached."""
         cdef ReaderThread *part = &self.parts[self.num_threads]
         cdef WantedStep *wanted
         cdef bint was_read
-        if part.decodes or not self.turn.acquire(False):  # a decoder's errors are its thread's
+        if part.decodes or not self.turn.acquire(False):  # decoders run in reading threads only
             return False
         try:
             with nogil:
@@ -255,14 +254,14 @@ cdef class StepQueue:
             self.end_turn()
 
     cdef int end_turn(self) except -1:
-        """Let others use the consumer's reader; close its files if nobody will."""
+        """Release the consumer's reader; close its files if the queue is stopped."""
         if is_set(&self.queue.is_stopped):
             (<StepReader>self.readers[self.num_threads]).batches.close()
         self.turn.release()
         return 0
 
     cdef object decode(self, int number, int64_t place, bint was_read):
-        """The metadata of a step that was read, decoded; raises why, if it was not."""
+        """Return the decoded metadata of a step, or None; raise the error if reading failed."""
         cdef StepReader reader = self.readers[number]
         if not was_read:
             raise reader.sample_reader.error()
@@ -274,18 +273,18 @@ cdef class StepQueue:
             raise RuntimeError("a decoder raised StopIteration") from error
 
     cdef int advance(self, BatchMemory memory) except -1:
-        """Let go of the first step, and ask for another, to be read into `memory`."""
+        """Drop the first step and request another, to be read into `memory`."""
         cdef StepRing *queue = &self.queue
         self.decoded[queue.first % queue.num_places] = None
         pthread_mutex_lock(&queue.mutex)
         queue.first += 1
         pthread_mutex_unlock(&queue.mutex)
-        pthread_cond_broadcast(&queue.is_done)  # other consumers, who wait for this step
+        pthread_cond_broadcast(&queue.is_done)  # wakes other consumers that wait for this step
         return self.request(memory)
 
     @property
     def num_ready(self):
-        """Steps that are read and wait for the consumer."""
+        """The number of steps that have been read and wait for the consumer."""
         cdef int64_t k
         cdef int count = 0
         for k in range(self.queue.num_places):
@@ -293,15 +292,15 @@ cdef class StepQueue:
         return count
 
     cdef int refuse_own_threads(self) except -1:
-        """Raise an error in a thread of this queue, which would wait for itself."""
+        """Raise in a thread of this queue, which would wait for itself."""
         cdef int number
         for number in range(self.num_started):
             if is_this_thread(self.parts[number].thread):
-                raise RuntimeError("a decoder must not use the loader that it decodes for")
+                raise RuntimeError("a decoder must not use the loader that calls it")
         return 0
 
     cdef void stop(self) noexcept:
-        """Tell the threads to end, without waiting: the collector may call this anywhere."""
+        """Tell the threads to stop, without waiting: the collector may call this at any time."""
         cdef int number
         pthread_mutex_lock(&self.queue.mutex)
         set_flag(&self.queue.is_stopped)
@@ -312,12 +311,12 @@ cdef class StepQueue:
         pthread_mutex_unlock(&self.queue.mutex)
 
     cdef void abandon(self) noexcept:
-        """Let everything end by itself."""
+        """Tell the threads to stop, and let them end by themselves."""
         cdef int number
         if self.pid != getpid():
-            return  # a forked child has none of the threads, and perhaps a mutex one of them held
+            return  # a forked child has none of the threads, and the mutex may be held forever
         self.stop()
-        if self.turn.acquire(False):  # else a consumer is reading, and closes its files
+        if self.turn.acquire(False):  # otherwise a consumer is reading, and closes the files
             self.end_turn()
         if not self.is_joined:
             self.is_joined = True
@@ -325,7 +324,7 @@ cdef class StepQueue:
                 pthread_detach(self.parts[number].thread)
 
     def close(self):
-        """End the threads, and wait until they have, and their files are closed."""
+        """Stop the threads, and wait until they have ended and closed their files."""
         cdef int number
         if self.pid != getpid():
             return
@@ -344,13 +343,13 @@ cdef class StepQueue:
         self.end_turn()
         if not self.is_joined:
             self.is_joined = True
-            with nogil:  # they have ended but for a few instructions
+            with nogil:  # they have only a few instructions left
                 for number in range(self.num_started):
                     pthread_join(self.parts[number].thread, NULL)
 
 
 cdef bint is_awaited(StepRing *queue, int64_t number) noexcept nogil:
-    """Whether it makes sense to wait for a step."""
+    """True if a step is the first, is not done, and may still be read."""
     return (
         queue.first == number
         and not is_set(&queue.places[number % queue.num_places].is_done)
@@ -359,7 +358,7 @@ cdef bint is_awaited(StepRing *queue, int64_t number) noexcept nogil:
 
 
 cdef void wait_once(StepRing *queue, int64_t number) noexcept nogil:
-    """Wait for a step, but not for long."""
+    """Wait for a step, for at most `TICK_MILLISECONDS`."""
     pthread_mutex_lock(&queue.mutex)
     if is_awaited(queue, number):
         wait_briefly(&queue.is_done, &queue.mutex, TICK_MILLISECONDS)
@@ -367,7 +366,7 @@ cdef void wait_once(StepRing *queue, int64_t number) noexcept nogil:
 
 
 cdef void wait_for_threads(StepRing *queue) noexcept nogil:
-    """Wait until no thread is running, but not for long."""
+    """Wait until no thread is running, for at most `TICK_MILLISECONDS`."""
     pthread_mutex_lock(&queue.mutex)
     if queue.num_running:
         wait_briefly(&queue.is_done, &queue.mutex, TICK_MILLISECONDS)
@@ -375,7 +374,7 @@ cdef void wait_for_threads(StepRing *queue) noexcept nogil:
 
 
 cdef WantedStep *take_step(StepRing *queue) noexcept nogil:
-    """Wait for a step that nobody reads yet; NULL when there will be none."""
+    """Wait for a step that no thread has started, and take it; NULL if the queue is stopped."""
     cdef WantedStep *wanted = NULL
     pthread_mutex_lock(&queue.mutex)
     while queue.taken == queue.end and not queue.is_stopped:
@@ -388,10 +387,10 @@ cdef WantedStep *take_step(StepRing *queue) noexcept nogil:
 
 
 cdef WantedStep *take_cached_step(ReaderThread *part) noexcept nogil:
-    """Take a step that nobody reads yet and that is in memory; NULL if there is none.
+    """Take a step that is cached and that no thread has started; NULL if there is none.
 
-    None either where a step after the first is done: then the threads keep up, and so will the
-    first be in a moment.
+    Also NULL if a step after the first is done: then the threads keep up, and the first step will
+    be done in a moment.
     """
     cdef StepRing *queue = part.queue
     cdef WantedStep *wanted = NULL
@@ -418,7 +417,7 @@ cdef WantedStep *take_cached_step(ReaderThread *part) noexcept nogil:
 
 
 cdef void mark_done(StepRing *queue, WantedStep *wanted) noexcept nogil:
-    """Note that a step is read, or has failed; wake the consumers, if it is the first."""
+    """Mark a step as read or failed; wake the consumers if it is the first."""
     cdef bint is_first
     pthread_mutex_lock(&queue.mutex)
     set_flag(&wanted.is_done)
@@ -429,7 +428,7 @@ cdef void mark_done(StepRing *queue, WantedStep *wanted) noexcept nogil:
 
 
 cdef void *run_thread(void *argument) noexcept nogil:
-    """The life of a thread."""
+    """Run a reading thread from start to end."""
     cdef ReaderThread *part = <ReaderThread *>argument
     enter_background("penstock-reader")
     if part.decodes:
@@ -441,7 +440,7 @@ cdef void *run_thread(void *argument) noexcept nogil:
 
 
 cdef void read_and_decode(ReaderThread *part) noexcept with gil:
-    """Read steps with one Python state, in which a decoder's thread-local variables live."""
+    """Read steps with one Python thread state, which holds a decoder's thread-local variables."""
     with nogil:
         read_steps(part)
 
@@ -464,7 +463,7 @@ cdef void read_steps(ReaderThread *part) noexcept nogil:
 
 
 cdef void conclude(ReaderThread *part, int64_t place, bint was_read) noexcept with gil:
-    """Decode the metadata of a step that was read; say why, if it was not."""
+    """Decode a step's metadata; store the error if decoding or reading failed."""
     cdef StepQueue owner = <StepQueue>part.owner
     try:
         owner.decoded[place] = owner.decode(part.number, place, was_read)
@@ -473,7 +472,7 @@ cdef void conclude(ReaderThread *part, int64_t place, bint was_read) noexcept wi
 
 
 cdef void end_thread(ReaderThread *part) noexcept with gil:
-    """Close the thread's files, and let go of the queue."""
+    """Close the thread's files, and drop its reference to the queue."""
     cdef StepRing *queue = part.queue
     cdef StepQueue owner = <StepQueue>part.owner
     (<StepReader>owner.readers[part.number]).batches.close()

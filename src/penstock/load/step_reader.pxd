@@ -7,11 +7,11 @@ from penstock.load.plan cimport StepPlan, StepSpan
 from penstock.order.shuffling cimport OrderParams, OrderState
 from penstock.batches.batch_filling cimport BatchReader, BatchReading
 
-# A step that is to be read, is being read, or is read.
+# A step that waits to be read, is being read, or has been read.
 cdef struct WantedStep:
     StepSpan step
-    StepSpan ahead  # a later step to announce; without rows there is none
-    bint is_first  # no step before this one has been announced
+    StepSpan ahead  # a later step to announce; none if it has no rows
+    bint is_first  # nothing has been announced before this step
     char *memory
     int is_done  # read, or failed
 

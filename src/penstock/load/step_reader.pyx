@@ -1,4 +1,4 @@
-"""Reading one step of a plan into the memory of a batch, with the files of one thread."""
+"""Reads one step of a plan into the memory of a batch, with one thread's files."""
 
 cimport cython
 from libc.stdint cimport int64_t
@@ -13,16 +13,16 @@ cdef int _num_readers = 0
 
 
 def num_step_readers():
-    """How many readers of steps this process has: they share its descriptors."""
+    """Return how many step readers share this process's file descriptors."""
     return _num_readers
 
 
-@cython.no_gc_clear  # as of the queue that has it
+@cython.no_gc_clear  # like the queue that owns it
 cdef class StepReader:
-    """What one thread reads the steps of a plan with.
+    """Reads the steps of a plan in one thread.
 
-    `sample_reader` is a `SampleReader`: it decodes metadata, puts faults into words, and closes
-    the files.
+    `sample_reader` is a `SampleReader`: it decodes metadata, turns faults into exceptions, and
+    closes the files.
     """
 
     def __cinit__(self, StepPlan plan, OrderState order, Announcer announcer, sample_reader):
@@ -32,11 +32,11 @@ cdef class StepReader:
         if batches is None or (
             order.order.num_samples != <unsigned long long>batches.reading.view.num_samples
         ):
-            raise ValueError("the order is not one of this view's samples")
+            raise ValueError("the order and the view differ in their number of samples")
         if announcer.announcing.reading != &batches.reading:
-            raise ValueError("the announcer is not one of this reader's files")
+            raise ValueError("the announcer belongs to a different reader")
         if rows > batches.layout.rows or rows > announcer.max_rows:
-            raise ValueError("the layout has fewer rows")
+            raise ValueError(f"the layout or the announcer has room for fewer than {rows} rows")
         self.plan, self.order, self.announcer, self.batches = plan, order, announcer, batches
         self.sample_reader, self.decodes = sample_reader, sample_reader.has_metadata
         self.steps.order, self.steps.announcing = &order.order, &announcer.announcing
@@ -57,14 +57,14 @@ cdef class StepReader:
 
 
 cdef void announce(StepReading *reading, StepSpan step) noexcept nogil:
-    """Have the rows of a later step fetched, if they are not in the page cache."""
+    """Ask the system to fetch a later step's rows that are not in the page cache."""
     announce_step(
         reading.announcing, step.position + reading.rank, step.rows, reading.ranks
     )
 
 
 cdef bint is_step_cached(StepReading *reading, StepSpan step) noexcept nogil:
-    """Whether a step can be read without waiting for the disk, as far as two of its rows tell."""
+    """True if a step can be read without waiting for the disk, judging by two of its rows."""
     if step.rows == 0:
         return True
     reading.positions[0] = step.position + reading.rank
@@ -76,7 +76,7 @@ cdef bint is_step_cached(StepReading *reading, StepSpan step) noexcept nogil:
 
 
 cdef bint read_step(StepReading *reading, const WantedStep *wanted) noexcept nogil:
-    """Read a step into its memory; False, with the fault, if that fails."""
+    """Read a step into its memory; False if that fails, with the fault in `reading.reading`."""
     cdef StepSpan between = wanted.step
     cdef int64_t k
     if wanted.is_first and between.rows:

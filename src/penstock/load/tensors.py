@@ -1,4 +1,4 @@
-"""Where torch is met: tensors, page-locked memory; imported only when needed."""
+"""Tensors and page-locked memory; torch is imported only when needed."""
 
 import contextlib
 import sys
@@ -14,27 +14,26 @@ from penstock.errors import UsageError
 
 
 def check_output(output: str, *, pin_memory: bool) -> None:
-    """Refuse what this installation, or this machine, cannot give."""
+    """Raise if this installation or this machine cannot produce the output."""
     one_of("output", output, ("torch", "numpy"))
     if output == "torch" and find_spec("torch") is None:
         raise UsageError(
-            "batches of torch tensors need torch: pip install 'penstock[torch]', or pass "
-            "output='numpy'"
+            "output='torch' needs torch: pip install 'penstock[torch]', or pass output='numpy'"
         )
     if pin_memory and output != "torch":
-        raise UsageError("pin_memory gives torch tensors; leave out output='numpy'")
+        raise UsageError("pin_memory=True needs torch tensors; remove output='numpy'")
     if pin_memory and not _has_accelerator():
-        raise UsageError("pin_memory needs an accelerator, and torch finds none here")
+        raise UsageError("pin_memory=True needs an accelerator, and torch finds none")
 
 
 def plain_dtype(dtype: Any) -> DTypeLike | None:
-    """Take torch's types by their names."""
+    """Return a torch dtype's NumPy name; any other dtype unchanged."""
     name = str(dtype)
     return name.removeprefix("torch.") if name.startswith("torch.") else dtype
 
 
 def from_numpy(output: str) -> Callable[[Any], Any] | None:
-    """What makes an output of an array: torch's function, or nothing."""
+    """Return the function that converts an array to the output: torch's, or None."""
     if output == "numpy":
         return None
     import torch
@@ -44,14 +43,14 @@ def from_numpy(output: str) -> Callable[[Any], Any] | None:
 
 
 def new_pinned(num_bytes: int) -> Any:
-    """Page-locked memory: torch's allocator uses it again when no copy is queued."""
+    """Return page-locked memory; torch's allocator reuses it once no copy is queued."""
     import torch
 
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
 def as_tensors(decoded: dict[str, Any], output: str) -> dict[str, Any]:
-    """Arrays of decoded metadata as tensors, where torch has their type; objects as they are."""
+    """Return decoded metadata with arrays as tensors where torch has their type."""
     if output == "numpy":
         return decoded
     import torch
@@ -65,7 +64,7 @@ def as_tensors(decoded: dict[str, Any], output: str) -> dict[str, Any]:
 
 
 def register_as_dataset(kind: type) -> None:
-    """Where torch is imported, make its DataLoader iterate over a loader of this type."""
+    """If torch is imported, make its DataLoader treat a loader class as an iterable dataset."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.utils.data.IterableDataset.register(kind)

@@ -1,4 +1,4 @@
-"""A digest of the tokens of a batch, outside the GIL."""
+"""A digest of a batch's tokens, computed without the GIL."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -12,14 +12,14 @@ def token_digest(
     int64_t position,
     int64_t stride,
 ):
-    """Add up a hash of (position, tokens) over the rows of a batch, without their padding.
+    """Return the sum over a batch's rows of a hash of (position, tokens), without padding.
 
-    Row k stands at `position + k * stride`. A label counts where it is not the next input.
+    Row k is at `position + k * stride`. A label is included where it differs from the next input.
     """
     cdef WordPair total = WordPair(0, 0), one
     cdef Py_ssize_t k, num_rows = inputs.shape[0], width = inputs.shape[1]
     if labels.shape[0] != num_rows or labels.shape[1] != width or lengths.shape[0] != num_rows:
-        raise ValueError("inputs, labels and lengths are not of one batch")
+        raise ValueError("inputs, labels and lengths differ in shape")
     for k in range(num_rows):
         if not 0 <= lengths[k] <= width:
             raise ValueError("a row is longer than the batch is wide")
@@ -36,7 +36,7 @@ def token_digest(
 
 
 cdef inline uint64_t hash_at(int64_t value, int64_t place) noexcept nogil:
-    """A hash of a token and where in its row it stands."""
+    """Return a hash of a token and its place in the row."""
     cdef uint64_t x = <uint64_t>value + <uint64_t>place * 0x9E3779B97F4A7C15ULL
     x *= 0xBF58476D1CE4E5B9ULL
     x = (x ^ x >> 32) * 0x9E3779B97F4A7C15ULL
@@ -46,7 +46,7 @@ cdef inline uint64_t hash_at(int64_t value, int64_t place) noexcept nogil:
 cdef uint64_t row_content(
     const int64_t *inputs, const int64_t *labels, int64_t length
 ) noexcept nogil:
-    """A sum over the tokens of a row, each hashed with its place."""
+    """Return the sum over a row's tokens of their hashes, each with its place."""
     cdef uint64_t content = 0
     cdef int64_t i
     for i in range(length - 1):

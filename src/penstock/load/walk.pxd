@@ -19,7 +19,7 @@ cdef class Walk:
     cdef StepQueue queue
     cdef readonly int64_t position
     cdef int64_t num_jumps
-    cdef readonly int64_t skip  # steps, before the next one that is taken
+    cdef readonly int64_t skip  # steps to skip before the next one taken
     cdef int64_t every
     cdef StepSpan last
     cdef bint has_last

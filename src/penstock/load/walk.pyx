@@ -1,9 +1,9 @@
-"""The position of a loader, and the batches from there on.
+"""The position of a loader, and the batches from that position on.
 
-Any number of threads may take batches, each of which goes to one of them. There is no lock: a
-thread waits for the first step, makes its batch, and then, if the step still is the first, counts
-it as handed out and returns it, all while it holds the GIL; if not, it begins again. An interrupt
-before that instant leaves everything as it was; after it, the batch is the caller's.
+Any number of threads may take batches; each batch goes to one of them. There is no lock: a thread
+waits for the first step and makes its batch. Then, without releasing the GIL, it checks that the
+step is still the first, counts it as handed out, and returns it; otherwise it starts over. An
+interrupt before that moment leaves everything unchanged; after it, the caller has the batch.
 """
 
 cimport cython
@@ -27,12 +27,12 @@ cdef int close(StepQueue queue) except -1:
     return 0
 
 
-@cython.no_gc_clear  # the collector must leave the queue, or nothing could tell its threads to end
+@cython.no_gc_clear  # the collector must keep the queue: dealloc uses it to stop the threads
 cdef class Walk:
-    """Walks the steps of `plan`.
+    """Takes the steps of `plan` one after the other.
 
-    `new_queue(position, skip, every)` makes a `StepQueue`. `finish(batch, memory, step, decoded)`,
-    if it is given, completes a batch in Python, and what it returns is kept as `finished`.
+    `new_queue(position, skip, every)` returns a `StepQueue`. If given, `finish(batch, memory, step,
+    decoded)` completes a batch in Python; its result is kept as `finished`.
     """
 
     def __cinit__(self, StepPlan plan, Pool pool, BatchMaker maker, new_queue, finish=None):
@@ -46,16 +46,16 @@ cdef class Walk:
             self.queue.abandon()
 
     def jump_to(self, int64_t position):
-        """Go on from another position."""
+        """Continue from another position."""
         self.notice_fork()
         queue = self.let_go()
         self.position = position
         self.has_last, self.finished = False, None
         self.num_jumps += 1
-        close(queue)  # last: meanwhile other threads may go on, from the new position
+        close(queue)  # last: other threads may already continue from the new position
 
     def take_every(self, int64_t every, *, int64_t skip):
-        """From here on skip so many steps, and then take one of `every`."""
+        """Skip `skip` steps from here, then take one of every `every` steps."""
         self.notice_fork()
         if (skip, every) != (self.skip, self.every):
             queue = self.let_go()
@@ -63,12 +63,12 @@ cdef class Walk:
             close(queue)
 
     def close(self):
-        """End all threads; the next batch starts them again."""
+        """Stop all threads; the next batch restarts them."""
         self.notice_fork()
         close(self.let_go())
 
     cdef int notice_fork(self) except -1:
-        """Start anew in a forked child: it has no threads, and perhaps a lock one of them held."""
+        """Start over in a forked child: it has no threads, and a lock may be held forever."""
         if self.pid == getpid():
             return 0
         self.pid = getpid()
@@ -79,7 +79,7 @@ cdef class Walk:
         return 0
 
     cdef StepQueue let_go(self):
-        """Take the queue away, to be closed: nobody takes steps from it any more."""
+        """Detach and return the queue, to be closed; no more steps are taken from it."""
         cdef StepQueue queue = self.queue
         if queue is not None:
             queue.refuse_own_threads()
@@ -88,11 +88,11 @@ cdef class Walk:
         return queue
 
     def take(self):
-        """The next batch, whatever epoch it is of."""
+        """Return the next batch, across ends of epochs."""
         return self.next_batch(None)
 
     cdef dict next_batch(self, Iteration iteration):
-        """The next batch, or None where the iteration has ended."""
+        """Return the next batch, or None if the iteration has ended."""
         cdef dict batch = None
         while batch is None:
             self.notice_fork()
@@ -105,7 +105,7 @@ cdef class Walk:
         return batch
 
     cdef int start(self) except -1:
-        """Begin to read from the position on; another thread may do the same meanwhile."""
+        """Start to read at the position; another thread may be doing the same."""
         cdef int64_t position = self.position, skip = self.skip, every = self.every
         cdef StepQueue queue = self.new_queue(position, skip, every)
         queue.start(self.pool)
@@ -117,7 +117,7 @@ cdef class Walk:
         return 0
 
     cdef bint has_step(self, StepQueue queue, int64_t number) noexcept:
-        """Whether a step is read and nobody has taken it."""
+        """True if a step has been read and not taken."""
         return (
             self.queue is queue
             and queue.queue.first == number
@@ -125,7 +125,7 @@ cdef class Walk:
         )
 
     cdef dict take_step(self):
-        """Wait for the first step, and take it; None if another thread was faster."""
+        """Wait for the first step and take it; None if another thread took it."""
         cdef StepQueue queue = self.queue
         cdef int64_t number = queue.queue.first, place = number % queue.queue.num_places
         cdef const WantedStep *wanted = &queue.queue.places[place]
@@ -134,11 +134,11 @@ cdef class Walk:
         queue.wait_for(number)
         if not self.has_step(queue, number):
             if self.queue is queue and is_set(&queue.queue.is_stopped):
-                raise RuntimeError("the interpreter is exiting, and has ended all loaders")
+                raise RuntimeError("the interpreter is exiting and has stopped all loaders")
             return None
         failure = queue.failures[place]
         if failure is not None:
-            close(self.let_go())  # the position still is that of the step that failed
+            close(self.let_go())  # the position is still that of the failed step
             raise failure
         step, memory, decoded = wanted.step, queue.memories[place], queue.decoded[place]
         batch, finished = self.maker.make(memory, step.rows), None
@@ -146,10 +146,10 @@ cdef class Walk:
             of_python = Step(step.position, step.rows, step.end)
             finished = self.finish(batch, memory, of_python, decoded)
         fresh = self.pool.take()
-        PyErr_CheckSignals()  # now, or Python would do so after it got the batch, and drop it
+        PyErr_CheckSignals()  # now: Python would check after the return, and drop the batch
         if not self.has_step(queue, number):
             return None
-        # From here on nothing runs that is not ours.
+        # From here on, no other Python code runs.
         self.num_batches += 1
         self.num_samples += step.rows
         self.num_tokens += memory.counts().num_tokens
@@ -160,24 +160,24 @@ cdef class Walk:
 
     @property
     def last_step(self):
-        """The step that was handed out last, or None."""
+        """The step handed out last, or None."""
         if not self.has_last:
             return None
         return Step(self.last.position, self.last.rows, self.last.end)
 
     @property
     def num_ready(self):
-        """Batches that are read and wait to be taken."""
+        """The number of batches that have been read and wait to be taken."""
         return 0 if self.queue is None else self.queue.num_ready
 
     @property
     def waited_seconds(self):
-        """How long the consumer stood waiting for batches."""
+        """How long the consumer has waited for batches."""
         return self.waited_before + (0 if self.queue is None else self.queue.waited)
 
 
 cdef class Iteration:
-    """The batches up to the end of the epoch, or without end; an interrupt does not end it."""
+    """The batches to the end of the epoch, or endless; an interrupt does not end it."""
 
     def __cinit__(self, Walk walk):
         self.walk = walk
@@ -194,16 +194,16 @@ cdef class Iteration:
         return batch
 
     def state_dict(self):
-        """Where the iteration ends; the state of its loader says where it stands."""
+        """Return where the iteration ends; the loader's state holds the position."""
         return {"end": None if self.walk.plan.endless else self.end}
 
     def load_state_dict(self, state):
-        """End where the iteration that saved this would have."""
+        """End where the iteration that saved `state` would have ended."""
         if state["end"] is not None:
             self.end = state["end"]
 
     cdef void find_end(self) noexcept:
-        """Note where the epoch ends that the walk is in."""
+        """Record where the walk's current epoch ends."""
         self.num_jumps = self.walk.num_jumps
         self.end = self.walk.plan.end_of_epoch(self.walk.position)
 

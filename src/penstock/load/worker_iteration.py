@@ -1,4 +1,4 @@
-"""What a worker of a torch DataLoader iterates over: its steps of an epoch, or an error."""
+"""The iterators of a torch DataLoader worker: its share of an epoch's steps, or an error."""
 
 from typing import Any, Self
 
@@ -9,7 +9,7 @@ from penstock.load.workers import Board, Worker
 
 
 class WorkerIteration:
-    """A worker's steps of an epoch, or without end; it has a state, for StatefulDataLoader."""
+    """A worker's share of the steps, of an epoch or endless; StatefulDataLoader can save it."""
 
     def __init__(self, worker: Worker, board: Board, walk: Walk, plan: StepPlan) -> None:
         self._worker, self._board, self._walk, self._plan = worker, board, walk, plan
@@ -40,7 +40,7 @@ class WorkerIteration:
             self._is_over = True
 
     def state_dict(self) -> dict[str, Any]:
-        """How many steps are skipped before this worker's next, and where the epoch ends."""
+        """Return how many steps to skip before this worker's next one, and where the epoch ends."""
         return {
             "skip": self._walk.skip,
             "num_workers": self._worker.num_workers,
@@ -49,14 +49,14 @@ class WorkerIteration:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as the worker that saved this; its loader has loaded its own state before."""
+        """Continue as the worker that saved `state`; its loader's state must be loaded first."""
         here = self.state_dict()
         for name in ("num_workers", "step_size"):
             if state[name] != here[name]:
                 raise StateError(
-                    f"a worker's state goes on with as many workers, and as many rows in a step of "
-                    f"all ranks; {name} was {state[name]} and is {here[name]} (states that were "
-                    "saved with num_workers=0 go on with any step)"
+                    "a worker's state needs the same number of workers and the same number of rows "
+                    f"per step over all ranks: {name} was {state[name]} and is {here[name]}; only "
+                    "states saved with num_workers=0 can be resumed with others"
                 )
         end = state["end"]
         if end is not None:
@@ -67,7 +67,7 @@ class WorkerIteration:
 
 
 class FailedIteration:
-    """Raises at the first step: if `iter` did, a worker that lives on would die without a word."""
+    """Raises at the first step: an error in `iter` would end a persistent worker silently."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -1,10 +1,10 @@
-"""A loader in the workers of a torch DataLoader: where their epochs begin.
+"""Where the epochs of torch DataLoader workers begin.
 
-A DataLoader copies its dataset into every worker, for each epoch again. Worker k of n takes every
-n-th step from k on (`load.worker_iteration`), and the DataLoader puts them in order. The loader in
-the main process does not move meanwhile, so the copies of the second epoch would give the first
-again. Therefore all copies share a `Board`, a few bytes in a file without a name, that says which
-workers have begun and ended an epoch, and where the next one starts.
+A DataLoader copies its dataset into every worker, again for each epoch. Worker k of n takes every
+n-th step, starting with step k (`load.worker_iteration`), and the DataLoader puts the steps back in
+order. The loader in the main process does not move, so its copies would repeat the first epoch.
+Therefore all copies share a `Board`: a few bytes in an unnamed temporary file that record which
+workers have begun and ended an epoch, and where the next epoch starts.
 """
 
 import contextlib
@@ -28,63 +28,63 @@ _TORCH = ("torch.utils.data", "torchdata")
 
 
 class Worker(NamedTuple):
-    """Which of how many workers this process is."""
+    """The worker number of this process, and the number of workers."""
 
     number: int
     num_workers: int
     seed: int
-    """the same in all workers of an iteration, and nearly always another in the next"""
+    """identical in all workers of an iteration; almost certainly different in the next iteration"""
 
 
 def find_worker() -> Worker | None:
-    """The DataLoader worker that this process is, if it is one."""
+    """Return this process's DataLoader worker, or None outside of a worker."""
     torch = sys.modules.get("torch")
     info = torch.utils.data.get_worker_info() if torch is not None else None
     return None if info is None else Worker(info.id, info.num_workers, info.seed - info.id)
 
 
 class Epoch(NamedTuple):
-    """What is written on a board: the iteration over an epoch that began last."""
+    """The contents of a board: the most recently started epoch."""
 
     num_resets: int = 0
-    """how often the main process has set a position"""
+    """how many times the main process has set a position"""
     seed: int | None = None
     num_workers: int = 0
     start: int | None = None
-    """where all workers start, unless each knows better"""
+    """the position where all workers start; None if each continues from its own"""
     end: int | None = None
     begun: tuple[int, ...] = ()
-    """numbers of workers"""
+    """worker numbers"""
     ended: tuple[int, ...] = ()
     num_steps: int = 0
-    """read by the workers that have ended"""
+    """steps read by the workers that have ended"""
     has_arrived: bool = False
-    """whether the DataLoader had handed out all of these when the next workers were started"""
+    """True if the DataLoader had returned all of these steps when the next workers started"""
 
     @property
     def is_over(self) -> bool:
-        """Whether every worker has read its part to the end."""
+        """True if every worker has read its share to the end."""
         return len(self.ended) == self.num_workers
 
     @property
     def end_if_over(self) -> int | None:
-        """Where the next epoch starts, if workers have read the last one to its end."""
+        """Where the next epoch starts; None unless workers have finished the last one."""
         return self.end if self.begun and self.is_over else None
 
 
-_boards = list["weakref.ref[Board]"]()  # not a WeakSet, whose callbacks would swallow a Ctrl-C
+_boards = list["weakref.ref[Board]"]()  # not a WeakSet: its callbacks would swallow a Ctrl-C
 
 
 class Board:
-    """Shared by a loader and the copies of it in workers, forked or spawned.
+    """Epoch progress, shared by a loader and its copies in forked or spawned workers.
 
-    A copy that is made in another way, as by `pickle`, is on its own and gets a new one.
+    Any other copy, such as one made by `pickle`, is independent and gets a new board.
     """
 
     def __init__(self, fd: int | None = None, num_resets: int = 0) -> None:
         self._file: OwnedDescriptor | None = None
         self._num_resets, self._at_fork = num_resets, Epoch()
-        # Of the DataLoader: what has started workers last, and which of its steps was next.
+        # The DataLoader's iterator that last started workers, and its first step not yet returned.
         self._iterator: weakref.ref[Any] | None = None
         self._seed, self._first_left = 0, 0.0
         if fd is not None:
@@ -99,7 +99,7 @@ class Board:
         return None if self._file is None else self._file.number
 
     def prepare(self) -> int:
-        """Make the file, which only a process needs that is about to be copied."""
+        """Create the file and return its descriptor; only needed before the process is copied."""
         if self._is_forked():
             self._file = None
         if self._fd is None:
@@ -112,7 +112,7 @@ class Board:
         return self._fd
 
     def note_iterator(self, iterator: Any) -> None:
-        """Note the iterator that starts workers, and whether the last one has handed out all."""
+        """Record the iterator that starts workers, and whether the last one returned all steps."""
         last = self._iterator() if self._iterator is not None else None
         if last is iterator:
             return
@@ -121,7 +121,7 @@ class Board:
             epoch = _read(fd)
             has_arrived = self._seed == epoch.seed and first_left >= epoch.num_steps
             _write(fd, epoch._replace(has_arrived=has_arrived))
-        attributes = vars(iterator)  # to look at when it goes: it would keep its workers alive
+        attributes = vars(iterator)  # not the iterator itself, which would keep its workers alive
 
         def forget(_: Any) -> None:
             self._iterator, self._first_left = None, _first_left(attributes)
@@ -129,42 +129,47 @@ class Board:
         self._iterator, self._seed = weakref.ref(iterator, forget), attributes["_base_seed"]
 
     def _is_forked(self) -> bool:
-        """Whether the file is that of the process which the user forked this one from."""
+        """True if the file belongs to the process that the user forked this one from."""
         return self._fd is not None and self._pid != os.getpid() and find_worker() is None
 
     def read(self) -> Epoch:
-        """What is written here, or was when the user forked this process."""
+        """Return the current epoch; in a process that the user forked, the one at the fork."""
         if self._is_forked():
             return self._at_fork
         with self._locked() as fd:
             return _read(fd)
 
     def reset(self, position: int) -> None:
-        """Have workers that live on start from a position next."""
+        """Make persistent workers start their next epoch at `position`."""
         if self._is_forked():
-            self._file = None  # its copy goes its own way
+            self._file = None  # the forked copy is independent from here on
         self._num_resets += 1
         with self._locked() as fd:
             _write(fd, Epoch(self._num_resets, end=position))
 
     def leave(self) -> None:
-        """Have workers that live on refuse to go on, as the loader itself moves now."""
+        """Make persistent workers refuse to continue, because the loader itself now moves."""
         if self._fd is not None and self._pid == os.getpid():
             self._num_resets += 1
             with self._locked() as fd:
                 _write(fd, Epoch(self._num_resets))
 
     def begin(self, worker: Worker, *, is_first: bool, has_jumped: bool) -> int | None:
-        """Note that a worker begins an epoch; returns where, or None for where it stands.
+        """Record that a worker begins an epoch; return its start, or None to stay where it is.
 
-        `is_first` if it begins its first one, and `has_jumped` if it was told where to start.
+        `is_first` is True for the worker's first epoch, `has_jumped` if it was told where to start.
         """
         if self._fd is None:
-            raise UsageError("workers need a temporary file, which could not be made: see TMPDIR")
+            raise UsageError(
+                "DataLoader workers need a temporary file, and none could be created: check TMPDIR"
+            )
         with self._locked() as fd:
             last = _read(fd)
             if is_first and last.num_resets > self._num_resets:
-                raise UsageError("the loader that this worker is a copy of has moved on")
+                raise UsageError(
+                    "the loader in the main process has moved since this worker was started; "
+                    "iterate over the DataLoader again"
+                )
             is_same = (last.seed, last.num_workers) == (worker.seed, worker.num_workers)
             joins = is_same and worker.number not in last.begun
             if joins:
@@ -173,21 +178,22 @@ class Board:
                 start = None if is_first else last.end
                 if not is_first and start is None:
                     raise UsageError(
-                        "the loader itself was iterated over since its DataLoader's last epoch; "
-                        "say where to go on with loader.set_epoch(…), or make a new DataLoader"
+                        "the loader itself was iterated over since the DataLoader's last epoch; "
+                        "call loader.set_epoch(…) to say where to continue, or create a new "
+                        "DataLoader"
                     )
             elif has_jumped or (is_first and last.is_over and last.has_arrived):
                 start = last.end
             elif last.is_over and not is_first:
                 raise UsageError(
-                    "persistent workers cannot know whether all batches of their last epoch have "
-                    "arrived: call loader.set_epoch(…) before every epoch"
+                    "persistent workers cannot tell whether the training loop received every batch "
+                    "of their last epoch: call loader.set_epoch(…) before every epoch"
                 )
             else:
                 raise UsageError(
-                    "the last epoch of this DataLoader was left early (or another DataLoader reads "
-                    "from the same loader now), and workers have read ahead, so batches would be "
-                    "lost: use num_workers=0, or say where to begin with loader.set_epoch(…)"
+                    "the DataLoader's last epoch was left early (or another DataLoader uses the "
+                    "same loader), and its workers have read ahead, so batches would be lost: use "
+                    "num_workers=0, or call loader.set_epoch(…) to say where to start"
                 )
             if has_jumped:
                 start = None
@@ -200,7 +206,7 @@ class Board:
         return start
 
     def end(self, worker: Worker, position: int, num_steps: int) -> None:
-        """Note that a worker has read its steps of the epoch, which ends at a position."""
+        """Record that a worker has read its `num_steps` of the epoch, which ends at `position`."""
         with self._locked() as fd:
             epoch = _read(fd)
             if epoch.seed == worker.seed and worker.number not in epoch.ended:
@@ -228,7 +234,7 @@ class Board:
 
 def _remember(board: Board) -> None:
     for gone in [each for each in _boards if each() is None]:
-        with contextlib.suppress(ValueError):  # another thread was faster
+        with contextlib.suppress(ValueError):  # another thread has removed it
             _boards.remove(gone)
     _boards.append(weakref.ref(board))
 
@@ -245,10 +251,10 @@ os.register_at_fork(before=_prepare_all)
 
 
 def _note_iterator() -> None:
-    """Have boards note the DataLoader's iterator that starts workers just now, if one does."""
+    """Tell boards which DataLoader iterator is starting workers, if one is."""
     for frame in callers():
         if not frame.f_globals.get("__name__", "").startswith(_TORCH):
-            continue  # before its locals are read: those of this function would hold themselves
+            continue  # before f_locals is read: this function's own would refer to themselves
         iterator = frame.f_locals.get("self")
         if hasattr(iterator, "_base_seed"):
             break
@@ -263,7 +269,7 @@ def _note_iterator() -> None:
 
 
 def _first_left(attributes: dict[str, Any]) -> float:
-    """The first step that an iterator of torch has not handed out, of those it has asked for."""
+    """Return the first requested step that a DataLoader iterator has not returned yet."""
     return min(attributes.get("_task_info", (0,)), default=math.inf)
 
 
@@ -277,6 +283,6 @@ def _read(fd: int | None) -> Epoch:
 
 
 def _write(fd: int | None, epoch: Epoch) -> None:
-    """Replace what was there by one call: a worker may be killed between two."""
+    """Overwrite the contents in a single call, because a worker may be killed between two."""
     if fd is not None:
         os.pwrite(fd, json.dumps(epoch).encode().ljust(os.fstat(fd).st_size), 0)

@@ -143,7 +143,7 @@ def saved(corpus, steps=2, **options):
 def test_a_state_of_other_text_tokens_or_rows_is_refused(corpus, tmp_path):
     state = saved(corpus)
     other = write_text(tmp_path / "other", [DOCUMENTS])
-    with pytest.raises(StateError, match="saved by a loader of other rows: text was"):
+    with pytest.raises(StateError, match="saved by a loader of different rows: text was"):
         make_loader(other, "full_best_fit", 16).load_state_dict(state)
     with pytest.raises(StateError, match="packing was 'bos_best_fit_keep-v1-16-buffer5' and is"):
         make_loader(corpus, "full_best_fit", 17).load_state_dict(state)
@@ -168,7 +168,7 @@ def test_a_state_of_earlier_defaults_names_the_arguments_that_continue_it(corpus
         expected = [batch["input_ids"].tolist() for batch in itertools.islice(loader, 3)]
     with pytest.raises(StateError) as caught:
         make().load_state_dict(state)
-    arguments = str(caught.value).rpartition("make the loader with ")[2]
+    arguments = str(caught.value).rpartition("create the loader with ")[2]
     assert arguments == "shuffle=False, packing=Packing(add='bos'), endless=True"
     with make(shuffle=False, packing=Packing(add="bos"), endless=True) as loader:
         loader.load_state_dict(state)
