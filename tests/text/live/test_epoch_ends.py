@@ -137,7 +137,7 @@ def test_counting_much_text_is_announced_once(tmp_path, monkeypatch):
     path = write_text(tmp_path / "text", FILES)
     with (
         make_loader(path, "flat", 8, endless=False) as loader,
-        pytest.warns(UserWarning, match=r"tokenizes all of it .* endless=True starts at once"),
+        pytest.warns(UserWarning, match=r"tokenized once .* endless=True a loader starts at once"),
     ):
         num_steps = len(loader)
     with make_loader(path, "flat", 8, endless=False) as loader:
@@ -208,7 +208,7 @@ def test_an_epoch_with_other_rows_than_were_counted_is_an_error(tmp_path, monkey
         num_steps = len(list(loader))
     with TextLoader(path, Ones(2), 2, 8, "flat", **options) as loader:
         assert len(loader) == num_steps  # wrong, and nobody can know
-        with pytest.raises(FormatError, match=r"rows from position .* 2 were counted"):
+        with pytest.raises(FormatError, match=r"rows from position .* expected 2 from counting"):
             list(loader)
 
 

@@ -62,6 +62,23 @@ def test_an_interrupt_does_not_wait_for_a_slow_tokenizer(corpus, endless, tmp_pa
         assert slow.stats.batches == 1
 
 
+@pytest.mark.slow
+def test_an_interrupt_of_counting_does_not_wait_for_a_slow_tokenizer(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with make_loader(corpus, "full_best_fit", 8, endless=False) as loader:
+        expected = sum(1 for _ in loader)  # list() would ask for the length, and so count
+    tokenizer = SlowBytes()
+    with TextLoader(
+        corpus, tokenizer, 2, 8, loader.packing, shuffle=False, endless=False, output="numpy"
+    ) as slow:
+        interrupt_when(tokenizer.is_asked)
+        with pytest.raises(KeyboardInterrupt):
+            len(slow)
+        assert not tokenizer.may_answer.is_set()
+        tokenizer.may_answer.set()
+        assert len(slow) == expected
+
+
 def test_closing_may_be_interrupted_and_repeated(corpus):
     tokenizer = SlowBytes()
     loader = TextLoader(corpus, tokenizer, 2, 8, output="numpy")

@@ -236,10 +236,10 @@ def test_what_would_leave_the_memory_is_refused():
     buffers, offsets = batch.buffers, np.array([0, 2, 3])
     ids = np.zeros(3, np.uint32)
     for message, call in {
-        "go beyond": lambda: buffers.feed(0, ids[:2], offsets, 0, 0),
-        "go backwards": lambda: buffers.feed(0, ids, np.array([0, 2, 1]), 0, 0),
-        "fewer tokens": lambda: buffers.feed(0, ids, offsets, 0, 0, first_token=2),
-        "one more offset": lambda: buffers.feed(0, ids, offsets[:0], 0, 0),
+        "beyond the end": lambda: buffers.feed(0, ids[:2], offsets, 0, 0),
+        "descending": lambda: buffers.feed(0, ids, np.array([0, 2, 1]), 0, 0),
+        "not within": lambda: buffers.feed(0, ids, offsets, 0, 0, first_token=2),
+        "must not be empty": lambda: buffers.feed(0, ids, offsets[:0], 0, 0),
         "do not fit": lambda: buffers.pack(np.zeros(2, np.int64), batch.memory),
         "the memory": lambda: buffers.pack(np.zeros(1, np.int64), batch.memory[:-1]),
         "not aligned": lambda: buffers.pack(
@@ -250,12 +250,12 @@ def test_what_would_leave_the_memory_is_refused():
         "longer than a row": lambda: buffers.put_back(
             0, *(np.array([value]) for value in (0, 0, 5, 0))
         ),
-        "nothing waits": lambda: buffers.bring(0, 0, ids),
+        "slot 0 is empty": lambda: buffers.bring(0, 0, ids),
     }.items():
         with pytest.raises(ValueError, match=message):
             call()
     for lane in (-1, 1):
-        with pytest.raises(IndexError, match="no lane"):
+        with pytest.raises(IndexError, match="does not exist"):
             buffers.end(lane)
-        with pytest.raises(IndexError, match="no lane"):
+        with pytest.raises(IndexError, match="does not exist"):
             buffers.pack(np.array([lane]), batch.memory)

@@ -270,7 +270,7 @@ def test_text_without_a_document_is_an_error_and_not_a_wait(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n\n\n")
     with (
         make_loader(tmp_path / "empty.jsonl", "flat", 8) as loader,
-        pytest.raises(FormatError, match="not one document"),
+        pytest.raises(FormatError, match="contain no document"),
     ):
         next(iter(loader))
 

@@ -1,4 +1,4 @@
-"""`Lanes`: which lane reads which block, and when; arithmetic that every rank does alone."""
+"""`Lanes`: which lane reads which block, and when; every rank computes this alone."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,13 +15,13 @@ Dealing = Literal["stride", "within_files", "files"]
 
 @dataclass(frozen=True, kw_only=True)
 class Lanes:
-    """How blocks are dealt out to `count` lanes.
+    """Distributes blocks among `count` lanes.
 
-        stride        lane k takes every `count`-th block of the endless order of blocks, from the
-                      k-th on. Where blocks do not divide by lanes, no lane has more for ever.
-        within_files  as nanochat does: every `count`-th row group of each Parquet file, from the
-                      k-th on
-        files         all blocks of every `count`-th file
+        stride        lane k takes every `count`-th block of the endless order, starting with block
+                      k. If the blocks do not divide evenly, no lane gets more in the long run.
+        within_files  lane k takes every `count`-th row group of each Parquet file, starting with
+                      row group k, as nanochat does
+        files         lane k takes all blocks of every `count`-th file, starting with file k
 
     >>> (tmp / "five").mkdir()
     >>> for name in "abcde":
@@ -35,18 +35,21 @@ class Lanes:
     blocks: TextBlocks
     count: int
     shuffle: bool = False
-    """whether blocks have another order in every epoch"""
+    """True if the order of blocks changes every epoch"""
     seed: int = 0
     dealing: Dealing = "stride"
     _order: Order = field(init=False)
     _tables: list[NDArray[np.int64]] = field(init=False)
-    """the blocks of each lane, where they are not dealt out by stride"""
+    """the blocks of each lane, unless they are distributed by stride"""
 
     def __post_init__(self) -> None:
         if not len(self.blocks):
-            raise UsageError("there is no text: the source has no block with a document")
+            raise UsageError("the source has no text: no block contains a document")
         if self.dealing != "stride" and self.shuffle:
-            raise UsageError("blocks can be shuffled only where they are dealt out by stride")
+            raise UsageError(
+                f"shuffle=True needs blocks distributed by stride, not {self.dealing!r}; pass "
+                "shuffle=False"
+            )
         object.__setattr__(self, "_order", make_order(self.shuffle, len(self.blocks), self.seed))
         object.__setattr__(self, "_tables", self._deal())
         num_shares = (
@@ -57,21 +60,22 @@ class Lanes:
         if num_shares < self.count:
             what = "files" if self.dealing == "files" else "blocks of text (row groups, or files)"
             raise UsageError(
-                f"{self.count} ranks or lanes share {num_shares:,} {what}, so some would have "
-                "nothing to read: use fewer, or cut the text finer with penstock repack"
+                f"{self.count} ranks or lanes share {num_shares:,} {what}, so some have nothing to "
+                "read; use fewer ranks or lanes, or split the text into more blocks with penstock "
+                "repack"
             )
 
     def _deal(self) -> list[NDArray[np.int64]]:
         if self.dealing == "stride":
             return []
-        # Row groups without rows are no blocks, and still count.
+        # Row groups without rows are not blocks, but they count.
         places = self.blocks.file_numbers if self.dealing == "files" else self.blocks.starts
         share = places % self.count
         in_turn = np.argsort(share, kind="stable")
         return np.split(in_turn, np.searchsorted(share[in_turn], np.arange(1, self.count)))
 
     def block_at(self, lane: int, ordinal: int) -> tuple[int, int]:
-        """The epoch and the number of a block of a lane."""
+        """Return the epoch and the block number of a lane's `ordinal`-th block."""
         if self._tables:
             epoch, index = divmod(ordinal, len(self._tables[lane]))
             return epoch, int(self._tables[lane][index])
@@ -81,7 +85,7 @@ class Lanes:
         return epoch, index if block is None else block
 
     def first_ordinal(self, lane: int, epoch: int) -> int:
-        """The first block of a lane in an epoch; that of the next one is one past its last."""
+        """Return the ordinal of a lane's first block in an epoch."""
         if self._tables:
             return epoch * len(self._tables[lane])
         return max(0, -(-(epoch * len(self.blocks) - lane) // self.count))

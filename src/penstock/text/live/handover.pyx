@@ -1,16 +1,16 @@
-"""Batches from the thread that packs them to the loop that trains, whatever interrupts it.
+"""Hands batches from the packing thread to the training loop, safe against interrupts.
 
-Each method is one compiled call, in which no signal handler runs but where it waits.
+Each method is one compiled call, in which signal handlers run only while it waits.
 """
 
 from penstock.system.background_thread import StopSignal
 
 
 cdef class Handover:
-    """A queue of up to `num_places` items, each with a number, one larger than the other.
+    """A queue of up to `num_places` items with ascending numbers.
 
-    The consumer asks by number, and gets the same item again until it asks for a later one. So an
-    item is not lost if an interrupt falls between `get` and what is done with it.
+    The consumer asks by number, and gets the same item until it asks for a later one. So no item is
+    lost if an interrupt arrives between `get` and the use of its result.
     """
 
     cdef object _places, _items, _found
@@ -23,19 +23,19 @@ cdef class Handover:
 
     @property
     def num_ready(self):
-        """Items that the consumer has not asked for."""
+        """The number of items that the consumer has not asked for."""
         return self._items.qsize()
 
     def wait_for_place(self):
-        """Wait until there is room for an item, or it is time to stop."""
+        """Wait for room for an item, or for the stop signal."""
         self._places.get()
 
     def put(self, number, item):
-        """Add an item; room was waited for, except for a last one, an error."""
+        """Add an item; call `wait_for_place` first, except for a final error."""
         self._items.put((number, item))
 
     def get(self, number):
-        """The item of this number; waits for it. None if it will not come."""
+        """Wait for the item with this number and return it; None after the stop signal."""
         while self._number is None or self._number < number:
             found = self._items.get()
             if found is None:
@@ -47,11 +47,11 @@ cdef class Handover:
 
 
 cdef class BatchIterator:
-    """Iterates over the batches of a `LiveWalk`; it survives interrupts, as a generator does not.
+    """Iterates over the batches of a `LiveWalk`; unlike a generator, it survives interrupts.
 
-    The walk moves on as the batch is returned: in `for batch in loader` an interrupt falls before
-    both or after both. Before its first batch it goes on to the next epoch if the current one has
-    ended, unless `has_begun`.
+    The walk advances in the same call that returns the batch: in `for batch in loader`, an
+    interrupt arrives before both or after both. If the current epoch has ended before the first
+    batch, the iterator begins the next epoch, unless `has_begun`.
     """
 
     cdef object _walk
@@ -64,11 +64,11 @@ cdef class BatchIterator:
         return self
 
     def state_dict(self):
-        """Whether its epoch has begun; the state of its loader says where it stands."""
+        """Return whether the epoch has begun; the loader's state holds the position."""
         return {"has_begun": self._has_begun}
 
     def load_state_dict(self, state):
-        """Stay in the epoch of the iteration that saved this, even if nothing is left of it."""
+        """Stay in the epoch of the iteration that saved `state`, even if none of it is left."""
         self._has_begun = state["has_begun"]
 
     def __next__(self):

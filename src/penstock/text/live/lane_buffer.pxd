@@ -1,4 +1,4 @@
-"""A lane: documents that come in, and those that wait to be packed. See `lane.pyx`."""
+"""A lane: documents that arrive, and those that wait to be packed. See `lane_buffer.pyx`."""
 
 from libc.stdint cimport int64_t, uint32_t
 
@@ -14,46 +14,46 @@ cpdef enum LivePolicyCode:
 
 cpdef enum LaneOutcome:
     DONE
-    NEEDS_DOCUMENTS  # the lane is to be fed
-    NEEDS_TOKENS  # of a document that was put back, and is chosen now
+    NEEDS_DOCUMENTS  # the lane must be fed
+    NEEDS_TOKENS  # a restored document was chosen, and its tokens are missing
     LANE_ENDED
     NO_MEMORY
 
 cpdef enum:
-    ABSENT = -1  # the start of a document without tokens
+    ABSENT = -1  # the `start` of a document whose tokens are not in the arena
 
 # How documents become rows.
 cdef struct Rules:
     LivePolicyCode policy
-    int64_t columns  # tokens that fill a row; only of BOS_BEST_FIT that includes the last label
+    int64_t columns  # tokens that fill a row; with BOS_BEST_FIT, including the last label
     int64_t buffer_size
-    int64_t refill  # documents that come into the buffer at a time; never across a block's end
+    int64_t refill  # documents that enter the buffer at a time; never across a block's end
     MarksParams marks
 
-# Documents that come into the buffer next.
+# Documents that enter the buffer next.
 cdef struct Feed:
-    bint has_ids  # else only lengths are known
+    bint has_ids  # otherwise only lengths are known
     const uint32_t *ids
     const int64_t *offsets
     int64_t num_documents
     int64_t next_document
-    int64_t first_token  # how many tokens of the next document are in the buffer already
+    int64_t first_token  # how many tokens of the next document are already in the buffer
     int64_t first_id  # of the first document
     int64_t first_number  # of the first document in its block
-    bint is_end  # whether the lane ends after them
+    bint is_end  # the lane ends after these documents
 
-# The row in the making.
+# The row being packed.
 cdef struct OpenRow:
-    int64_t columns  # that are filled
+    int64_t columns  # filled so far
     int64_t num_segments
-    bint lacks_label  # whether it only lacks its last label
+    bint lacks_label  # only the last label is missing
 
 cdef struct Lane:
     Buffer buffer
     Arena arena
     Feed feed
-    bint in_refill  # whether documents must come in before the next choice
-    int64_t chosen  # a slot that was chosen and waits for its tokens, or NO_SLOT
+    bint in_refill  # documents must enter the buffer before the next choice
+    int64_t chosen  # the chosen slot, which may lack its tokens, or NO_SLOT
     OpenRow row
     int64_t num_cropped
 

@@ -1,16 +1,15 @@
-"""A lane: documents that come in, and those that wait to be packed.
+"""A lane: documents that arrive, and those that wait to be packed.
 
-Documents wait as in `penstock.pack.waiting_buffer`; here their tokens wait with them, in an arena.
-A token is appended to the arena when it comes and copied from there into the batch. Where the
-arena is full, the tokens that still wait are moved together, into a larger arena if they fill most
-of it.
+Documents wait as in `penstock.pack.waiting_buffer`, with their tokens in an arena. A token is
+appended to the arena when it arrives, and copied from there into the batch. When the arena is full,
+the waiting tokens are compacted, into a larger arena if they fill most of it.
 
-Documents longer than a row are cut into pieces of a full row when they come. Only where ends are
-dropped, as nanochat does it, documents wait whole, and then no more than the first row of their
-tokens is kept.
+Documents longer than a row are cut into pieces of a full row when they arrive. Only with
+BOS_BEST_FIT, which drops ends as nanochat does, documents wait whole, and only the first row of
+their tokens is kept.
 
-Documents that waited when a state was saved come back without their tokens, which are brought when
-the documents are chosen: nanochat's buffer has the longest of all, and most of them never are.
+Documents that waited when a state was saved are restored without their tokens, which are read when
+the documents are chosen: nanochat's buffer holds the longest documents, and most are never chosen.
 """
 
 from libc.stdint cimport int64_t
@@ -32,12 +31,12 @@ cdef enum:
 
 
 cdef int64_t max_waiting(const Rules *rules) noexcept nogil:
-    """How many documents may wait."""
+    """Return how many documents may wait."""
     return rules.buffer_size + (rules.refill if rules.policy == BOS_BEST_FIT else 0)
 
 
 cdef bint allocate_lane(Lane *lane, const Rules *rules, int64_t token_bytes) noexcept nogil:
-    """Make an empty lane in zeroed memory; False if there is no memory, then free it."""
+    """Initialize a lane in zeroed memory; False if out of memory: then call `free_lane`."""
     lane.chosen = NO_SLOT
     lane.arena.token_bytes = token_bytes
     return allocate_buffer(&lane.buffer, max_waiting(rules) + 1, rules.columns)
@@ -49,7 +48,7 @@ cdef void free_lane(Lane *lane) noexcept nogil:
 
 
 cdef LaneOutcome fill_buffer(Lane *lane, const Rules *rules) noexcept nogil:
-    """Have enough documents to choose from; DONE if there are, or what is needed for that."""
+    """Fill the buffer with enough documents to choose from; return DONE, or what is missing."""
     cdef Feed *feed = &lane.feed
     cdef int64_t most = max_waiting(rules)
     while lane.buffer.num_used < rules.buffer_size or (
@@ -63,7 +62,7 @@ cdef LaneOutcome fill_buffer(Lane *lane, const Rules *rules) noexcept nogil:
 
 
 cdef bint put_next(Lane *lane, const Rules *rules) noexcept nogil:
-    """Move the next document of the feed, or a piece of it, into the buffer; False: no memory."""
+    """Move the feed's next document, or a piece of it, into the buffer; False: out of memory."""
     cdef Feed *feed = &lane.feed
     cdef int64_t k = feed.next_document, begin = feed.offsets[k], last = 0
     cdef EncodedIds ids = EncodedIds(NULL, feed.offsets[k + 1] - begin)
@@ -85,7 +84,7 @@ cdef bint put_next(Lane *lane, const Rules *rules) noexcept nogil:
 
 
 cdef bint put_piece(Lane *lane, const Rules *rules, EncodedIds ids, int64_t last) noexcept nogil:
-    """Put the next document of the feed into the buffer, up to token `last`; False: no memory."""
+    """Put the feed's next document into the buffer, up to token `last`; False: out of memory."""
     cdef Feed *feed = &lane.feed
     cdef int64_t first = feed.first_token
     cdef Slot piece
@@ -101,19 +100,19 @@ cdef bint put_piece(Lane *lane, const Rules *rules, EncodedIds ids, int64_t last
 
 
 cdef inline int64_t end_of_piece(const Rules *rules, int64_t length, int64_t first) noexcept nogil:
-    """Where the piece of a document ends that begins at token `first`."""
+    """Return where the piece of a document that begins at token `first` ends."""
     if rules.policy == BOS_BEST_FIT:
         return length
     return min(length, (first // rules.columns + 1) * rules.columns)
 
 
 cdef inline int64_t num_kept(const Rules *rules, const Slot *piece) noexcept nogil:
-    """How many tokens are kept of a piece: a row of it, and one more for the row's last label."""
+    """Return how many tokens of a piece are kept: at most a row, and one for its last label."""
     return min(piece.length, rules.columns) + piece.goes_on
 
 
 cdef bint keep_tokens(Lane *lane, const Rules *rules, Slot *piece, EncodedIds ids) noexcept nogil:
-    """Append the tokens of a piece to the arena, and note where; False if there is no memory."""
+    """Append a piece's tokens to the arena, and set its `start`; False if out of memory."""
     cdef int64_t count = num_kept(rules, piece)
     if lane.arena.used + count > lane.arena.size and not make_room(lane, rules):
         return False
@@ -127,7 +126,7 @@ cdef bint keep_tokens(Lane *lane, const Rules *rules, Slot *piece, EncodedIds id
 cdef bint is_piece(
     const Lane *lane, const Rules *rules, int64_t slot, int64_t num_ids
 ) noexcept nogil:
-    """Whether what waits in a slot can be of a document with so many ids."""
+    """True if the piece in a slot can belong to a document with `num_ids` ids."""
     cdef const Slot *piece = &lane.buffer.slots[slot]
     cdef int64_t length = num_ids + num_marks(&rules.marks)
     cdef int64_t last = end_of_piece(rules, length, piece.first_record)
@@ -135,12 +134,12 @@ cdef bint is_piece(
 
 
 cdef bint bring(Lane *lane, const Rules *rules, int64_t slot, EncodedIds ids) noexcept nogil:
-    """Give what waits in a slot its tokens, of a document of which it is; False: no memory."""
+    """Add the tokens of the piece in a slot, from its document's ids; False: out of memory."""
     return keep_tokens(lane, rules, &lane.buffer.slots[slot], ids)
 
 
 cdef bint make_room(Lane *lane, const Rules *rules) noexcept nogil:
-    """Move tokens that wait together, so that a piece has room; False if there is no memory."""
+    """Compact the waiting tokens, so that another piece fits; False if out of memory."""
     cdef Slot **waiting = <Slot **>malloc((lane.buffer.num_used + 1) * sizeof(Slot *))
     cdef int64_t count, wanted = 0, k
     cdef Arena old = lane.arena
@@ -163,7 +162,7 @@ cdef bint make_room(Lane *lane, const Rules *rules) noexcept nogil:
 
 
 cdef int64_t find_waiting(Lane *lane, Slot **waiting) noexcept nogil:
-    """List the slots whose tokens are in the arena, in the order of these; return how many."""
+    """List the slots with tokens in the arena, in arena order; return their number."""
     cdef Slot *slots = lane.buffer.slots
     cdef int64_t slot = lane.buffer.oldest, count = 0
     while slot != NO_SLOT:
@@ -183,7 +182,7 @@ cdef int compare_starts(const void *one, const void *other) noexcept nogil:
 cdef void move_together(
     Arena *arena, const Arena *old, const Rules *rules, Slot **waiting, int64_t count
 ) noexcept nogil:
-    """Move tokens to the start of an arena, which may be where they are."""
+    """Move tokens to the start of an arena, which may be the one that holds them."""
     cdef int64_t end = 0, k, size
     for k in range(count):
         size = num_kept(rules, waiting[k])

@@ -1,4 +1,4 @@
-"""The documents of a lane, as text, from any place on."""
+"""Reads the documents of a lane as text, from any position on."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ from penstock.text.sources import BadRow, Source
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LanePosition:
-    """Which document of a lane comes next."""
+    """The next document of a lane."""
 
     ordinal: int = 0
     """its block"""
     number: int = 0
-    """its number in the block; if the block has no more, the first of the next one is meant"""
+    """its number in the block; past the block's last, it means the next block's first document"""
     first_token: int = 0
-    """how many of its tokens came before"""
+    """how many of its tokens were already read"""
 
 
 START = LanePosition()
@@ -29,7 +29,7 @@ START = LanePosition()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockText:
-    """Some documents of one block."""
+    """Consecutive documents of one block."""
 
     batch: TextBatch
     ordinal: int
@@ -37,24 +37,24 @@ class BlockText:
     number: int
     """of the first document"""
     block_bytes: int
-    """of the documents before it in the block"""
+    """the size of the documents before it in the block"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneText:
-    """What there is to read for lanes."""
+    """The text of all lanes."""
 
     source: Source
     lanes: Lanes
     batch_bytes: int
-    """about as much text is read at a time"""
+    """approximately how much text is read at a time"""
     skipped: Callable[[BadRow], None] = lambda row: None
-    """told of every bad row that is left out"""
+    """called for every bad row that is skipped"""
 
     def read(
         self, lane: int, place: LanePosition, epoch: int | None = None
     ) -> Generator[BlockText]:
-        """The documents of a lane from `place` on: for ever, or to the end of an epoch."""
+        """Yield the documents of a lane from `place` on: endlessly, or to the end of `epoch`."""
         ordinal, num_empty = place.ordinal, 0
         while True:
             current, block = self.lanes.block_at(lane, ordinal)
@@ -65,15 +65,15 @@ class LaneText:
             for text in self.read_block(block, skip, ordinal):
                 num_empty = 0
                 yield text
-            # A block that was read to its end before has none left; then all others come first.
+            # The first block may have been read to its end before; hence one more than all blocks.
             if num_empty > len(self.lanes.blocks) + 1 and epoch is None:
                 raise FormatError(
-                    f"lane {lane}: its {num_empty:,} last blocks of text have not one document"
+                    f"lane {lane}: its last {num_empty:,} blocks of text contain no document"
                 )
             ordinal += 1
 
     def read_block(self, block: int, skip: int = 0, ordinal: int = 0) -> Iterator[BlockText]:
-        """The documents of a block but the first `skip`."""
+        """Yield the documents of a block, except the first `skip`."""
         number = block_bytes = 0
         piece = self.lanes.blocks[block]
         batches = self.source.read(piece, self.skipped, batch_bytes=self.batch_bytes)
@@ -93,7 +93,7 @@ class LaneText:
 
 
 def part(batch: TextBatch, first: int) -> TextBatch:
-    """The documents of a batch from `first` on."""
+    """Return the documents of a batch from `first` on."""
     if not first:
         return batch
     return replace(
@@ -106,7 +106,7 @@ def part(batch: TextBatch, first: int) -> TextBatch:
 
 
 def joined(batches: Iterable[TextBatch], max_bytes: int) -> Iterator[TextBatch]:
-    """Batches in which every document is whole: long ones of plain text come in pieces."""
+    """Yield batches of whole documents: long documents of plain text are read in pieces."""
     held: list[NDArray[np.uint8]] = []
     num_bytes = 0
     for batch in batches:
@@ -116,8 +116,8 @@ def joined(batches: Iterable[TextBatch], max_bytes: int) -> Iterator[TextBatch]:
             is_whole = batch.num_documents > 1 or not batch.continues
             if num_bytes > max_bytes:
                 raise FormatError(
-                    f"{batch.place(0)}: a document of more than {max_bytes:,} bytes has to be in "
-                    "memory whole; split it, or give its Source a larger max_document_bytes"
+                    f"{batch.place(0)}: a document is larger than {max_bytes:,} bytes and must be "
+                    "held in memory whole; split it, or pass a larger max_document_bytes to Source"
                 )
             if not is_whole:
                 continue

@@ -280,7 +280,10 @@ class TextLoader(BaseLoader):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last batch; if endless, the one this rank reads its next document in."""
+        """The epoch of the last batch, until the next `iter` or `set_epoch` begins another.
+
+        If endless, the epoch that this rank reads its next document in.
+        """
         if not self.endless:
             return self.walk.reached.epoch
         epochs = (

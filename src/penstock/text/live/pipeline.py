@@ -1,4 +1,4 @@
-"""`Pipeline`: everything that runs ahead of the training loop, from a state on."""
+"""`Pipeline`: everything that runs ahead of the training loop, starting from a state."""
 
 import itertools
 import time
@@ -25,48 +25,48 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankWork:
-    """What there is to do for a rank."""
+    """A rank's work: what to read, tokenize and pack, and from which state on."""
 
     text: LaneText
     tokenizer: Tokenizer
     packing: Packing
     layout: BatchLayout
     lanes: tuple[int, ...]
-    """of this rank, in the order in which they give rows"""
+    """this rank's lanes, in the order in which they provide rows"""
     states: tuple[LaneState, ...]
-    """where each of them begins"""
+    """where each of these lanes starts"""
     position: int
     step_size: int
     first: int
-    """which of the lanes gives the first row"""
+    """the lane that provides the first row, as an index into `lanes`"""
     epoch: int | None
     """the epoch to stop after; None never stops"""
     tail: str | None
-    """how the epoch ends, where this rank finds the end by itself: 'drop' before the first short
-    batch, 'keep' after the last row"""
+    """how the epoch ends if this rank finds the end by itself: 'drop' ends it before the first
+    short batch, 'keep' after the last row"""
     num_threads: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedBatch:
-    """A batch that is packed."""
+    """A packed batch."""
 
     memory: BatchMemory
     rows: int
     snapshots: tuple[Snapshot, ...]
-    """of the lanes, after it"""
+    """of the lanes, after this batch"""
     num_cropped: int
-    """tokens that were dropped since the batch before"""
+    """tokens dropped since the previous batch"""
 
 
 class EpochEnd:
-    """Comes instead of a batch where the epoch has no more."""
+    """Returned instead of a batch when the epoch has no more."""
 
 
 class Pipeline:
     """Threads that tokenize, and one that packs `prefetch` batches ahead.
 
-    No thread refers to it: when nobody does, they end.
+    No thread refers to the pipeline: when nothing else does, the threads end.
     """
 
     def __init__(self, work: RankWork, pool: Pool, prefetch: int) -> None:
@@ -75,23 +75,23 @@ class Pipeline:
         self._packing = _PackingThread(work, pool, self._stop, self._handover)
         self._thread = BackgroundThread(self._packing.run, "penstock-packer", self._stop)
         self.is_closed = False
-        """whether the threads were told to end, and perhaps have not"""
+        """True if the threads were told to stop; they may still be running"""
 
     @property
     def num_ready(self) -> int:
-        """Batches that are packed and wait for the consumer."""
+        """The number of packed batches that wait for the consumer."""
         return self._handover.num_ready
 
     @property
     def seconds(self) -> Seconds:
-        """What all threads did so far."""
+        """The time that all threads have spent so far."""
         return self._packing.seconds
 
     def get(self, position: int) -> PackedBatch | EpochEnd | None:
-        """Wait for the batch of a position and return it; None if the pipeline was closed.
+        """Wait for the batch at a position and return it; None if the pipeline was closed.
 
-        The position is the first, the next, or the same again, as after an interrupt. Raises what
-        failed in a thread.
+        The position is the first one, the next one, or, after an interrupt, the same one again.
+        Raises the error of a thread that failed.
         """
         self._thread.start()
         ready: PackedBatch | EpochEnd | BaseException | None = self._handover.get(position)
@@ -101,29 +101,29 @@ class Pipeline:
         return ready
 
     def close(self) -> None:
-        """End the threads, and wait until they have; interrupted, it can be repeated."""
+        """Stop the threads and wait until they have ended; call it again after an interrupt."""
         self.is_closed = True
         self._thread.end()
 
 
 class _PackingThread:
-    """What the thread that packs does."""
+    """The work of the packing thread."""
 
     def __init__(self, work: RankWork, pool: Pool, stop: StopSignal, handover: Handover) -> None:
         self._work, self._pool, self._stop, self._handover = work, pool, stop, handover
         self._tokenizing: TokenizingThreads | None = None
         self._seconds = Seconds()
         self._snapshots = list[Snapshot]()
-        """of the lanes, after the last batch that was packed"""
+        """of the lanes, after the last packed batch"""
         self._has_marks = max(work.packing.marks(work.tokenizer)) >= 0
         self._bare_since = dict[int, int]()
-        """of lanes whose last documents had no tokens, the block of the first of those"""
+        """by lane: the block where its current run of documents without tokens began"""
         self._position = work.position
-        """of the batch that is packed next"""
+        """of the next batch to pack"""
 
     @property
     def seconds(self) -> Seconds:
-        """What all threads did so far."""
+        """The time that all threads have spent so far."""
         seconds = Seconds()
         seconds.add(self._seconds)
         if self._tokenizing is not None:
@@ -131,11 +131,11 @@ class _PackingThread:
         return seconds
 
     def run(self) -> None:
-        """Pack until it is time to stop."""
+        """Pack batches until stopped."""
         try:
             try:
                 self._pack()
-            except StopIteration as error:  # which would end the consumer's loop
+            except StopIteration as error:  # it would end the consumer's loop
                 raise RuntimeError("a tokenizer raised StopIteration") from error
         except BaseException as error:
             self._handover.put(self._position, error)
@@ -162,13 +162,13 @@ class _PackingThread:
             epoch=work.epoch,
         )
         self._tokenizing.start()
-        held = list[tuple[int, PackedBatch]]()  # without rows: none may follow
+        held = list[tuple[int, PackedBatch]]()  # batches without rows, until a row follows
         for lane_of_row in _turns(len(work.lanes), work.first, work.layout.rows):
             if not held:
                 self._wait_for_place()
             if not self._stop.is_set:
                 ready = self._pack_batch(packer, lane_of_row)
-            if self._stop.is_set:  # perhaps while it was packed, so that lanes ended early
+            if self._stop.is_set:  # perhaps during packing, so lanes may have ended early
                 return
             held.append((self._position, ready))
             if self._is_end(ready.rows, len(held)):
@@ -183,7 +183,7 @@ class _PackingThread:
             self._position += work.step_size
 
     def _is_end(self, num_rows: int, num_held: int) -> bool:
-        """Whether the epoch ends before the batches held back, the last of which has these rows."""
+        """True if the epoch ends before the held batches, the last of which has `num_rows`."""
         work = self._work
         if work.tail == "drop":
             return num_rows < work.layout.rows
@@ -203,7 +203,7 @@ class _PackingThread:
         started, waited = time.perf_counter(), self._seconds.waiting_for_tokens
         memory, num_cropped = self._pool.take(), packer.num_cropped
         filled = packer.pack(lane_of_row, memory, self._next_tokens)
-        for lane in set(lane_of_row.tolist()):  # others are as they were; one takes 60 KB
+        for lane in set(lane_of_row.tolist()):  # others are unchanged, and a snapshot is 60 KB
             self._snapshots[lane] = packer.snapshot(lane)
         waited = self._seconds.waiting_for_tokens - waited
         self._seconds.packing += time.perf_counter() - started - waited
@@ -224,7 +224,7 @@ class _PackingThread:
         return tokens
 
     def _check_progress(self, lane: int, tokens: Tokens) -> None:
-        """Refuse a lane whose documents have no tokens: without an end, it would never give one."""
+        """Raise if a lane's documents have no tokens: an endless lane would never fill a row."""
         if tokens.offsets[-1] or self._has_marks:
             self._bare_since.pop(lane, None)
             return
@@ -232,12 +232,12 @@ class _PackingThread:
         if tokens.ordinal - since > len(self._work.text.lanes.blocks):
             fewer = "use fewer lanes or ranks, or " if self._work.text.lanes.count > 1 else ""
             raise FormatError(
-                f"lane {self._work.lanes[lane]}: its {tokens.ordinal - since:,} last blocks of "
-                f"text have not one token; {fewer}mark documents (add=…)"
+                f"lane {self._work.lanes[lane]}: its last {tokens.ordinal - since:,} blocks of "
+                f"text contain no token; {fewer}add marks to documents (add=…)"
             )
 
 
 def _turns(num_lanes: int, first: int, batch_size: int) -> Iterator[NDArray[np.int64]]:
-    """Which lane each row of a batch is of, batch after batch."""
+    """Yield, for each batch, the lane of each of its rows."""
     for start in itertools.count(first, batch_size):
         yield (start + np.arange(batch_size)) % num_lanes

@@ -1,8 +1,8 @@
-"""How many rows every lane has in an epoch, which all ranks must know to end it together.
+"""Counts every lane's rows in an epoch, which all ranks must know to end the epoch together.
 
-Nobody can say without tokenizing all of the text, so that is done, once: the length of every
-document is kept in the user's cache, eight bytes each. How blocks are then dealt out and packed, in
-this epoch or in another, takes no more than packing these lengths.
+Counting needs all of the text to be tokenized, so that is done once: the length of every document
+is kept in the user's cache, at eight bytes each. Counting for any epoch, number of lanes or packing
+then only means packing these lengths.
 """
 
 import io
@@ -30,15 +30,15 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 
 _VERSION = 1
 _ROWS_AT_ONCE = 4096
-LARGE_BYTES = 256 << 20  # of files: counting takes seconds, or with little compute minutes
+LARGE_BYTES = 256 << 20  # of files: counting takes seconds, or minutes on a slow machine
 
 Lengths = list[NDArray[np.int64]]
-"""of the documents of each block"""
+"""for each block, the lengths of its documents"""
 
 
 @dataclass(frozen=True)
 class RowCounts:
-    """How many rows each lane has in an epoch.
+    """The number of rows that each lane has in an epoch.
 
     >>> counts = RowCounts([2, 3])
     >>> counts.first_hole, counts.end, counts.among(range(2, 8))
@@ -47,7 +47,7 @@ class RowCounts:
 
     of_lanes: list[int]
     first_hole: int = field(init=False)
-    """the first position where a lane has no more row"""
+    """the first position where a lane has no more rows"""
     end: int = field(init=False)
     """the position after the last row"""
 
@@ -59,30 +59,30 @@ class RowCounts:
         object.__setattr__(self, "end", end)
 
     def steps_from(self, position: int, step_size: int, tail: str) -> int:
-        """How many steps the epoch has left, full ones or all: see `TextLoader`."""
+        """Return the number of steps left in the epoch: full ones if `tail` is 'drop', else all."""
         if tail == "drop":
             return max(0, self.first_hole - position) // step_size
         return -(-max(0, self.end - position) // step_size)
 
     def among(self, positions: range) -> int:
-        """At how many of these positions there is a row."""
+        """Return how many of these positions have a row."""
         if positions[-1] < self.first_hole:
             return len(positions)
         count = len(self.of_lanes)
         return sum(place // count < self.of_lanes[place % count] for place in positions)
 
     def check(self, positions: range, num_found: int) -> None:
-        """Refuse a batch with more or fewer rows than were counted: ranks could end apart."""
+        """Raise if a batch's rows differ from the count: ranks could end at different steps."""
         if num_found != self.among(positions):
             self.refuse(positions, num_found)
 
     def refuse(self, positions: range, num_found: int) -> NoReturn:
-        """Say that a batch has more or fewer rows than were counted."""
+        """Raise the error for a batch whose rows differ from the count."""
         raise FormatError(
-            f"an epoch has {num_found:,} rows from position {positions[0]:,} on, and "
-            f"{self.among(positions):,} were counted: the text has changed since, or this "
-            "tokenizer gives other tokens than the one with the same fingerprint that counted "
-            f"(counts are stored in {cache_directory('lengths')})"
+            f"found {num_found:,} rows from position {positions[0]:,} on, expected "
+            f"{self.among(positions):,} from counting: the text has changed since it was counted, "
+            "or the tokenizer returns different tokens under the same fingerprint (counts are "
+            f"cached in {cache_directory('lengths')})"
         )
 
 
@@ -94,9 +94,9 @@ def count_rows(
     epoch: int,
     num_threads: int,
 ) -> RowCounts:
-    """The rows of each lane in an epoch."""
+    """Return the number of rows of each lane in an epoch."""
     lengths = document_lengths(text, tokenizer, num_threads)
-    layout = packing.layout(tokenizer, seq_len, 1, np.int64)  # into which nothing is written
+    layout = packing.layout(tokenizer, seq_len, 1, np.int64)  # nothing is written into it
     counts = list[int]()
     for lane in range(text.lanes.count):
         tokens = _lengths_of_lane(text, lane, epoch, lengths)
@@ -126,16 +126,16 @@ def _lengths_of_lane(text: LaneText, lane: int, epoch: int, lengths: Lengths) ->
 
 
 def document_lengths(text: LaneText, tokenizer: Tokenizer, num_threads: int) -> Lengths:
-    """The number of ids of every document; from the cache, if they have been counted before."""
+    """Return the number of token ids of every document, from the cache if already counted."""
     num_blocks = len(text.lanes.blocks)
-    # With the files' times: others may have the same names and sizes.
+    # With modification times: different files may have the same names and sizes.
     identity_of_text = text.source.identity()
     identity = [_VERSION, identity_of_text, tokenizer.fingerprint]
     name = f"{xxhash.xxh3_128_hexdigest(json.dumps(identity).encode())}.npy"
 
     def find(path: Path) -> Lengths | None:
         try:
-            # Not from the file itself: there NumPy makes a TypeError of an interrupt.
+            # Not from the file itself: NumPy would turn an interrupt into a TypeError.
             stored = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         except (FileNotFoundError, ValueError, EOFError):
             return None
@@ -167,9 +167,10 @@ def _warn_if_large(identity: dict[str, Any]) -> None:
     num_bytes = sum(file["size_bytes"] for file in identity["files"])
     if num_bytes >= LARGE_BYTES:
         warnings.warn(
-            f"counting the rows of an epoch tokenizes all of it once, {num_bytes >> 20:,} MiB of "
-            "files, before the first batch; the counts are cached. Several ranks need them to end "
-            "at the same step, as does len(loader). A loader with endless=True starts at once",
+            f"counting the rows of an epoch: all {num_bytes >> 20:,} MiB of files are tokenized "
+            "once before the first batch, and the counts are cached. Several ranks need them to "
+            "end at the same step, and so does len(loader); with endless=True a loader starts at "
+            "once",
             stacklevel=2,
         )
 

@@ -1,7 +1,8 @@
-"""Rows of tokens as they come, outside the GIL.
+"""Packs rows from the tokens of lanes as they arrive, without the GIL.
 
-Each row of a batch is of a lane. A row begins with what has waited longest there, so that nothing
-waits for more rows than the buffer has documents, and goes on with the longest document that fits.
+Each row of a batch belongs to a lane. A row starts with the piece that has waited longest there, so
+that nothing waits for more rows than the buffer has documents, and continues with the longest
+document that fits.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
@@ -59,21 +60,21 @@ cdef struct LanePacker:
     bint mask_ends
     Lane *lanes
     int64_t num_lanes
-    Segment *segments  # of the row in the making
-    BatchCounts counts  # of the batch in the making
+    Segment *segments  # of the row being packed
+    BatchCounts counts  # of the batch being packed
     int64_t next_row
 
 
 cdef class LaneBuffers:
-    """The documents that wait in some lanes, and the rows that they become.
+    """The documents that wait in some lanes, and the rows packed from them.
 
-    A batch is packed row after row: `begin_batch`, then `pack` until it is DONE, with what `pack`
-    needs in between. The lane that needs it is that of row `next_row`.
+    To pack a batch, call `begin_batch`, then `pack` until it returns DONE. In between, provide what
+    `pack` says is missing, for the lane of row `next_row`.
     """
 
     cdef LanePacker packer
     cdef LayoutTable layout
-    cdef list fed  # for each lane the arrays that its feed points into
+    cdef list fed  # for each lane, the arrays that its feed points into
 
     def __cinit__(
         self,
@@ -86,16 +87,16 @@ cdef class LaneBuffers:
         marks,
         bint mask_ends=False,
     ):
-        """Marks are the ids before and after every document, -1 for none."""
+        """`marks` are the ids before and after every document, -1 for none."""
         cdef LanePacker *packer = &self.packer
         cdef int64_t lane, token_bytes
         if num_lanes < 1 or layout.width < 1 or buffer_size < 1 or refill < 1:
-            raise ValueError("there are lanes, columns, and documents that wait")
+            raise ValueError("num_lanes, width, buffer_size and refill must be at least 1")
         if not FLAT <= policy <= FULL_BEST_FIT:
-            raise ValueError("no such policy")
+            raise ValueError(f"unknown policy {<int>policy}")
         token_bytes = layout.layout.outputs.items[0].size_in if layout.layout.outputs.count else 0
         if layout.layout.outputs.count < 2 or token_bytes not in (2, 4):
-            raise ValueError("a batch shows input_ids and labels of tokens of 2 or 4 bytes")
+            raise ValueError("the layout needs input_ids and labels, and tokens of 2 or 4 bytes")
         self.layout, self.fed = layout, [None] * num_lanes
         packer.rules.policy = policy
         packer.rules.columns = layout.width + (policy == BOS_BEST_FIT)
@@ -104,7 +105,7 @@ cdef class LaneBuffers:
         packer.rules.marks = MarksParams(marks[0], marks[1])
         packer.layout, packer.width, packer.mask_ends = &layout.layout, layout.width, mask_ends
         packer.lanes = <Lane *>calloc(num_lanes, sizeof(Lane))
-        # Every segment shows a token, of at most a row and its last label.
+        # Every segment has at least one token, and a row has at most width + 1.
         packer.segments = <Segment *>calloc(layout.width + 2, sizeof(Segment))
         if not packer.lanes or not packer.segments:
             raise MemoryError
@@ -122,12 +123,12 @@ cdef class LaneBuffers:
 
     @property
     def columns(self):
-        """Tokens that fill a row; only of BOS_BEST_FIT that includes the last label."""
+        """The tokens that fill a row; with BOS_BEST_FIT, including the last label."""
         return self.packer.rules.columns
 
     @property
     def num_cropped(self):
-        """Tokens that were dropped with the ends of documents."""
+        """The number of tokens dropped at the ends of documents."""
         cdef int64_t lane, total = 0
         for lane in range(self.packer.num_lanes):
             total += self.packer.lanes[lane].num_cropped
@@ -135,17 +136,17 @@ cdef class LaneBuffers:
 
     @property
     def next_row(self):
-        """The row of the batch that `pack` fills next."""
+        """The row of the batch that `pack` packs next."""
         return self.packer.next_row
 
     def begin_batch(self):
-        """Let `pack` start with the first row."""
+        """Make `pack` start with the first row."""
         self.packer.next_row = 0
 
     def pack(self, const int64_t[::1] lane_of_row, uint8_t[::1] memory or None):
-        """Fill the rows of a batch in turn, from `next_row` on, each from its lane.
+        """Pack the rows of a batch in turn, from `next_row` on, each from its lane.
 
-        Returns DONE, or what the next row needs. Without a memory, rows are only counted.
+        Return DONE, or what the next row needs. Without a memory, rows are only counted.
         """
         cdef LaneOutcome outcome
         cdef char *batch = NULL
@@ -160,7 +161,7 @@ cdef class LaneBuffers:
             if <uintptr_t>batch % sizeof(int64_t):
                 raise ValueError("the memory of a batch is not aligned")
         if self.packer.next_row > num_rows:
-            raise ValueError("the rows of a batch became fewer than those that are filled")
+            raise ValueError("lane_of_row has fewer rows than have been packed")
         if num_rows:
             lanes = &lane_of_row[0]
         with nogil:
@@ -178,10 +179,10 @@ cdef class LaneBuffers:
         int64_t number,
         int64_t first_token=0,
     ):
-        """Give a lane its next documents: their ids, end to end, or None to count rows only.
+        """Feed a lane its next documents: their ids, end to end, or None to count rows only.
 
-        The first has the id `document`, is `number` of its block, and `first_token` tokens of it
-        came before.
+        The first document has the id `document` and the number `number` in its block, and its first
+        `first_token` tokens are skipped.
         """
         cdef Lane *fed = self.lane_at(lane)
         cdef Feed feed = Feed(
@@ -198,20 +199,20 @@ cdef class LaneBuffers:
         cdef const uint32_t[::1] tokens = ids
         cdef int64_t k
         if feed.num_documents < 0 or offsets[0] < 0 or number < 0:
-            raise ValueError("documents have one more offset than there are documents")
+            raise ValueError("offsets must not be empty, and offsets and number must be >= 0")
         for k in range(feed.num_documents):
             if offsets[k + 1] < offsets[k]:
-                raise ValueError("the offsets of documents go backwards")
+                raise ValueError(f"document {k} has a negative length: its offsets are descending")
         if tokens is not None:
             if offsets[feed.num_documents] > tokens.shape[0]:
-                raise ValueError("the offsets of documents go beyond their ids")
+                raise ValueError("the last offset is beyond the end of the ids")
             feed.ids = ids_in(tokens).items
         if first_token and not (
             feed.num_documents > 0
             and 0 < first_token
             < offsets[1] - offsets[0] + num_marks(&self.packer.rules.marks)
         ):
-            raise ValueError("the first document has fewer tokens than came before")
+            raise ValueError("first_token is not within the first document")
         feed.offsets = &offsets[0]
         self.fed[lane] = ids, offsets.base
         fed.feed = feed
@@ -219,18 +220,18 @@ cdef class LaneBuffers:
             fed.in_refill = False
 
     def end(self, int64_t lane):
-        """Let a lane end after the documents that wait."""
+        """End a lane after its waiting documents."""
         cdef Lane *ended = self.lane_at(lane)
         ended.feed = Feed(False, NULL, NULL, 0, 0, 0, 0, 0, True)
         self.fed[lane] = None
 
     def progress(self, int64_t lane):
-        """How many documents of its feed a lane has taken, and tokens of the next one."""
+        """Return how many documents of its feed a lane has taken, and tokens of the next one."""
         cdef Lane *fed = self.lane_at(lane)
         return fed.feed.next_document, fed.feed.first_token
 
     def snapshot(self, int64_t lane):
-        """Copy the slots of a lane: an array of type `SLOT`."""
+        """Return a copy of a lane's slots, as an array of dtype `SLOT`."""
         cdef Lane *copied = self.lane_at(lane)
         return np.frombuffer(
             PyBytes_FromStringAndSize(
@@ -240,7 +241,7 @@ cdef class LaneBuffers:
         )
 
     def chosen(self, int64_t lane):
-        """Return the slot that needs its tokens before a row can go on, or None."""
+        """Return the slot whose tokens are needed before a row can continue, or None."""
         cdef int64_t slot = self.lane_at(lane).chosen
         return None if slot == NO_SLOT else slot
 
@@ -252,18 +253,18 @@ cdef class LaneBuffers:
         const int64_t[:] lengths,
         const int64_t[:] goes_on,
     ):
-        """Append pieces of documents to a lane's buffer, as they once were, without their tokens.
+        """Restore pieces of documents to a lane's buffer, without their tokens.
 
-        `goes_on` is 1 where there is more of the document, else 0.
+        `goes_on` is 1 if the document has more tokens after the piece, else 0.
         """
         cdef Lane *filled = self.lane_at(lane)
         cdef const Rules *rules = &self.packer.rules
         cdef Slot piece
         cdef int64_t k, count = documents.shape[0]
         if not count == first_tokens.shape[0] == lengths.shape[0] == goes_on.shape[0]:
-            raise ValueError("the columns of waiting documents differ in length")
+            raise ValueError("the arrays of waiting documents differ in length")
         if filled.buffer.num_used + count > max_waiting(rules):
-            raise ValueError("more documents wait than the buffer holds")
+            raise ValueError("there are more waiting documents than the buffer holds")
         for k in range(count):
             if first_tokens[k] < 0 or lengths[k] < 1 or not 0 <= goes_on[k] <= 1:
                 raise ValueError("a waiting document has an impossible length")
@@ -276,16 +277,16 @@ cdef class LaneBuffers:
             put(&filled.buffer, &piece)
 
     def bring(self, int64_t lane, int64_t slot, const uint32_t[::1] ids):
-        """Give a piece that was put back its tokens, of all ids of its document.
+        """Add the tokens of a restored piece, given all ids of its document.
 
-        Returns False if the piece cannot be of this document.
+        Return False if the piece cannot belong to this document.
         """
         cdef Lane *filled = self.lane_at(lane)
         cdef EncodedIds document = ids_in(ids)
         if not 0 <= slot < filled.buffer.num_slots or filled.buffer.slots[slot].arrival < 0:
-            raise ValueError("nothing waits in this slot")
+            raise ValueError(f"slot {slot} is empty")
         if filled.buffer.slots[slot].start != ABSENT:
-            raise ValueError("the piece has its tokens already")
+            raise ValueError(f"the piece in slot {slot} already has its tokens")
         if not is_piece(filled, &self.packer.rules, slot, document.count):
             return False
         if not bring(filled, &self.packer.rules, slot, document):
@@ -294,14 +295,14 @@ cdef class LaneBuffers:
 
     cdef Lane *lane_at(self, int64_t lane) except NULL:
         if not 0 <= lane < self.packer.num_lanes:
-            raise IndexError(f"no lane {lane}: there are {self.packer.num_lanes}")
+            raise IndexError(f"lane {lane} does not exist; there are {self.packer.num_lanes}")
         return &self.packer.lanes[lane]
 
 
 cdef LaneOutcome pack_rows(
     LanePacker *packer, const int64_t *lane_of_row, int64_t num_rows, char *batch
 ) noexcept nogil:
-    """Fill rows from the next one on; DONE, or what that one needs."""
+    """Pack rows from the next one on; return DONE, or what the next row needs."""
     cdef BatchRow row = BatchRow(batch, packer.width, 0)
     cdef OpenRow *made
     cdef Lane *lane
@@ -333,7 +334,7 @@ cdef LaneOutcome pack_rows(
 
 
 cdef LaneOutcome pack_row(LanePacker *packer, Lane *lane, const BatchRow *row) noexcept nogil:
-    """Fill one row; DONE, or why that is not possible yet."""
+    """Pack one row; return DONE, or what it needs."""
     cdef const Rules *rules = &packer.rules
     cdef OpenRow *made = &lane.row
     cdef int64_t space
@@ -360,20 +361,20 @@ cdef LaneOutcome pack_row(LanePacker *packer, Lane *lane, const BatchRow *row) n
 
 
 cdef LaneOutcome end_lane(Lane *lane, const Rules *rules) noexcept nogil:
-    """Finish the last row of a lane, which may lack its label; LANE_ENDED if there is none."""
+    """Finish the last row of a lane, which may lack its label; LANE_ENDED if there is no row."""
     if lane.row.columns == 0:
         return LANE_ENDED
     lane.row.lacks_label = False
-    if rules.policy == BOS_BEST_FIT:  # whose rows are full
+    if rules.policy == BOS_BEST_FIT:  # it has full rows only
         lane.row = OpenRow(0, 0, False)
         return LANE_ENDED
     return DONE
 
 
 cdef int64_t choose(Lane *lane, const Rules *rules, int64_t space) noexcept nogil:
-    """Choose the document that goes next into the row; NO_SLOT if the row is to be padded.
+    """Choose the next document of the row; NO_SLOT if the row is to be padded.
 
-    Where a row only lacks its label, this looks at the next document and leaves it there.
+    If a row only lacks its label, this returns the next document and leaves it in the buffer.
     """
     cdef int64_t oldest = lane.buffer.oldest, slot
     if space == 0:
@@ -387,7 +388,7 @@ cdef int64_t choose(Lane *lane, const Rules *rules, int64_t space) noexcept nogi
 
 
 cdef void show_label(LanePacker *packer, Lane *lane, const BatchRow *row) noexcept nogil:
-    """Show the first token of the document that begins the next row as the last label of this."""
+    """Write the first token of the next row's first document as this row's last label."""
     show(packer, lane, row, &lane.buffer.slots[lane.chosen], 1)
     lane.chosen = NO_SLOT
     lane.row.lacks_label = False
@@ -400,7 +401,7 @@ cdef void place(LanePacker *packer, Lane *lane, const BatchRow *row, int64_t spa
     cdef int64_t shown = min(chosen.length, space), more
     release(&lane.buffer, lane.chosen)
     lane.chosen = NO_SLOT
-    # A row's last label is the next token of its last document, even where that is in another row.
+    # A row's last label is the next token of its last document, even if another row has that token.
     more = rules.policy != BOS_BEST_FIT and shown == space and (
         chosen.goes_on or chosen.length > space
     )
@@ -415,7 +416,7 @@ cdef void place(LanePacker *packer, Lane *lane, const BatchRow *row, int64_t spa
 
 
 cdef void put_rest(Lane *lane, const Slot *chosen, int64_t shown) noexcept nogil:
-    """Let the rest of a document wait as one of its own."""
+    """Return the rest of a document to the buffer, as a piece of its own."""
     cdef Slot rest = chosen[0]
     if rest.start != ABSENT:
         rest.start += shown
@@ -427,7 +428,7 @@ cdef void put_rest(Lane *lane, const Slot *chosen, int64_t shown) noexcept nogil
 cdef void show(
     LanePacker *packer, Lane *lane, const BatchRow *row, const Slot *piece, int64_t count
 ) noexcept nogil:
-    """Put the first tokens of a piece into the row in the making, after those that it has."""
+    """Append the first tokens of a piece to the row being packed."""
     cdef const LayoutParams *layout = packer.layout
     cdef OpenRow *made = &lane.row
     if row.batch == NULL:

@@ -1,4 +1,4 @@
-"""`RowPacker`: lanes of tokens to the memory of batches."""
+"""`RowPacker`: packs the tokens of lanes into the memory of batches."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,7 +17,7 @@ from penstock.text.live.tokenizing_threads import Tokens
 from penstock.text.tokenizers.tokenizer import Ids, Tokenizer
 
 ReadAgain = Callable[[int, NDArray[np.int64]], Mapping[int, Ids]]
-"""the ids of documents, by block and numbers; those that there are"""
+"""given a block and document numbers, returns the token ids of those documents that exist"""
 
 
 def _nothing(block: int, numbers: NDArray[np.int64]) -> Mapping[int, Ids]:
@@ -25,10 +25,10 @@ def _nothing(block: int, numbers: NDArray[np.int64]) -> Mapping[int, Ids]:
 
 
 class RowPacker:
-    """The buffers of `num_lanes` lanes.
+    """Packs rows from the buffers of `num_lanes` lanes.
 
-    `pack` asks `next_tokens(lane)` for what comes next of a lane, None where it ends, and
-    `read_again` for documents of a state.
+    `pack` calls `next_tokens(lane)` for a lane's next documents, None at its end, and `read_again`
+    for documents that waited when a state was saved.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RowPacker:
 
     @property
     def num_cropped(self) -> int:
-        """Tokens that were dropped with the ends of documents."""
+        """The number of tokens dropped at the ends of documents."""
         return self._buffers.num_cropped
 
     def pack(
@@ -66,9 +66,9 @@ class RowPacker:
         memory: NDArray[np.uint8] | BatchMemory | None,
         next_tokens: Callable[[int], Tokens | None],
     ) -> NDArray[np.int64]:
-        """Fill rows, each from its lane, into a batch's memory; returns the lanes of those rows.
+        """Pack rows, each from its lane, into a batch's memory; return the lanes of these rows.
 
-        There are fewer where lanes have ended. Without a memory rows are only counted.
+        There are fewer rows if lanes have ended. Without a memory, rows are only counted.
         """
         self._buffers.begin_batch()
         while True:
@@ -86,11 +86,11 @@ class RowPacker:
                 lane_of_row = np.ascontiguousarray(lane_of_row[is_left])
 
     def begin_at(self, lane: int, place: LanePosition) -> None:
-        """Say which document will be fed next."""
+        """Set the document that a lane is fed next."""
         self._places[lane] = place
 
     def snapshot(self, lane: int) -> Snapshot:
-        """What the rows to come of a lane depend on."""
+        """Return the state that determines a lane's next rows."""
         tokens, block, block_bytes = self._fed[lane], -1, 0
         if tokens is not None:
             used, _ = self._buffers.progress(lane)
@@ -103,7 +103,7 @@ class RowPacker:
         )
 
     def _place(self, lane: int) -> LanePosition:
-        """Which document of a lane comes next."""
+        """Return the next document of a lane."""
         tokens = self._fed[lane]
         if tokens is None:
             return self._places[lane]
@@ -113,7 +113,7 @@ class RowPacker:
         )
 
     def put_back(self, lane: int, waiting: Waiting) -> None:
-        """Fill a lane's buffer with documents that waited when its state was saved."""
+        """Restore the documents that waited in a lane's buffer when its state was saved."""
         columns = self._buffers.columns
         if self._policy == LivePolicyCode.BOS_BEST_FIT:
             is_possible = waiting.first_tokens == 0
@@ -129,7 +129,7 @@ class RowPacker:
         )
 
     def _bring(self, lane: int) -> None:
-        """Read the chosen document, which waited in a state, and all others of its block."""
+        """Read the tokens of a restored document that was chosen, and of others of its block."""
         waiting, chosen = self._buffers.snapshot(lane), self._buffers.chosen(lane)
         block = int(waiting["document"][chosen]) >> BLOCK_BITS
         is_here = (waiting["arrival"] >= 0) & (waiting["document"] >> BLOCK_BITS == block)
@@ -139,13 +139,13 @@ class RowPacker:
         for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
             if number not in found or not self._buffers.bring(lane, slot, found[number]):
                 raise StateError(
-                    f"document {number:,} of block {block:,} is not as long as it was when the "
-                    "state was saved: the text or the tokenizer is another one"
+                    f"document {number:,} of block {block:,} differs in length from when the state "
+                    "was saved: the text or the tokenizer has changed"
                 )
 
     def _feed(self, lane: int, tokens: Tokens | None) -> None:
         is_first, place = self._fed[lane] is None, self._places[lane]
-        if tokens is None:  # a state of this lane has to say that there is no more
+        if tokens is None:  # the lane's state must record that it has ended
             self._places[lane] = self._place(lane)
             self._fed[lane] = None
             self._buffers.end(lane)
@@ -164,7 +164,7 @@ class RowPacker:
         length = int(tokens.offsets[1]) - int(tokens.offsets[0]) + num_marks
         if not is_there or place.first_token >= length:
             raise StateError(
-                f"{place.first_token:,} tokens of document {place.number:,} of a block came before "
-                "the state was saved, and it is shorter; this is not the text, or not the "
-                "tokenizer, that it was saved with"
+                f"the state continues after {place.first_token:,} tokens of document "
+                f"{place.number:,} of a block, but the document is shorter: the text or the "
+                "tokenizer has changed since the state was saved"
             )

@@ -1,4 +1,4 @@
-"""What a `TextLoader` has done, and what it waited for."""
+"""What a `TextLoader` has done, and what it has waited for."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,54 +8,54 @@ from penstock.text.sources import BadRow
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextLoaderStats:
-    """What a loader has done since it was made."""
+    """What a loader has done since it was created."""
 
     batches: int
     rows: int
     tokens: int
-    """that were handed out as inputs; padding does not count"""
+    """tokens handed out as inputs, without padding"""
     tokens_per_second: float
-    """since the first batch came, so without the start-up; the training loop's own time counts"""
+    """since the first batch, so without start-up but including the training loop's own time"""
     waited_seconds: float
-    """how long the training loop was in the loader: nearly all of it waiting for batches"""
+    """time that the training loop spent in the loader, nearly all of it waiting for batches"""
     ready: int
-    """batches that are packed and wait to be taken"""
+    """packed batches that wait to be taken"""
     cropped_share: float
-    """of all tokens that came out of documents, those that were dropped with their ends"""
+    """the share of document tokens that were dropped at the ends of documents"""
     padded_share: float
-    """of all columns of inputs"""
+    """the share of input columns that are padding"""
     skipped_rows: int
-    """bad rows that a source with bad_rows='skip' left out, each as often as it was read"""
+    """bad rows that a source with bad_rows='skip' skipped, counted every time they are read"""
     waiting_for_reader: float
-    """the share of the tokenizing threads' time in which they waited for text to be read"""
+    """the share of the tokenizing threads' time spent waiting for text"""
     waiting_for_tokenizer: float
-    """the share of the packing thread's time in which it waited for tokens"""
+    """the share of the packing thread's time spent waiting for tokens"""
     waiting_for_consumer: float
-    """the share of it in which all batches asked for were ready, and the training loop was not"""
+    """the share of the packing thread's time with `prefetch` batches ready and none taken"""
 
 
 @dataclass(slots=True)
 class Seconds:
-    """Of a loader's threads."""
+    """The time that a loader's threads have spent, by activity."""
 
     reading: float = 0.0
     waiting_for_text: float = 0.0
     tokenizing: float = 0.0
     idle: float = 0.0
-    """of tokenizing threads: all is tokenized that may be ahead"""
+    """tokenizing threads: everything that may be ahead is tokenized"""
     waiting_for_tokens: float = 0.0
     packing: float = 0.0
     waiting_for_consumer: float = 0.0
     consumer_waiting: float = 0.0
 
     def add(self, other: "Seconds") -> None:
-        """Count those of another engine as well."""
+        """Add the times of another thread or pipeline."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class LiveCounts(NamedTuple):
-    """What was handed out."""
+    """Totals of what was handed out."""
 
     batches: int = 0
     rows: int = 0
@@ -71,7 +71,7 @@ class LiveCounts(NamedTuple):
         ready: int,
         skipped_rows: int,
     ) -> TextLoaderStats:
-        """The public form."""
+        """Return the public statistics."""
         threads = seconds.waiting_for_text + seconds.tokenizing + seconds.idle
         packer = seconds.waiting_for_tokens + seconds.packing + seconds.waiting_for_consumer
         columns = self.rows * row_tokens
@@ -92,11 +92,11 @@ class LiveCounts(NamedTuple):
 
 
 class SkippedRows:
-    """Counts bad rows; threads hold it instead of the loader, which could not end otherwise."""
+    """Counts bad rows. Threads refer to it and not to the loader, so the loader can be freed."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, row: BadRow) -> None:
-        """Take note of one."""
+        """Count a row."""
         self.count += 1

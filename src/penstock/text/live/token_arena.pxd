@@ -1,19 +1,19 @@
-"""Where the tokens of documents wait. See `arena.pyx`."""
+"""Memory for the tokens of waiting documents. See `token_arena.pyx`."""
 
 from libc.stdint cimport int64_t, uint32_t
 
 from penstock.text.marks cimport MarksParams
 
-# A document as its tokenizer gave it.
+# A document's ids, as returned by the tokenizer.
 cdef struct EncodedIds:
     const uint32_t *items
     int64_t count
 
-# Tokens of one size, end to end.
+# Tokens of equal size, end to end.
 cdef struct Arena:
     char *memory
     int64_t token_bytes  # 2 or 4
-    int64_t size  # tokens that it can hold
+    int64_t size  # its capacity in tokens
     int64_t used
 
 

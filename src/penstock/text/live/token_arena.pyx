@@ -1,7 +1,6 @@
-"""Where the tokens of documents wait, between their marks, in pages of their own.
+"""Memory for the tokens of waiting documents with their marks, in pages of its own.
 
-Pages go back to the system as soon as they are free, which memory from `malloc` need not: see
-`penstock.system.memory`.
+Freed pages return to the system at once, unlike memory from `malloc`: see `penstock.system.memory`.
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t
@@ -26,7 +25,7 @@ cdef extern from "copies.h" nogil:
 
 
 cdef bint allocate_pages(Arena *arena, int64_t size) noexcept nogil:
-    """Get empty memory for `size` tokens; False if there is none."""
+    """Allocate empty memory for `size` tokens; False if out of memory."""
     cdef void *memory = mmap(
         NULL,
         size * arena.token_bytes,
@@ -51,7 +50,7 @@ cdef void free_pages(Arena *arena) noexcept nogil:
 cdef void append_tokens(
     Arena *arena, EncodedIds ids, const MarksParams *marks, int64_t first, int64_t last
 ) noexcept nogil:
-    """Append tokens [first, last) of a document: its marks, and its ids between them."""
+    """Append tokens [first, last) of a document, which are its ids between its marks."""
     cdef int64_t before = marks.bos_id >= 0, begin, end
     cdef char *target = token_at(arena, arena.used)
     check(arena.used + last - first <= arena.size)
@@ -77,7 +76,7 @@ cdef inline void store_token(char *target, int64_t token_bytes, int64_t token) n
 cdef void copy_ids(
     const uint32_t *ids, int64_t count, char *target, int64_t token_bytes
 ) noexcept nogil:
-    """Copy ids, which fit into tokens of this size."""
+    """Copy ids, which must fit into tokens of this size."""
     if token_bytes == 4:
         memcpy(target, ids, count * sizeof(uint32_t))
     else:
@@ -87,12 +86,12 @@ cdef void copy_ids(
 def tokens_between(
     const uint32_t[::1] ids, marks, int64_t first, int64_t last, int64_t token_bytes
 ):
-    """Tokens [first, last) of a document with these marks, for tests."""
+    """Return tokens [first, last) of a document with these marks; for tests."""
     cdef MarksParams both = MarksParams(marks[0], marks[1])
     cdef EncodedIds document = ids_in(ids)
     cdef Arena arena = Arena(NULL, token_bytes, 0, 0)
     if token_bytes not in (2, 4) or not 0 <= first < last <= ids.shape[0] + num_marks(&both):
-        raise ValueError("tokens have 2 or 4 bytes, and are of the document")
+        raise ValueError("token_bytes must be 2 or 4, and [first, last) within the document")
     tokens = np.zeros(last - first, np.uint16 if token_bytes == 2 else np.uint32)
     cdef unsigned char[::1] memory = tokens.view(np.uint8)
     arena.memory = <char *>&memory[0]

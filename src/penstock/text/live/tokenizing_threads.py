@@ -1,10 +1,10 @@
-"""Reading and tokenizing in threads, a bounded way ahead of the packer.
+"""Threads that read and tokenize, a bounded distance ahead of the packer.
 
-One thread reads, from the lane that has the least ahead, and others tokenize what it has read. The
-tokens of a lane are handed on in the order of its text, whoever is first: the number of threads,
-and how far they are ahead, changes nothing but the time.
+One thread reads from the lane with the least text ahead, and others tokenize what it has read. The
+tokens of a lane are delivered in the order of its text, whichever thread finishes first: the number
+of threads and their distance ahead affect only the speed.
 
-Threads share queues, and no locks: a `StopSignal` wakes whoever waits.
+Threads share queues and no locks: a `StopSignal` wakes all that wait.
 """
 
 import queue
@@ -25,26 +25,26 @@ from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokens:
-    """Some documents of one block, without marks."""
+    """The tokens of consecutive documents of one block, without marks."""
 
     ids: Ids | None
-    """None where only lengths are known"""
+    """None if only lengths are known"""
     offsets: Offsets
     ordinal: int
     block: int
     number: int
     """of the first document"""
     bytes_before: NDArray[np.int64]
-    """for each document, and the one after the last, the text before it in the block"""
+    """for each document and for the end: the size of the text before it in the block"""
 
     @property
     def num_documents(self) -> int:
-        """How many documents these are."""
+        """The number of documents."""
         return len(self.offsets) - 1
 
 
 def encode(tokenizer: Tokenizer, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
-    """What a tokenizer makes of texts, if it can be believed: kernels check nothing of it."""
+    """Tokenize texts and check the result, which kernels trust; return ids and their offsets."""
     ids, id_offsets = map(np.asarray, tokenizer.encode(data, offsets))
     is_sound = (
         ids.ndim == 1
@@ -56,26 +56,27 @@ def encode(tokenizer: Tokenizer, data: Bytes, offsets: Offsets) -> tuple[Ids, Of
     )
     if not is_sound:
         raise FormatError(
-            f"the tokenizer {tokenizer.name} gave {len(ids) if ids.ndim else 1:,} ids of type "
-            f"{ids.dtype}, and {id_offsets.size:,} offsets that do not cut them into "
+            f"tokenizer {tokenizer.name} returned {len(ids) if ids.ndim else 1:,} ids of type "
+            f"{ids.dtype} and {id_offsets.size:,} offsets, which do not divide the ids into "
             f"{len(offsets) - 1:,} documents"
         )
     if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
         raise FormatError(
-            f"the tokenizer {tokenizer.name} gave ids from {ids.min():,} to {ids.max():,}, and has "
-            f"a vocab_size of {tokenizer.vocab_size:,}"
+            f"tokenizer {tokenizer.name} returned ids from {ids.min():,} to {ids.max():,}, but its "
+            f"vocab_size is {tokenizer.vocab_size:,}"
         )
     return np.ascontiguousarray(ids, np.uint32), np.ascontiguousarray(id_offsets, np.int64)
 
 
 def tokenize_text(text: BlockText, tokenizer: Tokenizer) -> Tokens:
-    """The tokens of some documents."""
+    """Return the tokens of some documents."""
     batch = text.batch
     try:
         ids, offsets = encode(tokenizer, batch.data, batch.offsets)
     except PenstockError as error:
         raise FormatError(
-            f"{batch.place(0)}, or one of {batch.num_documents - 1:,} documents after it: {error}"
+            f"{batch.place(0)}, or one of the {batch.num_documents - 1:,} documents after it: "
+            f"{error}"
         ) from error
     return Tokens(
         ids=ids,
@@ -94,14 +95,14 @@ class _LaneQueue:
     texts: Generator[BlockText]
     num_read: int = 0
     num_ahead: int = 0
-    """texts that were read, and whose tokens nobody has taken, as far as the reader knows"""
+    """texts read whose tokens have not been taken, as far as the reader knows"""
     num_taken: int = 0
     done: dict[int, Tokens | BaseException | None] = field(default_factory=dict)
-    """what the packer was sent and has not taken; None for the end"""
+    """results that the packer has received and not used; None for the end"""
 
 
 class TokenizingThreads:
-    """A thread that reads the lanes of a rank, and some that tokenize; `take` hands tokens on."""
+    """A thread that reads a rank's lanes, and others that tokenize; `take` returns the tokens."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class TokenizingThreads:
         self._lanes = {
             lane: _LaneQueue(text.read(lane, place, epoch)) for lane, place in places.items()
         }
-        # Each thread has one in hand, and another one waits for it.
+        # One text per thread in progress, and one waiting.
         self._max_ahead = max(1, -(-2 * num_threads // len(places)))
         self._texts: queue.SimpleQueue[tuple[_LaneQueue, int, BlockText] | None] = stop.new_queue()
         self._done: queue.SimpleQueue[
@@ -133,20 +134,20 @@ class TokenizingThreads:
         ]
 
     def start(self) -> None:
-        """Start the threads; called where no signal handler runs."""
+        """Start the threads; call this where no signal handler runs."""
         for thread in self._threads:
             thread.start()
 
     @property
     def seconds(self) -> Seconds:
-        """What all threads did so far."""
+        """The time that all threads have spent so far."""
         total = Seconds()
         for seconds in self._seconds:
             total.add(seconds)
         return total
 
     def take(self, lane: int) -> Tokens | None:
-        """What comes next of a lane, None at its end; waits for it, and raises what went wrong."""
+        """Wait for a lane's next tokens and return them, None at its end; raise thread errors."""
         wanted = self._lanes[lane]
         while wanted.num_taken not in wanted.done:
             found = None if self._stop.is_set else self._done.get()
@@ -164,11 +165,11 @@ class TokenizingThreads:
         return tokens
 
     def join(self) -> None:
-        """Wait until the threads have ended, once they were told to, and close their files."""
+        """After a stop, wait until the threads have ended, and close their files."""
         for thread in self._threads:
-            if thread.ident is not None:  # else it could not be started
+            if thread.ident is not None:  # otherwise it failed to start
                 thread.join()
-        self._threads.clear()  # `threading` has callbacks that must not meet an interrupt
+        self._threads.clear()  # an interrupt must not hit the callbacks of `threading`
         for lane in self._lanes.values():
             lane.texts.close()
 
@@ -192,7 +193,7 @@ class TokenizingThreads:
                 lanes.remove(lane)
 
     def _next_lane(self, lanes: list[_LaneQueue]) -> _LaneQueue | None:
-        """The lane with the least ahead, once it may be read; None if it is time to end."""
+        """Wait for the lane with the least ahead to need text, and return it; None to stop."""
         while not self._stop.is_set:
             least = min(lanes, key=lambda lane: lane.num_ahead)
             must_wait = least.num_ahead >= self._max_ahead

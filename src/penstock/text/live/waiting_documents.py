@@ -1,8 +1,8 @@
-"""Reading again the documents that waited to be packed when a state was saved.
+"""Rereads documents that waited to be packed when a state was saved.
 
-They may be anywhere: nanochat's packing lets the longest wait for the longest time, so that they
-come from all over the corpus. So a block is read when a document of it is wanted, up to the last
-one that waits, and only documents that wait are tokenized.
+They may be anywhere: with nanochat's packing the longest documents wait longest, so they come from
+all over the corpus. So a block is read only when one of its documents is needed, up to its last
+waiting document, and only waiting documents are tokenized.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ class WaitingReader:
         self._text, self._tokenizer = text, tokenizer
 
     def read(self, block: int, numbers: NDArray[np.int64]) -> dict[int, Ids]:
-        """The ids of these documents of a block; those that there are."""
+        """Return the token ids of a block's documents by number, of those that exist."""
         wanted, found = np.unique(numbers), dict[int, Ids]()
         for text in self._text.read_block(block, int(wanted[0])):
             end = text.number + text.batch.num_documents
