@@ -137,7 +137,7 @@ def test_an_index_outside_of_the_file_is_named(directory, index):
     make(directory / "a.batch", 3)
     reader = BatchFileReader(directory / "a.batch")
     for read in (reader.read_batch, reader.read_batch_torch):
-        with pytest.raises(IndexError, match=f"a.batch: no batch {index}; there are 3"):
+        with pytest.raises(IndexError, match=f"a.batch: batch {index} does not exist; there are 3"):
             read(index)
 
 
@@ -348,12 +348,14 @@ def test_a_list_of_files_that_is_none_is_refused(tmp_path, listed):
 def test_files_that_do_not_fit_together_are_refused(tmp_path):
     make(tmp_path / "0.batch", 3, 4, 6)
     make(tmp_path / "1.batch", 3, 6, 4)
-    with pytest.raises(FormatError, match=r"1\.batch: batches of 6 x 4 tokens, but 0\.batch has 4"):
+    with pytest.raises(
+        FormatError, match=r"1\.batch: has batches of 6 x 4 tokens, but 0\.batch has 4"
+    ):
         BatchNativeLoader(tmp_path)
 
 
 def test_nothing_to_read_is_an_error(tmp_path):
-    with pytest.raises(MissingDataError, match=r"holds no \.batch file"):
+    with pytest.raises(MissingDataError, match=r"contains no \.batch file"):
         BatchNativeLoader(tmp_path)
     with pytest.raises(UsageError, match="empty list"):
         BatchNativeLoader([])

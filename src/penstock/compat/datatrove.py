@@ -3,13 +3,13 @@
     from penstock.compat.datatrove import DatatroveFolderDataset
 
     X.ds          tokens, 2 or 4 bytes each, document after document
-    X.ds.index    uint64 per document: where it ends, in tokens    (for positions)
+    X.ds.index    uint64 per document: where it ends, in tokens (used for positions)
 
 Item i of a file is its tokens `[i * (seq_len + 1), (i + 1) * (seq_len + 1))`, as int64: inputs and
 labels are its first and last `seq_len`. Items, their order and `shuffle` are datatrove's, bit for
-bit. What is different on purpose is in `docs/compat.md`.
+bit. `docs/compat.md` lists the intentional differences.
 
-Importing this imports torch, since datasets are of its type; nothing else in Penstock imports this.
+This module imports torch, because its datasets subclass torch's; no other module imports this one.
 """
 
 import os
@@ -47,14 +47,14 @@ _INT64 = np.dtype(np.int64)
 
 
 class DatatroveFileDataset(_Base):  # type: ignore[misc]
-    """The windows of one `.ds` file, one after the other; what is left at its end is dropped.
+    """The consecutive windows of one `.ds` file; the rest at its end is dropped.
 
-    `file_path` is anything that datatrove takes, as long as it is on this machine; `path` is where
-    that is.
+    `file_path` is anything that datatrove accepts, if it is on this machine; `path` is its absolute
+    path.
 
-    `return_positions` adds where each token stands in its document, 0 at the window's start: from
-    the `.index`, or with `positions_from_eos_token_id` from the tokens. `fsize` saves looking up
-    the size of the file.
+    `return_positions` adds each token's position in its document, starting at 0 in each window:
+    from the `.index`, or from the tokens with `positions_from_eos_token_id`. `fsize` saves looking
+    up the size of the file.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
         if torch is None:
             raise UsageError("datatrove's datasets need torch: pip install 'penstock[torch]'")
         if token_size not in (2, 4):
-            raise UsageError(f"token_size is {token_size!r}; tokens have 2 or 4 bytes")
+            raise UsageError(f"token_size is {token_size!r}; it must be 2 or 4 bytes")
         if positions_from_eos_token_id is not None:
             integer(
                 "positions_from_eos_token_id",
@@ -93,7 +93,7 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
         self.drop_maps()
 
     def drop_maps(self) -> None:
-        """Close the files; they are opened again when they are needed."""
+        """Close the files; they are reopened when needed."""
         self._tokens: NDArray[Any] | None = None
         self._ends: NDArray[Any] | None = None
         self._ascending: NDArray[np.int64] | None = None
@@ -105,7 +105,7 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
         return self._len
 
     def __getitem__(self, item: int) -> dict[str, Any]:
-        # A Python integer: the product below could overflow in a small NumPy type.
+        # A Python int: the product below could overflow in a small NumPy type.
         item = index(item)
         if not 0 <= item < self._len:
             item = _from_end(item, self._len, self.path)
@@ -127,7 +127,8 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
         tokens = map_file(self.path, self._token)
         if tokens.nbytes < self.fsize:
             raise FormatError(
-                f"{self.path}: {tokens.nbytes:,} bytes, expected {self.fsize:,}; it was cut"
+                f"{self.path}: {tokens.nbytes:,} bytes, expected {self.fsize:,}; the file was "
+                "truncated"
             )
         self._tokens = tokens
         remember(self)
@@ -139,8 +140,8 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
         last = int(ends[-1]) if len(ends) else 0
         if last != len(tokens):
             raise FormatError(
-                f"{self._index_path}: the last document ends at token {last:,}, the file has "
-                f"{len(tokens):,}; the index is of another file, or was cut"
+                f"{self._index_path}: the last document ends at token {last:,}, but the data file "
+                f"has {len(tokens):,}; the index belongs to another file, or was truncated"
             )
         self._ends = ends
         return ends
@@ -160,10 +161,10 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
 
 
 class DatatroveFolderDataset(_Base):  # type: ignore[misc]
-    """The windows of all files in a folder, file after file; `shuffle` permutes the files.
+    """The windows of all files in a folder, file by file; `shuffle` permutes the files.
 
-    With `recursive`, files in the folders below belong to it too. `paths_file` keeps the list of
-    files for the next time and for other processes (`formats.file_list`).
+    `recursive` includes files in subfolders. `paths_file` stores the list of files for later runs
+    and other processes (`formats.file_list`).
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         self.files = [
             self._open_file(file)
             for file in listed
-            if data_of(file.path) is None  # an index is no tokens, though a list may have it
+            if data_of(file.path) is None  # a list may include an index, which has no tokens
         ]
         if shuffle:
             order = np.random.default_rng(seed).permutation(len(self.files))
@@ -211,8 +212,8 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         path, prefix = os.path.normpath(file.path), os.path.join(self._root, "")  # noqa: PTH118
         if not path.startswith(prefix):
             raise FormatError(
-                f"{self.paths_file}: lists {path}, which is not in {self._root}; remove the list, "
-                "and it is made again"
+                f"{self.paths_file}: lists {path}, which is not in {self._root}; delete the list "
+                "to have it rebuilt"
             )
         dataset = DatatroveFileDataset(
             file.path,
@@ -230,8 +231,8 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         found = find_files(root, self.filename_pattern, recursive=self.recursive)
         if not found:
             raise MissingDataError(
-                f"{root}: holds no file that matches {self.filename_pattern!r}; check the folder "
-                "and filename_pattern"
+                f"{root}: no file matches {self.filename_pattern!r}; check the folder and "
+                "filename_pattern"
             )
         return found
 
@@ -250,16 +251,16 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
 
     @property
     def folder_path(self) -> str:
-        """Where the files lie."""
+        """The folder of the files, as an absolute path."""
         return self._root
 
     @property
     def current_file_path(self) -> str:
-        """The file of the item that was read last."""
+        """The file of the last item read."""
         return self.files[self.current_file].path
 
 
-_NO_INDEX = "; write it, pass positions_from_eos_token_id, or leave out return_positions"
+_NO_INDEX = "; create it, pass positions_from_eos_token_id, or use return_positions=False"
 
 
 def _size(path: str, remedy: str = "") -> int:
@@ -271,5 +272,5 @@ def _size(path: str, remedy: str = "") -> int:
 
 def _from_end(item: int, length: int, path: str) -> int:
     if not -length <= item < length:
-        raise IndexError(f"{path}: item {item:,} of {length:,}")
+        raise IndexError(f"{path}: item {item:,} does not exist; there are {length:,}")
     return item % length

@@ -1,7 +1,7 @@
-"""Positions of tokens within their documents, from where documents end.
+"""Positions of tokens within their documents, computed from the ends of documents.
 
-An end is the number of tokens up to and with a document's last one. datatrove's `.index` holds
-every end of a file, ascending, as uint64; two equal ends are a document without tokens.
+An end is the number of tokens up to and including a document's last one. datatrove's `.index` holds
+all ends of a file, ascending, as uint64; two equal ends mean a document without tokens.
 """
 
 from typing import Any
@@ -16,24 +16,24 @@ _NEIGHBOURS = 32
 
 
 def ends_within(ends: NDArray[Any], start: int, stop: int, path: str) -> NDArray[np.int64]:
-    """The ends e with `start < e < stop`, counted from `start`, by two binary searches.
+    """Return the ends e with `start < e < stop`, relative to `start`, by two binary searches.
 
-    `ends` is mapped, so a search touches a few of its pages. Disorder is noticed among these ends
-    and their neighbours; a search that it led astray far from here is not.
+    `ends` is mapped, so a search touches only a few pages. Unsorted ends are detected among the
+    results and their neighbours only; farther away they may mislead the search unnoticed.
     """
-    # Keys of the array's own type: for any other, NumPy converts the whole array first.
+    # Keys of the array's own type: for other types, NumPy would convert the whole array.
     first, last = ends.searchsorted(np.array((start, stop - 1), END), "right").tolist()
     around = ends[max(first - _NEIGHBOURS, 0) : last + _NEIGHBOURS]
     if first > last or (around[1:] < around[:-1]).any():
         raise FormatError(
-            f"{path}: the ends of documents go backwards near entry {min(first, last):,} (token "
-            f"{start:,}); write the index again, or take positions from the end-of-text token"
+            f"{path}: document ends are not ascending near entry {min(first, last):,} (token "
+            f"{start:,}); recreate the index, or pass positions_from_eos_token_id"
         )
     return (ends[first:last] - END.type(start)).astype(np.int64)
 
 
 def positions(ends: NDArray[np.int64], ascending: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count from 0 at the start and after every end; `ascending` is 0, 1, 2, … up to the length.
+    """Return positions that restart at 0 after every end; `ascending` is 0, 1, … up to the length.
 
     >>> positions(np.array([3, 5, 5, 8]), np.arange(10)).tolist()
     [0, 1, 2, 0, 1, 0, 1, 2, 0, 1]

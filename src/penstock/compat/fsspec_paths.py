@@ -1,11 +1,11 @@
-"""What datatrove takes for a file or a folder, as a path on this machine.
+"""Converts what datatrove accepts as a file or folder to a path on this machine.
 
     "tokens", "file:///tokens"          a path
-    ("tokens", {"auto_mkdir": True})    with options for the file system, which local files ignore
-    ("000.ds", file_system)             in a file system of fsspec
-    DataFolder("tokens")                itself a file system, whose root is that folder
+    ("tokens", {"auto_mkdir": True})    a path and file system options, ignored for local files
+    ("000.ds", file_system)             a path in an fsspec file system
+    DataFolder("tokens")                itself a file system, rooted at that folder
 
-File systems are known by their attributes: neither datatrove nor fsspec has to be installed.
+File systems are recognized by their attributes: neither datatrove nor fsspec needs to be installed.
 """
 
 import os
@@ -17,7 +17,7 @@ _SCHEMES = ("file://", "local://")
 
 
 class FileSystem(Protocol):
-    """A file system of fsspec, as far as it is used."""
+    """The part of an fsspec file system that is used here."""
 
     protocol: Any
 
@@ -26,18 +26,18 @@ FileLike = str | os.PathLike[str] | tuple[str, dict[str, Any]] | tuple[str, File
 
 
 def local_path(name: str, value: Any) -> str:
-    """The absolute path that an argument means; an error if that is not on this machine."""
+    """Return the absolute path that an argument names; raise if it is not on this machine."""
     path = _path_in_file_system(value)
     if path is None:
         raise UsageError(
             f"{name} is {value!r:.80}; it must be on this machine: a path, (path, options), (path, "
-            "local file system) or a DataFolder of one; copy remote files here first"
+            "local file system) or a local DataFolder; copy remote files to this machine first"
         )
     return path
 
 
 def shown_path(value: Any, path: str) -> str:
-    """The path as datatrove keeps it: relative within a folder, absolute otherwise."""
+    """Return the path as datatrove stores it: relative within a DataFolder, else absolute."""
     is_relative = isinstance(value, tuple) and _protocols(value[1]) == ("dir",)
     return str(value[0]) if is_relative else path
 
@@ -54,18 +54,18 @@ def _path_in_file_system(value: Any) -> str | None:
 
 
 def _below(folder: Any, path: str) -> str | None:
-    """A path in a folder, which must not lead out of it."""
+    """Return a path within a folder; raise if it leads outside."""
     root = _path_in_file_system((folder.path, folder.fs))
     if root is None:
         return None
     whole = os.path.normpath(f"{root}/{path}")
     if whole != root and not whole.startswith(os.path.join(root, "")):  # noqa: PTH118
-        raise UsageError(f"{path!r} leads out of {root}; give a path inside of it")
+        raise UsageError(f"{path!r} is outside of {root}; pass a path inside it")
     return whole
 
 
 def _strip(path: str | os.PathLike[str]) -> str | None:
-    """An absolute path, as fsspec makes it of a path or a local URL; None for other URLs."""
+    """Return the absolute path of a path or local URL, as fsspec does; None for other URLs."""
     text = os.fspath(path)
     for scheme in _SCHEMES:
         text = text.removeprefix(scheme)
@@ -75,6 +75,6 @@ def _strip(path: str | os.PathLike[str]) -> str | None:
 
 
 def _protocols(value: Any) -> tuple[str, ...]:
-    """What a file system of fsspec says that it is; () for what is none."""
+    """Return the protocols of an fsspec file system; () for any other object."""
     protocol = getattr(value, "protocol", ())
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)

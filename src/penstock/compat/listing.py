@@ -1,4 +1,4 @@
-"""Which files of a folder a pattern names."""
+"""Finds the files of a folder that match a pattern."""
 
 import os
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ from pathlib import Path
 
 from penstock.errors import MissingDataError, ReadError, UsageError
 
-# In every file system of Linux's ext family, and closed to all but root.
+# Present in every ext file system, and readable by root only.
 _SYSTEM_FOLDERS = ("lost+found",)
 
 
 def find_files(root: Path, pattern: str, *, recursive: bool) -> list[Path]:
-    """Files below `root`, sorted by their relative paths.
+    """Return the matching files below `root`, sorted by their relative paths.
 
-    `*`, `?` and `[…]` match within one name, and `**` any number of folders. A pattern without any
-    of these is the end of a name; one without a slash is looked for in every folder below. Without
-    `recursive`, `**` matches no folder at all.
+    `*`, `?` and `[…]` match within one name, `**` any number of folders. A pattern without
+    wildcards matches the ends of names; one without a slash applies to all folders below. Without
+    `recursive`, `**` matches no folder.
     """
     if not any(sign in pattern for sign in "*?["):
         pattern = f"*{pattern}"
@@ -25,7 +25,7 @@ def find_files(root: Path, pattern: str, *, recursive: bool) -> list[Path]:
         parts.insert(0, "**")
     if not recursive:
         parts = [part for part in parts if part != "**"]
-    fixed = 0  # folders that are named outright: nothing beside them is walked
+    fixed = 0  # leading folders without wildcards: only these are walked
     while fixed < len(parts) - 1 and not any(sign in parts[fixed] for sign in "*?["):
         fixed += 1
     start = root.joinpath(*parts[:fixed])
@@ -39,7 +39,7 @@ def find_files(root: Path, pattern: str, *, recursive: bool) -> list[Path]:
 def _walk(
     folder: Path, depth: int | None, above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[Path]:
-    """Every file, through links too, at most `depth` names down."""
+    """Yield every file, following links, at most `depth` levels down."""
     try:
         found = folder.stat()
         with os.scandir(folder) as scanned:
@@ -48,15 +48,15 @@ def _walk(
         raise MissingDataError(f"{folder}: no such folder") from None
     except NotADirectoryError:
         raise UsageError(
-            f"{folder}: is a file, not a folder; give the folder that it is in, {folder.parent}"
+            f"{folder}: is a file, not a folder; pass its folder, {folder.parent}"
         ) from None
     except OSError as error:
-        # A folder that is passed over would be data that is missing without a word.
-        remedy = "; recursive=False leaves out folders below" if above else ""
+        # Skipping an unreadable folder would silently leave out data.
+        remedy = "; recursive=False ignores subfolders" if above else ""
         raise ReadError(error.errno, f"{folder}: {error.strerror}{remedy}") from None
     identity = (found.st_dev, found.st_ino)
     if identity in above:
-        return  # a link to a folder that it lies in itself
+        return  # a link to a parent folder
     for entry in entries:
         path = folder / entry.name
         if not (path.is_dir() if entry.is_symlink() else entry.is_dir()):

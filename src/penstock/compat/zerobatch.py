@@ -1,8 +1,8 @@
 """ZeroBatch's names for LLMBATCH files: `write_batch_file`, `BatchFileReader`, `BatchNativeLoader`.
 
-For code that was written for ZeroBatch; change its imports to this module. For row-wise shuffling,
-any batch size, ranks and exact resume, open the file with `penstock.open` instead.
-What differs from ZeroBatch, and why, is in docs/zerobatch.md.
+For code written for ZeroBatch: change its imports to this module. For row-wise shuffling, any batch
+size, ranks and exact resume, open the file with `penstock.open` instead. `docs/zerobatch.md` lists
+the differences from ZeroBatch and their reasons.
 """
 
 import mmap
@@ -32,19 +32,19 @@ __all__ = ["BatchFileReader", "BatchNativeLoader", "write_batch_dataset", "write
 
 PathLike = str | os.PathLike[str]
 
-# A private map that may be written to is counted as memory, and one larger than the machine's is
-# refused, unless it is made without reserving; Python has the name of the flag from 3.13 on.
+# A private writable map counts as memory, and fails if it is larger than the machine's memory,
+# unless it is created with MAP_NORESERVE; Python names that flag from 3.13 on.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 _POSITIONS_AT_A_TIME = 1 << 12
 
 
 class BatchFileReader:
-    """An LLMBATCH file in memory, as the operating system pages it in.
+    """A memory-mapped LLMBATCH file.
 
-    The arrays of `read_batch` are the map itself and keep it alive, also when the reader is closed
-    or gone. Writing to one changes a private copy of the page, never the file. As with any map,
-    the file must not be cut short while it is in use.
+    The arrays of `read_batch` share the map and keep it alive, even after the reader is closed or
+    gone. Writing to one changes a private copy of the page, never the file. As with any map, the
+    file must not be truncated while in use.
     """
 
     def __init__(self, path: PathLike) -> None:
@@ -73,7 +73,7 @@ class BatchFileReader:
         self._map: tuple[NDArray[np.uint32], BatchTable] | None = batches, BatchTable([batches])
 
     def read_batch(self, batch_index: int) -> NDArray[np.uint32]:
-        """A batch as uint32 of shape (batch_size, seq_len), without a copy.
+        """Return a batch as uint32 of shape (batch_size, seq_len), without a copy.
 
         Negative indices count from the end.
         """
@@ -84,12 +84,12 @@ class BatchFileReader:
         return batch
 
     def read_batch_torch(self, batch_index: int) -> Any:
-        """A batch as a LongTensor of shape (batch_size, seq_len), the caller's own."""
+        """Return a copy of a batch, as a LongTensor of shape (batch_size, seq_len)."""
         import torch
 
         table, index = self._opened()[1], operator.index(batch_index)
-        # malloc gives back what the caller freed last: 6.0 us a batch of 32 x 512 tokens, against
-        # 7.4 us with memory lent from a pool and 7.8 us with torch.empty.
+        # malloc reuses what the caller freed last: 6.0 us per batch of 32 x 512 tokens, against
+        # 7.4 us with memory from a pool and 7.8 us with torch.empty.
         out = np.empty((self.batch_size, self.seq_len), np.int64)
         try:
             table.widen(index + self.num_batches if index < 0 else index, out)
@@ -98,17 +98,19 @@ class BatchFileReader:
         return torch.from_numpy(out)
 
     def close(self) -> None:
-        """Let go of the file; arrays that were made from it stay what they are."""
+        """Close the file; arrays made from it stay valid."""
         self._map = None
 
     def _opened(self) -> tuple[NDArray[np.uint32], BatchTable]:
         opened = self._map
         if opened is None:
-            raise UsageError(f"{self.path}: this reader is closed; make another one")
+            raise UsageError(f"{self.path}: this reader is closed; open the file again")
         return opened
 
     def _no_batch(self, index: int) -> IndexError:
-        return IndexError(f"{self.path}: no batch {index}; there are {self.num_batches:,}")
+        return IndexError(
+            f"{self.path}: batch {index} does not exist; there are {self.num_batches:,}"
+        )
 
     def __len__(self) -> int:
         return self.num_batches
@@ -124,11 +126,11 @@ class BatchFileReader:
 
 
 class BatchNativeLoader:
-    """Whole batches as LongTensors, blocks of `block_size` of them in shuffled order.
+    """Whole batches as LongTensors, shuffled in blocks of `block_size` batches.
 
-    `path` is a file, a directory of them, or a list; several files, of equal shape, are one
-    dataset. The order depends on `seed` and epoch alone; `set_epoch` chooses the epoch that the
-    next `iter()` goes through. Every batch is the caller's own memory.
+    `path` is a file, a directory of files, or a list; several files with the same batch shape form
+    one dataset. The order depends only on `seed` and the epoch; `set_epoch` sets the epoch of the
+    next `iter()`. Every batch has its own memory.
     """
 
     def __init__(
@@ -145,9 +147,9 @@ class BatchNativeLoader:
         for reader in self._readers:
             if (reader.batch_size, reader.seq_len) != (first.batch_size, first.seq_len):
                 raise FormatError(
-                    f"{reader.path}: batches of {reader.batch_size:,} x {reader.seq_len:,} tokens, "
-                    f"but {first.path.name} has {first.batch_size:,} x {first.seq_len:,}; all "
-                    "files of a dataset must be alike"
+                    f"{reader.path}: has batches of {reader.batch_size:,} x {reader.seq_len:,} "
+                    f"tokens, but {first.path.name} has {first.batch_size:,} x "
+                    f"{first.seq_len:,}; all files of a dataset must have the same batch shape"
                 )
         self._table = BatchTable([reader._opened()[0] for reader in self._readers])
         self.num_batches = self._table.num_batches
@@ -158,7 +160,7 @@ class BatchNativeLoader:
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration goes through."""
+        """Set the epoch of the next iteration."""
         highest = (1 << 63) // self.num_batches - 1
         self.epoch = integer("epoch", epoch, 0, highest)
 
@@ -168,11 +170,11 @@ class BatchNativeLoader:
     def __iter__(self) -> Iterator[Any]:
         from torch import from_numpy
 
-        # No step of Python between a group and its batches, nor a hold on a group that is done.
+        # No Python frame per batch, and no reference to a group that has been handed out.
         return chain.from_iterable(map(partial(map, from_numpy), self._groups(self.epoch)))
 
     def _groups(self, epoch: int) -> Iterator[list[NDArray[np.int64]]]:
-        """The batches of an epoch, as many at a time as one call widens."""
+        """Yield the batches of an epoch, in groups that one call widens."""
         ring = Ring(self.batch_size, self.seq_len)
         for start in range(0, self.num_batches, _POSITIONS_AT_A_TIME):
             stop = min(start + _POSITIONS_AT_A_TIME, self.num_batches)
@@ -186,19 +188,19 @@ class BatchNativeLoader:
 
 
 def _files_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
-    """The files that a path stands for, in order."""
+    """Return the files that `path` names, in order."""
     if not isinstance(path, str | os.PathLike):
         files = [file for part in path for file in _files_of(part)]
         if not files:
-            raise UsageError("path is an empty list; name at least one file")
+            raise UsageError("path is an empty list; pass at least one file")
         return files
     directory = Path(path)
     if not directory.is_dir():
         return [directory]
     refuse_unfinished(directory)
-    if (directory / FILE_LIST).exists():  # a directory that was copied in part is no dataset
+    if (directory / FILE_LIST).exists():  # detects a directory that was copied in part
         return [file.path for file in read_current(directory / FILE_LIST, directory)]
     files = sorted(directory.glob(f"*{FILE_SUFFIX}"))
     if not files:
-        raise MissingDataError(f"{directory}: holds no {FILE_SUFFIX} file")
+        raise MissingDataError(f"{directory}: contains no {FILE_SUFFIX} file")
     return files

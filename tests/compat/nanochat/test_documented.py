@@ -186,7 +186,7 @@ def test_a_state_that_says_too_little_is_refused(zst_shards):
         make(state=new_state() | {"shard_idx": 1})
     with pytest.raises(StateError, match="byte_offset in the state is -1"):
         make(state=new_state() | {"byte_offset": -1})
-    with pytest.raises(StateError, match="has to be a dict"):
+    with pytest.raises(StateError, match="must be a dict"):
         make(state=[1])
     assert next(make(state={}))["input_ids"].shape == (2, 100)
 
@@ -197,7 +197,7 @@ def test_shards_that_cannot_be_shared_out_by_number_are_refused(
     make = partial(plain, batch_size=2, sequence_len=100, tokenizer=ByteTokenizer())
     with pytest.raises(UsageError, match=r"sorted\(data_shards\)"):
         make(zst_shards[::-1], world_size=1, rank=0)
-    with pytest.raises(UsageError, match="4 paths, which are not 3 files"):
+    with pytest.raises(UsageError, match="4 paths, which are not 3 distinct files"):
         make([*zst_shards, zst_shards[0]], world_size=1, rank=0)
     with pytest.raises(UsageError, match="several kinds"):
         make([*zst_shards, *parquet_shards], world_size=1, rank=0)

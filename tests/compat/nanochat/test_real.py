@@ -208,7 +208,7 @@ def test_the_state_of_another_rank_is_refused_and_joined_states_are_for_all(plac
     with pytest.raises(StateError, match=r"rank 1 of 2 .*nanochat\.join_states.*without the key"):
         best_fit(2, 128, "train", resume_state_dict=saved[0])
     for wrong in ([saved[0], None], [saved[0], {"pq_idx": 0, "rg_idx": 0}], saved[0]):
-        with pytest.raises(StateError, match="give a list of the states"):
+        with pytest.raises(StateError, match="Pass the list of states"):
             nanochat.join_states(wrong)
     joined = json.loads(json.dumps(nanochat.join_states(saved)))
     for rank, made in enumerate(ranks):
@@ -236,7 +236,7 @@ def test_one_rank_goes_on_with_the_rows_of_two(place):
         ({"pq_idx": -1, "rg_idx": 0}, "pq_idx in resume_state_dict is -1"),
         ({"pq_idx": 0, "rg_idx": "1"}, "rg_idx in resume_state_dict is '1'"),
         ({"pq_idx": 0, "rg_idx": 0, "epoch": 0}, "epoch in resume_state_dict is 0"),
-        ({"pq_idx": 3, "rg_idx": 0, "epoch": 1}, r"file 3 \(from 0\) of 3"),
+        ({"pq_idx": 3, "rg_idx": 0, "epoch": 1}, "pq_idx=3, but there are 3 files"),
         ({"pq_idx": 0, "rg_idx": 0, "penstock": {}}, "not a state of a TextLoader"),
     ],
 )
@@ -296,7 +296,7 @@ def test_missing_data_is_an_error_that_says_where(place, monkeypatch, tmp_path):
     with pytest.raises(MissingDataError, match="neither base_data_climbmix nor base_data"):
         best_fit(2, 64, "train")
     (tmp_path / "base_data").mkdir()
-    with pytest.raises(MissingDataError, match=r"base_data: has no \.parquet file"):
+    with pytest.raises(MissingDataError, match=r"base_data: contains no \.parquet file"):
         best_fit(2, 64, "train")
 
 
@@ -337,7 +337,7 @@ def test_the_device_may_be_a_torch_device(place):
 def test_a_device_that_is_not_there_is_an_error(place):
     place()
     make = nanochat.tokenizing_distributed_data_loader_bos_bestfit
-    with pytest.raises(UsageError, match="device is 'cuda', and torch finds no GPU"):
+    with pytest.raises(UsageError, match="device is 'cuda', but torch finds no GPU"):
         make(ByteTokenizer(), 2, 64, "train")
 
 

@@ -1,16 +1,16 @@
-"""nanochat's loaders: text is tokenized and packed while the model trains.
+"""nanochat's loaders, which tokenize and pack text while the model trains.
 
     from penstock.compat.nanochat import tokenizing_distributed_data_loader_bos_bestfit
 
-Two signatures are in use, and told apart by their arguments:
+Two signatures are in use, and are distinguished by their arguments:
 
-    real        (tokenizer, B, T, split, …) reads nanochat's own Parquet files and gives inputs and
-                targets on a device; rows, and which rank gets which, are those of nanochat
+    real        (tokenizer, B, T, split, …) reads nanochat's own Parquet files and yields inputs and
+                targets on a device; the rows of each rank are those of nanochat
     documented  (data_shards, batch_size, sequence_len, tokenizer, world_size, rank) reads Parquet
-                or (compressed) text, whole shards for each rank, and gives dicts
+                or (compressed) text, whole shards for each rank, and yields dicts
 
-States have one more key, "penstock", with which they resume exactly. What is different from
-nanochat on purpose is in `docs/compat.md`.
+States have an additional key, "penstock", for an exact resume. `docs/compat.md` lists the
+intentional differences from nanochat.
 """
 
 import os
@@ -32,9 +32,10 @@ __all__ = [
 
 
 def tokenizing_distributed_data_loader_bos_bestfit(*args: Any, **kwargs: Any) -> Iterator[Any]:
-    """Rows that begin with a document, packed by best fit: see the other, without its state.
+    """Yield rows that begin with a document, packed by best fit, without a state.
 
-    The real one gives `inputs, targets`, the documented one `{"input_ids": …}`.
+    Like `tokenizing_distributed_data_loader_with_state_bos_bestfit`, but the real one yields
+    `inputs, targets`, and the documented one `{"input_ids": …}`.
     """
     if _is_documented(args, kwargs):
         return shard_batches(*args, **kwargs)
@@ -44,17 +45,17 @@ def tokenizing_distributed_data_loader_bos_bestfit(*args: Any, **kwargs: Any) ->
 def tokenizing_distributed_data_loader_with_state_bos_bestfit(
     *args: Any, **kwargs: Any
 ) -> Iterator[Any]:
-    """Rows that begin with a document, packed by best fit, and a state to resume from.
+    """Yield rows that begin with a document, packed by best fit, and a state to resume from.
 
     Real: `(tokenizer, B, T, split, tokenizer_threads=4, tokenizer_batch_size=128, device="cuda",
-    resume_state_dict=None, buffer_size=1000, *, state_before=False)` gives
-    `inputs, targets, state`. A state leads to the batch after its own; with `state_before` to its
-    own, for loops that save the state of a batch that they have not trained on yet, as
+    resume_state_dict=None, buffer_size=1000, *, state_before=False)` yields
+    `inputs, targets, state`. A state resumes with the batch after its own; with `state_before`,
+    with its own batch, for loops that save the state of a batch before they train on it, as
     base_train.py does.
 
-    Documented: `(data_shards, batch_size, sequence_len, tokenizer, world_size, rank, state)` gives
-    `{"input_ids": …}` of `sequence_len` tokens a row. It keeps in `state` what it takes to go on
-    after the last batch: pass the dict again.
+    Documented: `(data_shards, batch_size, sequence_len, tokenizer, world_size, rank, state)` yields
+    `{"input_ids": …}` with `sequence_len` tokens per row. It updates `state` with every batch: pass
+    the dict again to resume after the last one.
     """
     if _is_documented(args, kwargs):
         return shard_batches(*args, **kwargs)
@@ -62,18 +63,22 @@ def tokenizing_distributed_data_loader_with_state_bos_bestfit(
 
 
 def tokenizing_distributed_data_loader(*args: Any, **kwargs: Any) -> Iterator[Any]:
-    """The older loader, which cuts rows anywhere: see the other, without its state."""
+    """Yield documents end to end, without a state.
+
+    Like `tokenizing_distributed_data_loader_with_state`, but yields `inputs, targets`.
+    """
     return _flat(args, kwargs, with_state=False)
 
 
 def tokenizing_distributed_data_loader_with_state(*args: Any, **kwargs: Any) -> Iterator[Any]:
-    """The older loader: documents end to end, cut into rows anywhere.
+    """Yield documents end to end, cut into rows anywhere: nanochat's older loader.
 
     `(tokenizer, B, T, split, tokenizer_threads=4, tokenizer_batch_size=128, device="cuda",
-    resume_state_dict=None, *, state_before=False)` gives `inputs, targets, state`.
+    resume_state_dict=None, *, state_before=False)` yields `inputs, targets, state`.
 
-    Before 2026-01-12 it was `(B, T, split, …)`, looked for the tokenizer itself, and left out one
-    token between batches. Called like that, with `tokenizer=…`, it does the same here.
+    Before 2026-01-12 its signature was `(B, T, split, …)`; it loaded nanochat's tokenizer itself
+    and skipped one token between batches. Called with that signature and `tokenizer=…`, it skips
+    the same tokens here.
     """
     return _flat(args, kwargs, with_state=True)
 
@@ -82,8 +87,8 @@ def _flat(args: tuple[Any, ...], kwargs: dict[str, Any], *, with_state: bool) ->
     is_oldest = bool(args) and isinstance(args[0], int)
     if is_oldest and "tokenizer" not in kwargs:
         raise UsageError(
-            "(B, T, split, …) is how the loader was called while it looked for nanochat's own "
-            "tokenizer; pass it here too, as tokenizer=get_tokenizer()"
+            "the signature (B, T, split, …) is from when the loader loaded nanochat's tokenizer "
+            "itself; pass the tokenizer, as tokenizer=get_tokenizer()"
         )
     options = (
         Options(kwargs.pop("tokenizer"), *args, **kwargs) if is_oldest else Options(*args, **kwargs)

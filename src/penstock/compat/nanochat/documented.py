@@ -1,4 +1,4 @@
-"""The loaders of nanochat's documentation: whole shards for each rank; dicts, and a state kept."""
+"""The loader of nanochat's documentation: whole shards per rank, dicts, and a state kept current."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def shard_batches(
     tokenizer_batch_size: int = 128,
     buffer_size: int = 1000,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `sequence_len` tokens that begin with a document, packed by best fit."""
+    """Yield rows of `sequence_len` tokens that begin with a document, packed by best fit."""
     rank, ranks = find_rank(rank, world_size)
     loader = FileLoader(
         _source(data_shards),
@@ -73,36 +73,40 @@ def _batches(loader: FileLoader, state: dict[str, Any] | None) -> Iterator[dict[
 def _source(data_shards: Shards) -> CountingSource:
     shards = [data_shards] if isinstance(data_shards, str | os.PathLike) else list(data_shards)
     if not shards:
-        raise MissingDataError("data_shards is empty: name the files to read")
+        raise MissingDataError("data_shards is empty; pass the files to read")
     source = CountingSource(shards, kind=_kind(shards))
     wanted = [str(Path(shard).expanduser().absolute()) for shard in shards]
     if wanted != list(source.files):
         raise UsageError(
-            f"data_shards has {len(wanted):,} paths, which are not {len(source.files):,} files in "
-            "the order of their names: ranks share shards out by their numbers, so name each file "
-            "once, and sort them: data_shards=sorted(data_shards)"
+            f"data_shards has {len(wanted):,} paths, which are not {len(source.files):,} distinct "
+            "files sorted by name: ranks choose their shards by number, so pass each file once, in "
+            "order: data_shards=sorted(data_shards)"
         )
     return source
 
 
 def _kind(shards: Sequence[str | os.PathLike[str]]) -> SourceKind:
-    """What the shards are; a name such as shard_000.zst says only that it is compressed."""
+    """Return the kind of the shards; 'text' if a name, such as shard_000.zst, does not tell."""
     kinds = {kind_of(os.fspath(shard)) or "text" for shard in shards}
     if len(kinds) > 1:
-        raise UsageError(f"data_shards are of several kinds ({', '.join(sorted(kinds))}); use one")
+        raise UsageError(
+            f"data_shards mixes several kinds of files ({', '.join(sorted(kinds))}); use one kind"
+        )
     return kinds.pop()
 
 
 def _resume(loader: FileLoader, state: dict[str, Any]) -> None:
     if not isinstance(state, dict):
-        raise StateError(f"state is {state!r:.60}, and has to be a dict, which is kept up to date")
+        raise StateError(
+            f"state is {state!r:.60}; it must be a dict, which is updated with every batch"
+        )
     for name in _COUNTS:
         if type(state.setdefault(name, 0)) is not int or state[name] < 0:
-            raise StateError(f"{name} in the state is {state[name]!r:.60}, not a count")
+            raise StateError(f"{name} in the state is {state[name]!r:.60}, not an integer >= 0")
     if STATE_KEY in state:
         loader.load_state_dict(state[STATE_KEY])
     elif any(state[name] for name in _COUNTS):
         raise StateError(
-            f"the state has no key {STATE_KEY!r}, which comes into it with every batch, so it is "
-            f"not known where to go on; set {', '.join(_COUNTS)} to 0 to start anew"
+            f"the state has no key {STATE_KEY!r}, which every batch adds to it, so it does not say "
+            f"where to continue; set {', '.join(_COUNTS)} to 0 to start from the beginning"
         )

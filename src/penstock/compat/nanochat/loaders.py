@@ -1,4 +1,4 @@
-"""`TextLoader` with the two ways in which nanochat's loaders share out text, and their states."""
+"""`TextLoader`s that distribute text in the two ways of nanochat, and report its states."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -15,22 +15,22 @@ from penstock.text.sources import BadRow, Slice, Source
 
 
 class RowGroupLoader(TextLoader):
-    """Row groups rank, rank + world, … of every file, as the real nanochat shares them out."""
+    """Reads row groups rank, rank + world, … of every file, as the real nanochat does."""
 
     dealing = "within_files"
 
     def last_read(self) -> dict[str, int]:
-        """Where the last document that is packed or waits came from: nanochat's own state."""
+        """Return the source of the last document read, in the form of nanochat's own state."""
         lane, snapshot = self.walk.last_snapshot()
         place = snapshot.place
-        # At the start of a block nothing of it has been taken.
+        # At the start of a block, nothing of it has been read.
         is_behind = place.ordinal > 0 and not place.number and not place.first_token
         epoch, _ = self.lanes.block_at(lane, place.ordinal - is_behind)
         file, group = self._file_and_group(lane, place.ordinal - is_behind)
         return {"pq_idx": file, "rg_idx": group, "epoch": epoch + 1}
 
     def start_after(self, pq_idx: int, rg_idx: int, epoch: int) -> None:
-        """Begin as nanochat resumes: with this rank's row group in the next round of that file."""
+        """Start as nanochat resumes: at this rank's row group in the next round of that file."""
         lane, next_group = self.rank, (rg_idx // self.ranks + 1) * self.ranks + self.rank
         ordinal = self.lanes.first_ordinal(lane, epoch - 1)
         end = self.lanes.first_ordinal(lane, epoch)
@@ -48,7 +48,7 @@ class RowGroupLoader(TextLoader):
 
 
 class CountingSource(Source):
-    """Remembers how much text there was in blocks that were read to their end."""
+    """A `Source` that records the size of the text in blocks read to their end."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -69,20 +69,20 @@ class CountingSource(Source):
         self._bytes[piece] = num_bytes
 
     def text_bytes(self, piece: Slice) -> int:
-        """Of all documents of a block, which is read if it has not been."""
+        """Return the size of a block's documents; reads the block if necessary."""
         if piece not in self._bytes:
             for _ in self.read(piece):
                 pass
         return self._bytes[piece]
 
     def forget(self, file: str) -> None:
-        """Let go of what is known of a file's blocks: there may be any number of files."""
+        """Drop the recorded sizes of a file's blocks, to bound memory over many files."""
         for piece in [each for each in list(self._bytes) if each.files == (file,)]:
             del self._bytes[piece]
 
 
 class FileLoader(TextLoader):
-    """Whole files rank, rank + world, …, as nanochat's documentation shares them out."""
+    """Reads whole files rank, rank + world, …, as nanochat's documentation says."""
 
     dealing = "files"
     source: CountingSource
@@ -94,26 +94,26 @@ class FileLoader(TextLoader):
         if len(firsts) < len(source.files):
             with_text = {blocks[int(first)].files[0] for first in firsts}
             empty = next(file for file in source.files if file not in with_text)
-            raise UsageError(f"{empty}: has no text, so no rank can be given it; leave it out")
+            raise UsageError(f"{empty}: has no text; remove it from data_shards")
         self._restored: tuple[LanePosition, tuple[int, int]] | None = None
         self._counted_to = -1, 0
         """a block, and the bytes of the blocks before it in its file"""
 
     def next_text(self) -> tuple[int, int]:
-        """The number of the file that the next document comes from, and the bytes before it.
+        """Return the number of the next document's file, and the bytes before it in that file.
 
-        Bytes are those of the documents themselves, in UTF-8, without line ends.
+        Only the documents count, in UTF-8 and without line ends.
         """
         lane, snapshot = self.walk.last_snapshot()
         block, block_bytes = snapshot.block, snapshot.block_bytes
-        if block < 0:  # nothing was read since a state was loaded
+        if block < 0:  # nothing has been read since a state was loaded
             block, block_bytes = self._find(lane, snapshot.place)
         if block != self._counted_to[0]:
             self._counted_to = block, self._bytes_before(block)
         return int(self.lanes.blocks.file_numbers[block]), self._counted_to[1] + block_bytes
 
     def _find(self, lane: int, place: LanePosition) -> tuple[int, int]:
-        """The block of a place and the bytes before it there, found by reading up to it."""
+        """Return the block of a place and the bytes before it, by reading up to it."""
         if self._restored is None or self._restored[0] != place:
             _, block = self.lanes.block_at(lane, place.ordinal)
             text = next(self.walk.text().read_block(block, place.number), None)
@@ -123,7 +123,7 @@ class FileLoader(TextLoader):
         return self._restored[1]
 
     def _bytes_before(self, number: int) -> int:
-        """Of the blocks before this one in its file."""
+        """Return the size of the blocks before this one in its file."""
         last, counted = self._counted_to
         blocks, files = self.lanes.blocks, self.lanes.blocks.file_numbers
         if last >= 0 and files[last] != files[number]:

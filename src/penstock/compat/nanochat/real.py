@@ -1,4 +1,4 @@
-"""The loaders of the real nanochat: Parquet files, by row group; inputs, targets and a state."""
+"""The loaders of the real nanochat: Parquet row groups to inputs, targets and a state."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Form = Callable[[dict[str, Any]], tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What nanochat's loaders take, under its names and in its order."""
+    """The arguments of nanochat's loaders, with its names and in its order."""
 
     tokenizer: Any
     B: int
@@ -33,7 +33,7 @@ class Options:
     device: Any = "cuda"
     resume_state_dict: NanochatState | None = None
     state_before: bool = field(default=False, kw_only=True)
-    """whether the state that comes with a batch gives this batch again, not the one after it"""
+    """True if a batch's state resumes with this batch, not with the one after it"""
 
     def __post_init__(self) -> None:
         for name in ("B", "T", "tokenizer_threads"):
@@ -42,13 +42,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class BestFitOptions(Options):
-    """What those take that pack by best fit."""
+    """The arguments of the loaders that pack by best fit."""
 
     buffer_size: int = 1000
 
 
 def best_fit(options: BestFitOptions, *, with_state: bool) -> Iterator[Any]:
-    """Rows that begin with a document, packed by best fit."""
+    """Yield rows that begin with a document, packed by best fit."""
     packing = Packing(
         policy="bos_best_fit",
         buffer_size=options.buffer_size,
@@ -59,10 +59,11 @@ def best_fit(options: BestFitOptions, *, with_state: bool) -> Iterator[Any]:
 
 
 def flat(options: Options, *, advances_by_inputs: bool, with_state: bool) -> Iterator[Any]:
-    """Documents end to end, cut anywhere.
+    """Yield documents end to end, cut into rows anywhere.
 
-    A batch begins with the last target of the one before it; or else, as in nanochat before
-    2026-01-13, with the token after that, which makes one of B * T + 1 tokens never an input.
+    A batch begins with the last target of the previous one. Without `advances_by_inputs`, it begins
+    with the token after that, as in nanochat before 2026-01-13: one in B * T + 1 tokens is never an
+    input.
     """
     packing = Packing(policy="flat", add="bos")
     shape = options.B, options.T
@@ -124,7 +125,7 @@ def _with_state(
         while True:
             saved: NanochatState | None = None
             if options.state_before:
-                # Where it began near a place, as nanochat resumes, only that place leads there.
+                # A loader resumed near a place, as nanochat does, has no exact state yet.
                 is_near = not loader.position and resumed and STATE_KEY not in resumed
                 saved = {"epoch": 1, **resumed} if is_near else {STATE_KEY: loader.state_dict()}
             inputs, targets = form(next(batches))
@@ -133,26 +134,26 @@ def _with_state(
 
 
 def tokenizer_of(tokenizer: Any, num_threads: int) -> Tokenizer:
-    """A tokenizer with a token that starts documents."""
+    """Return the adapted tokenizer; raise if it has no token that starts documents."""
     adapted = adapt(tokenizer, num_threads)
     if adapted.bos_id is None:
         raise UsageError(
-            f"the tokenizer {adapted.name} does not say which token starts documents: give it a "
-            "method get_bos_token_id(), or an attribute bos_token_id"
+            f"tokenizer {adapted.name} does not say which token starts documents; give it a method "
+            "get_bos_token_id() or an attribute bos_token_id"
         )
     return adapted
 
 
 def num_threads(wanted: int) -> int:
-    """Threads that tokenize: no more than there are processors."""
+    """Return the number of tokenizing threads, at most one per processor."""
     return min(wanted, num_processors())
 
 
 def _way_to(device: Any) -> tuple[bool, Callable[[Any], Any]]:
-    """Whether batches are page-locked, and how they come to a device.
+    """Return whether batches are page-locked, and the function that moves them to a device.
 
-    A page-locked block is torch's own, which uses it again only after the copies that it was told
-    to make of it; so a copy may still be queued when the next batch is made.
+    torch reuses page-locked memory only after all copies from it have ended, so a copy may still be
+    queued when the next batch is made.
     """
     import torch
 
@@ -160,5 +161,5 @@ def _way_to(device: Any) -> tuple[bool, Callable[[Any], Any]]:
     if target.type != "cuda":
         return False, lambda tensor: tensor.to(target)
     if not torch.cuda.is_available():
-        raise UsageError(f"device is {str(device)!r}, and torch finds no GPU; use device='cpu'")
+        raise UsageError(f"device is {str(device)!r}, but torch finds no GPU; use device='cpu'")
     return True, lambda tensor: tensor.to(target, non_blocking=True)

@@ -1,4 +1,4 @@
-"""States of the real nanochat, with one more key: which row group was read last, and all the rest.
+"""States of the real nanochat, with an additional key for an exact resume.
 
 {"pq_idx": file, "rg_idx": row group, "epoch": from 1, "penstock": the state of a TextLoader}
 """
@@ -16,11 +16,11 @@ NanochatState = dict[str, Any]
 
 
 def resume(loader: RowGroupLoader, state: NanochatState | None) -> None:
-    """Have a loader go on where a state was saved; near that, if it is nanochat's own."""
+    """Resume a loader where a state was saved; near it, if the state is nanochat's own."""
     if state is None:
         return
     if not isinstance(state, dict) or not {"pq_idx", "rg_idx"} <= set(state):
-        raise StateError(f"resume_state_dict needs pq_idx and rg_idx, and is {state!r:.100}")
+        raise StateError(f"resume_state_dict needs pq_idx and rg_idx, but is {state!r:.100}")
     if STATE_KEY not in state:
         _start_near(loader, state["pq_idx"], state["rg_idx"], state.get("epoch", 1))
         return
@@ -28,26 +28,28 @@ def resume(loader: RowGroupLoader, state: NanochatState | None) -> None:
         loader.load_state_dict(state[STATE_KEY])
     except StateError as error:
         raise StateError(
-            f"{error}. States of nanochat's loaders are joined by {__package__}.join_states; "
-            f"without the key {STATE_KEY!r} a state goes on near its place, at the next row group"
+            f"{error}. Use {__package__}.join_states to join the states of nanochat's loaders; "
+            f"without the key {STATE_KEY!r}, a state resumes near its place, at the next row group"
         ) from None
 
 
 def _start_near(loader: RowGroupLoader, pq_idx: Any, rg_idx: Any, epoch: Any) -> None:
     for name, value, least in (("pq_idx", pq_idx, 0), ("rg_idx", rg_idx, 0), ("epoch", epoch, 1)):
         if type(value) is not int or value < least:
-            raise StateError(f"{name} in resume_state_dict is {value!r:.60}, not a count")
+            raise StateError(
+                f"{name} in resume_state_dict is {value!r:.60}, not an integer >= {least}"
+            )
     num_files = len(loader.source.files)
     if pq_idx >= num_files:
         raise StateError(
-            f"resume_state_dict is of file {pq_idx:,} (from 0) of {num_files:,}; it belongs to "
-            "other data, or to the other split"
+            f"resume_state_dict has pq_idx={pq_idx}, but there are {num_files:,} files (from 0); "
+            "the state belongs to different data, or to the other split"
         )
     loader.start_after(pq_idx, rg_idx, epoch)
 
 
 def join_states(states: Sequence[NanochatState]) -> NanochatState:
-    """One state of those of all ranks, which every rank can resume from."""
+    """Join the states of all ranks into one that every rank can resume from."""
     theirs = [
         rank
         for rank, state in enumerate(states)
@@ -55,8 +57,8 @@ def join_states(states: Sequence[NanochatState]) -> NanochatState:
     ]
     if theirs:
         raise StateError(
-            f"states {theirs} have no key {STATE_KEY!r}, as nanochat's own have none; give a list "
-            "of the states that came with the same batch on all ranks"
+            f"states {theirs} have no key {STATE_KEY!r}; nanochat's own states cannot be joined. "
+            "Pass the list of states that all ranks got with the same batch"
         )
     joined = TextLoader.join_states([state[STATE_KEY] for state in states])
     return {**states[0], STATE_KEY: joined}
