@@ -1,4 +1,4 @@
-"""How many threads work ahead of a loader, and how many batches, where the user does not say."""
+"""The default numbers of threads and of batches made ahead."""
 
 from penstock.arguments import integer
 from penstock.load.ranks import num_rank_processors
@@ -8,10 +8,10 @@ _ENOUGH_THREADS = 4
 
 
 def num_reading_threads(threads: int | None) -> int:
-    """As given; else one fewer than this rank has processors, at most 4.
+    """Return `threads`, by default one fewer than this rank's processors, from 1 to 4.
 
     Measured with a consumer that uses its batches: a thread on the consumer's own core costs more
-    than it gives.
+    than it gains.
     """
     if threads is None:
         threads = min(_ENOUGH_THREADS, max(1, num_rank_processors() - 1))
@@ -19,20 +19,20 @@ def num_reading_threads(threads: int | None) -> int:
 
 
 def num_tokenizing_threads(threads: int | None) -> int:
-    """As given; else as many as this rank has processors, at most 4."""
+    """Return `threads`, by default the number of this rank's processors, at most 4."""
     if threads is None:
         threads = min(_ENOUGH_THREADS, num_rank_processors())
     return integer("threads", threads, 1, _MAX_THREADS)
 
 
 def reading_depth(prefetch: int | None, threads: int, most: int) -> int:
-    """As given; else two batches per thread and two for the consumer.
+    """Return `prefetch`, by default two batches per thread and two for the consumer.
 
-    With deeper queues, batches fall out of the processor's cache.
+    With deeper queues, batches are evicted from the processor's cache.
     """
     return integer("prefetch", 2 * threads + 2 if prefetch is None else prefetch, 0, most)
 
 
 def tokenizing_depth(prefetch: int | None) -> int:
-    """As given; else four batches."""
+    """Return `prefetch`, by default four batches."""
     return integer("prefetch", 4 if prefetch is None else prefetch, 1, 1 << 16)

@@ -1,4 +1,4 @@
-"""The loader of nanochat's documentation: whole shards per rank, dicts, and a state kept current."""
+"""The loader of nanochat's documentation: whole shards per rank, dicts, and a current state."""
 
 import os
 from collections.abc import Iterator, Sequence
