@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator
 from ctypes import CDLL, c_int64
 from pathlib import Path
@@ -25,6 +24,11 @@ _LIBC = CDLL(None)
 TEMPORARY = r"\.[0-9a-f]{16}\.tmp"
 
 
+def temporary_path(path: Path) -> Path:
+    """A path beside `path` that nobody else uses, of the form `TEMPORARY`."""
+    return path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
+
+
 class Written(NamedTuple):
     """A finished file."""
 
@@ -37,7 +41,7 @@ class NewFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        self._temporary = temporary_path(path)
         try:
             # Larger pieces go past the buffer, without a copy.
             self._file = self._temporary.open("xb", buffering=1 << 18)

@@ -6,7 +6,6 @@
 The last end and the file's size tell the width of the tokens.
 """
 
-import csv
 import gzip
 import os
 import zlib
@@ -92,6 +91,8 @@ class DolmaDocuments:
         yield np.array(ends, np.int64)
 
     def _lines(self) -> Iterator[tuple[int, int]]:
+        import csv  # which other formats do without
+
         number = 0
         try:
             with gzip.open(self.path, "rt", newline="", errors="replace") as file:

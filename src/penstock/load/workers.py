@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
@@ -103,6 +102,8 @@ class Board:
         if self._is_forked():
             self._file = None
         if self._fd is None:
+            from tempfile import TemporaryFile  # which most loaders do without
+
             with TemporaryFile() as file:
                 fd = os.dup(file.fileno())
             _write(fd, Epoch(self._num_resets))

@@ -16,19 +16,17 @@ import contextlib
 import glob
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from penstock.atomic import hold_lock, sync_directory
+from penstock.atomic import hold_lock, sync_directory, temporary_path
 from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
 from penstock.formats.files import open_regular, read_part
@@ -174,7 +172,9 @@ class _RowsFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        self._temporary = temporary_path(path)
+        from tempfile import TemporaryFile  # 5 ms that opening rows does without
+
         self._row_ends = TemporaryFile(dir=path.parent)  # noqa: SIM115 (for its whole life)
         self._file = self._temporary.open("x+b")
 

@@ -9,13 +9,12 @@ token_bytes.npy        int32, by id: number of bytes of each token, 0 for specia
 import errno
 import io
 import json
-import secrets
 import shutil
 from pathlib import Path
 
 import numpy as np
 
-from penstock.atomic import NewFile, sync_directory
+from penstock.atomic import NewFile, sync_directory, temporary_path
 from penstock.errors import DatasetExistsError
 from penstock.new_directory import new_directory
 from penstock.text.tokenizers.tokenizer_json import to_tokenizer_json
@@ -51,7 +50,7 @@ def save_vocabulary(vocabulary: Vocabulary, directory: Path) -> None:
         "tokenizer_config.json": json.dumps(config, ensure_ascii=False, indent=1).encode(),
         "token_bytes.npy": token_bytes.getvalue(),
     }
-    temporary = directory.with_name(f"{directory.name}.{secrets.token_hex(8)}.tmp")
+    temporary = temporary_path(directory)
     with new_directory(directory.parent):
         try:
             temporary.mkdir()
