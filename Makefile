@@ -74,9 +74,11 @@ sanitized = LD_PRELOAD="$$(gcc -print-file-name=lib$(2).so) $$(gcc -print-file-n
 	TSAN_OPTIONS=halt_on_error=1 \
 	PYTHONMALLOC=malloc PYTHONPATH=build/$(1)/lib $(BIN)/python
 
+# Also writes docs/files.md, the index of the source files.
 format: $(SETUP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python -m tests.helpers.file_index
 
 clean:
 	rm -rf .venv build dist demo-data bench-data .hypothesis .mypy_cache .pytest_cache .ruff_cache

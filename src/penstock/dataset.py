@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
-from penstock.metadata.spans import Decoder, as_array, check_decoder
+from penstock.metadata.span_decoding import Decoder, as_array, check_decoder
 from penstock.read.record_stream import RecordStream
 from penstock.suggestions import did_you_mean
 from penstock.views.documents import Documents

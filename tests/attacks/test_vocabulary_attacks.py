@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import FormatError, MissingDataError, PenstockError
 from penstock.text.splitting.patterns import PATTERNS
-from penstock.text.tokenizers.fast_engine import FastTokenizer
+from penstock.text.tokenizers.fast_tokenizer import FastTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.text.tokenizers.tokenizer_json import (
     NotByteLevelError,

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.metadata.groups cimport MetadataFiles, SpanList, SpanTable
+from penstock.metadata.span_groups cimport MetadataFiles, SpanList, SpanTable
 from penstock.read.files cimport Fault, Files, FileTable
 from penstock.read.segments cimport RecordReading
 from penstock.batches.layout_table cimport BatchCounts, LayoutParams, LayoutTable

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from penstock.batches.layout_table import LayoutTable
 from penstock.batches.view_state import ViewState
-from penstock.metadata.groups import SpanTable
+from penstock.metadata.span_groups import SpanTable
 from penstock.read.files import FaultReport, Files
 
 class BatchReader:

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 
 from penstock.system.checks cimport is_set, set_flag
 from penstock.system.memory_access cimport prefetch, store_u32
-from penstock.metadata.groups cimport collect_spans, find_groups
+from penstock.metadata.span_groups cimport collect_spans, find_groups
 from penstock.read.files cimport (
     DOCUMENT_OFFSETS,
     FIELD_APART,

@@ -1,4 +1,4 @@
-"""Derives outputs from the segments of a row, outside the GIL.
+"""Derives labels, position ids and boundaries from the segments of a row, outside the GIL.
 
 A row has `width` columns of inputs and one more that is only a label. Its segments say which
 records are where; position ids, boundaries, document ids, ignored labels and padding are derived

@@ -10,8 +10,8 @@ from penstock.batches.batch_filling import BatchReader
 from penstock.batches.layout import BatchLayout
 from penstock.batches.view_state import ViewState
 from penstock.errors import FormatError, PenstockError
-from penstock.metadata.groups import SpanTable
-from penstock.metadata.spans import Decoder, SpanReader
+from penstock.metadata.span_decoding import Decoder, SpanReader
+from penstock.metadata.span_groups import SpanTable
 from penstock.pack.rows_file import damaged_rows
 from penstock.read.files import FaultCode, FileKind
 from penstock.read.record_stream import RecordStream

@@ -38,8 +38,9 @@ from penstock.formats.file_formats import (
     token_type,
 )
 from penstock.formats.file_list import FILE_LIST, ListedFile, read_current
-from penstock.formats.files import OpenedPaths, plain_name, read_whole, refuse_repeats
+from penstock.formats.files import plain_name, read_whole
 from penstock.formats.job_marks import refuse_unfinished
+from penstock.formats.repeated_files import OpenedPaths, refuse_repeats
 from penstock.formats.shard import Manifest
 from penstock.formats.splits import choose, divide, find, refuse, split_of
 from penstock.formats.undecoded import Described

@@ -13,8 +13,9 @@ from penstock.arguments import one_of
 from penstock.errors import FormatError, UsageError
 from penstock.formats import datatrove, dolma, flat, llmbatch, llmchnk, megatron
 from penstock.formats.directories import data_of
-from penstock.formats.files import Head, OpenedPaths, read_head
+from penstock.formats.files import Head, read_head
 from penstock.formats.recognition import refuse_others, unknown
+from penstock.formats.repeated_files import OpenedPaths
 from penstock.formats.signatures import is_arrow_stream
 from penstock.formats.undecoded import Described
 from penstock.formats.wanted_columns import Wanted

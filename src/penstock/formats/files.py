@@ -4,8 +4,7 @@ import contextlib
 import io
 import os
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,30 +59,6 @@ def read_head(path: Path, num_bytes: int = 4096) -> Head:
         start = os.pread(file.fileno(), num_bytes, 0)
     times_ns = (found.st_mtime_ns, found.st_ctime_ns)
     return Head(path, start, found.st_size, times_ns, (found.st_dev, found.st_ino))
-
-
-class OpenedPaths:
-    """The files and directories that one call opens; each may be opened only once."""
-
-    def __init__(self) -> None:
-        self.source = Path()
-        """the path that is being opened, as given by the user"""
-        self._found = dict[tuple[int, int], tuple[Path, Path]]()
-
-    def add(self, path: Path, file_id: tuple[int, int]) -> None:
-        """Refuse a file that was opened before: its tokens would count twice."""
-        if file_id not in self._found:
-            self._found[file_id] = path, self.source
-            return
-        first, source = self._found[file_id]
-        # Some file systems give several files one inode.
-        if os.path.realpath(first) != os.path.realpath(path):
-            return
-        where = path
-        if first == path:
-            first, path = source, self.source
-        twice = f"opened twice, as {first} and {path}" if first != path else "given twice"
-        raise FormatError(f"{where}: is {twice}; its tokens would count twice, leave one out")
 
 
 def read_part(path: Path, start: int, num_bytes: int) -> bytes:
@@ -141,10 +116,3 @@ def plain_name(where: Path, name: object) -> str:
     if encoded in (b"", b".", b"..") or b"/" in encoded or b"\0" in encoded:
         raise FormatError(f"{where}: lists {name!r:.60}, which is not a plain file name")
     return str(name)
-
-
-def refuse_repeats(where: Path, names: Iterable[str]) -> None:
-    """Refuse a list that would repeat the documents of a file."""
-    name, times = max(Counter(names).items(), key=lambda item: item[1], default=("", 0))
-    if times > 1:
-        raise FormatError(f"{where}: {name} is listed {times:,} times; list every file once")

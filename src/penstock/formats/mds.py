@@ -29,8 +29,8 @@ from penstock.formats.files import (
     read_head,
     read_part,
     read_whole,
-    refuse_repeats,
 )
+from penstock.formats.repeated_files import refuse_repeats
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 from penstock.formats.undecoded import DecodedDocuments, Described, Undecoded
 

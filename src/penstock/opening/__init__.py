@@ -11,8 +11,9 @@ from penstock.arguments import one_of
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, UsageError
 from penstock.formats.detection import describe, describe_listed
-from penstock.formats.files import OpenedPaths, read_head
+from penstock.formats.files import read_head
 from penstock.formats.loss_masks import with_mask
+from penstock.formats.repeated_files import OpenedPaths
 from penstock.formats.shard import Manifest
 from penstock.formats.stream import FORMAT, fields_to_json
 from penstock.formats.undecoded import Described

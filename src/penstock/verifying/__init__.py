@@ -41,7 +41,7 @@ from penstock.formats.stream import FORMAT, MANIFEST_NAME
 from penstock.pack.rows_file import SUFFIX, verify_rows
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.documents import document_chunks, document_table
-from penstock.verifying.block_checks import BlockChecks, FileHashes
+from penstock.verifying.checksum_companions import BlockChecks, FileHashes
 
 _CHUNK_BYTES = 1 << 24
 _OF_TOKENIZER = ("tokenizer.json", "tokenizer.tiktoken", "tokenizer_config.json")

@@ -25,7 +25,7 @@ from penstock.batches.sample_reader import SampleReader
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
-from penstock.metadata.spans import Decoder, check_decoder
+from penstock.metadata.span_decoding import Decoder, check_decoder
 from penstock.read.record_stream import RecordStream
 from penstock.reprs import counted, one_line
 from penstock.system.checksums import CheckedBlocks

@@ -238,6 +238,6 @@ def _from_tiktoken(encoding: Any, adapted: AdaptedTokenizer) -> Tokenizer:
     )
     if not find_pattern(vocabulary.pattern):
         return TiktokenTokenizer(vocabulary, adapted.name, adapted.bos_id, adapted.eos_id)
-    from penstock.text.tokenizers.fast_engine import FastTokenizer
+    from penstock.text.tokenizers.fast_tokenizer import FastTokenizer
 
     return FastTokenizer(vocabulary, adapted.name, adapted.bos_id, adapted.eos_id)

@@ -184,7 +184,7 @@ def _engine_for(
         )
     kind: type[BytePairTokenizer]
     if known and engine in ("auto", "fast"):
-        from penstock.text.tokenizers.fast_engine import FastTokenizer
+        from penstock.text.tokenizers.fast_tokenizer import FastTokenizer
 
         kind = FastTokenizer
     else:

@@ -9,7 +9,7 @@ from penstock.batches.batch_filling import BatchReader
 from penstock.batches.layout_table import LayoutTable
 from penstock.batches.view_state import ViewKind
 from penstock.formats.shard import NO_METADATA
-from penstock.metadata.groups import SpanTable
+from penstock.metadata.span_groups import SpanTable
 from penstock.read.files import FaultCode, FileKind
 from penstock.read.segments import OUTPUT
 from tests.helpers.kernel_inputs import view_state, write_files

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import FormatError, UsageError
 from penstock.formats.shard import INDEX
-from penstock.metadata.groups import SpanTable
+from penstock.metadata.span_groups import SpanTable
 from penstock.read.files import Files
 from penstock.read.local_reader import LocalReader
 
