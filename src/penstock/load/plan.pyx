@@ -52,9 +52,8 @@ cdef class StepPlan:
         if self.drops_rest and self.num_samples < self.step_size:
             raise UsageError(
                 f"an epoch of {self.num_samples:,} samples is less than one step of "
-                f"{counted(self.batch_size, 'row')} on {counted(self.ranks, 'rank')}, so every epoch "
-                "would be dropped; "
-                "use tail='keep' or 'wrap', or smaller batches"
+                f"{counted(self.batch_size, 'row')} on {counted(self.ranks, 'rank')}, so every "
+                "epoch would be dropped; use tail='keep' or 'wrap', or smaller batches"
             )
 
     def __repr__(self):
