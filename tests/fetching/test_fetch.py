@@ -49,6 +49,7 @@ def test_many_files_arrive_whole_and_a_second_call_asks_for_nothing(server, tmp_
     assert server.requests == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "sent"),
     [
@@ -129,6 +130,7 @@ def test_last_modified_serves_where_the_etag_is_weak(server, tmp_path):
     assert (tmp_path / "b.bin").read_bytes() == OTHER
 
 
+@pytest.mark.slow
 def test_retry_after_is_waited_for(server, tmp_path):
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() - 100))
     url = server.add(

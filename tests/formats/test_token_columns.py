@@ -64,6 +64,7 @@ def loaded_windows(data, seq_len, **options):
 # What Hugging Face datasets wrote
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXPECTED if "loss_mask" in EXPECTED[name]])
 def test_labels_of_hugging_face_datasets_are_what_is_trained_on(name):
     data = penstock.open(GOLDEN / name)

@@ -197,6 +197,7 @@ def test_more_rows_than_the_memory_has_are_refused():
         maker.make(Pool(128, 0).take(), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 4])
 def test_a_queue_that_is_dropped_ends_by_itself(tmp_path, depth):
     loading = Loading(tmp_path, depth=depth, threads=2)
@@ -331,6 +332,7 @@ class Nowhere:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 2])
 def test_the_collector_may_free_a_walk_in_a_cycle(tmp_path, depth):
     for _ in range(10):

@@ -204,6 +204,7 @@ def test_lightning_takes_the_steps_of_an_epoch_and_resumes_in_its_middle(
         checkpoint.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tokens", "text"])
 def test_lightning_goes_on_after_a_checkpoint_of_the_end_of_an_epoch(view, text, tmp_path, kind):
     def make_loader():

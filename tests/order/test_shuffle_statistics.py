@@ -546,6 +546,7 @@ def test_what_stands_at_a_place_is_spread_evenly_over_epochs(n):
         assert chance_of_table(coarse[:-1], coarse[1:], 8, 8) > UNBELIEVABLE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1000, 1 << 16, (1 << 16) + 1, 1 << 63])
 def test_what_stands_at_a_place_is_spread_evenly_over_seeds(n):
     places = (0, 1, n // 2, n - 1)

@@ -71,6 +71,7 @@ def problems_of(path):
         return [str(error)]
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_every_file_is_named(path):
     assert problems_of(path) == []
     random = np.random.default_rng(6)
@@ -119,6 +120,7 @@ def rows_or_refusal(path, name, access):
         return str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VIEWS)
 def test_stored_rows_with_a_flipped_bit_give_the_same_tokens_or_are_refused(path, name):
     expected = rows_or_refusal(path, name, "pread")
@@ -309,6 +311,7 @@ def test_parts_that_are_joined_have_checksums(tmp_path):
     assert problems_of(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_splits", [False, True])
 def test_what_tokenize_writes_has_checksums(tmp_path, has_splits):
     lines = "".join(f"{k} words\n" for k in range(3000))

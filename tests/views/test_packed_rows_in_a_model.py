@@ -147,6 +147,7 @@ def test_packed_documents_get_the_logits_that_they_get_alone(data, model, kind, 
         assert num_whole == data.num_documents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static_shapes", [False, True])
 def test_the_loss_of_packed_rows_is_the_sum_of_the_documents_own(
     data, documents, model, static_shapes

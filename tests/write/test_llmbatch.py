@@ -176,6 +176,7 @@ def write_dataset(path, records, expected, batch_size, seq_len, seed, memory_byt
         return write_batch_dataset(*arguments, memory_bytes=memory_bytes)
 
 
+@pytest.mark.slow
 def test_every_row_is_equally_likely_to_hold_every_record(quick_path):
     counts = np.zeros((6, 6))
     for seed in range(600):

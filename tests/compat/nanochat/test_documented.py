@@ -91,6 +91,7 @@ def expected_rows(shards, sequence_len, buffer_size):
         yield [*inputs, labels[-1]], num_taken[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (0, 2), (1, 2), (2, 3)])
 def test_rows_and_state_are_true_with_every_batch_of_compressed_lines(zst_shards, rank, world_size):
     check_rows_and_state(zst_shards, [lines_of(shard) for shard in range(3)], rank, world_size)

@@ -70,6 +70,7 @@ def test_bytes_that_are_not_text_are_split_to_the_last(name, data):
     assert b"".join(pieces(data, PATTERNS[name].code)) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 @given(text=TEXTS, more=TEXTS)
 def test_a_certain_end_is_one_whatever_follows(name, text, more):

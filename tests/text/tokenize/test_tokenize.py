@@ -578,6 +578,7 @@ def test_an_id_decides_as_well_as_the_text(tmp_path):
 # Shuffles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_bytes", [1, 1 << 23])
 def test_a_shuffle_is_a_permutation_with_metadata_that_follows_the_seed(
     tmp_path, corpus, monkeypatch, chunk_bytes
@@ -624,6 +625,7 @@ def test_the_bytes_do_not_depend_on_the_workers(tmp_path, undisturbed):
         assert contents(tmp_path / f"out{workers}") == undisturbed
 
 
+@pytest.mark.slow
 def test_a_process_with_threads_starts_its_workers_anew(tmp_path, undisturbed):
     # pytest's timeout is such a thread.
     tokenize(tmp_path, workers=2, **OPTIONS, task_bytes=TASK_BYTES)
@@ -649,6 +651,7 @@ def test_workers_that_cannot_import_the_main_module_say_so(tmp_path, corpus, way
     assert "UsageError: a worker process could not start" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
 def test_shares_in_any_order_make_the_same_dataset(tmp_path, undisturbed, order):
     out = tmp_path / "out"
@@ -675,6 +678,7 @@ def test_the_parts_of_a_plan_are_not_joined_without_it(tmp_path, corpus):
             penstock.open(tmp_path / "out" / side)
 
 
+@pytest.mark.slow
 def test_a_task_whose_counts_are_lost_is_counted_again(tmp_path, undisturbed):
     tokenize(tmp_path, task=(0, 1), **OPTIONS)
     (tmp_path / "out" / "tasks" / "00003.tokenize.json").unlink()
@@ -840,6 +844,7 @@ def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing_half_wri
     assert tokenize(tmp_path).documents == 2
 
 
+@pytest.mark.slow
 def test_another_plan_is_refused_with_what_differs(tmp_path, corpus):
     tokenize(tmp_path, task=(0, 2))
     (tmp_path / "tok.json").write_text(gpt2_json())
@@ -859,6 +864,7 @@ def test_another_plan_is_refused_with_what_differs(tmp_path, corpus):
         tokenize(tmp_path)
 
 
+@pytest.mark.slow
 def test_bad_rows_that_ended_a_run_can_be_skipped_when_it_goes_on(tmp_path, corpus):
     with (tmp_path / "corpus" / "c2.jsonl").open("a") as file:
         file.write('{"text": 5}\n')
@@ -883,6 +889,7 @@ def test_a_run_that_skips_bad_rows_does_not_go_on_refusing_them(tmp_path, corpus
         )
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_made_again(tmp_path, corpus):
     report = tokenize(tmp_path, split=penstock.Split(fraction=0.3))
     before = contents(tmp_path / "out")
@@ -932,6 +939,7 @@ class Wrong:
         return np.where(ids == 262, 263, ids), starts  # " the"
 
 
+@pytest.mark.slow
 def test_a_difference_from_the_reference_engine_stops_the_job(tmp_path, monkeypatch):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "tok.json").write_text(gpt2_json())
@@ -953,6 +961,7 @@ def test_a_difference_from_the_reference_engine_stops_the_job(tmp_path, monkeypa
     assert report.checked_bytes == 0
 
 
+@pytest.mark.slow
 def test_of_many_files_that_are_a_document_each_few_are_compared(tmp_path):
     (tmp_path / "tok.json").write_text(gpt2_json())
     (tmp_path / "corpus").mkdir()
@@ -973,6 +982,7 @@ def test_a_tokenizer_whose_ids_do_not_fit_is_refused(tmp_path, corpus):
         tokenize(tmp_path, tokenizer=TooLarge())
 
 
+@pytest.mark.slow
 def test_without_the_reference_engine_it_says_what_to_install(tmp_path, corpus, monkeypatch):
     (tmp_path / "tok.json").write_text(gpt2_json())
     monkeypatch.setitem(sys.modules, "tokenizers", None)

@@ -77,6 +77,7 @@ def gpt2(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_gpt2_gives_the_ids_of_all_engines_on_real_text(gpt2):
     text = some_text()
     texts = [text, *(text[i : i + 997] for i in range(0, len(text), 997)), "<|endoftext|> hi"]
@@ -85,6 +86,7 @@ def test_gpt2_gives_the_ids_of_all_engines_on_real_text(gpt2):
     assert ids_of(load_tokenizer(gpt2, "tiktoken"), texts) == expected
 
 
+@pytest.mark.slow
 def test_gpt2_gives_the_ids_of_tokenizers(gpt2):
     fast, reference = load_tokenizer(gpt2), load_tokenizer(gpt2, "reference")
 
@@ -127,6 +129,7 @@ def test_offsets_may_begin_anywhere_and_ids_are_those_of_a_whole_batch():
     assert some_offsets.tolist() == (id_offsets[1:4] - id_offsets[1]).tolist()
 
 
+@pytest.mark.slow
 def test_threads_share_a_tokenizer():
     fast = FastTokenizer(vocabulary(PATTERNS["gpt4"].regex), "x")
     lines = some_text().splitlines()
@@ -155,6 +158,7 @@ def test_a_text_cut_where_it_may_be_gives_the_ids_of_the_whole(pattern, parts):
     assert ids == ids_of(fast, ["".join(parts)])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fast", "tiktoken", "huggingface"])
 def test_the_text_of_special_tokens_is_ordinary_text(gpt2, engine):
     tokenizer = load_tokenizer(gpt2, engine)
@@ -173,6 +177,7 @@ def test_a_word_that_is_also_a_special_token_is_ordinary_text(tmp_path):
     assert ids_of(load_tokenizer(tmp_path, "huggingface"), ["bos at bos"]) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fast", "tiktoken", "huggingface"])
 def test_tokens_end_where_their_bytes_do(gpt2, engine):
     texts = ["héllo wörld", "", "日本語 and more", "x" * 100]
@@ -189,6 +194,7 @@ def test_tokens_end_where_their_bytes_do(gpt2, engine):
         assert ends[mine].tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_pickled_tokenizer_is_the_same(gpt2):
     for engine in ("fast", "tiktoken", "huggingface"):
         tokenizer = load_tokenizer(gpt2, engine)
@@ -226,6 +232,7 @@ def test_a_vocabulary_has_one_fingerprint_in_all_its_files(tmp_path):
         assert FastTokenizer(other, "x").fingerprint != by_json.fingerprint
 
 
+@pytest.mark.slow
 def test_merges_in_another_order_than_ids_are_not_given_to_tiktoken(tmp_path, gpt2):
     stored = json.loads(gpt2.read_text())
     model = stored["model"]
@@ -280,6 +287,7 @@ def test_text_that_a_pattern_leaves_out_is_an_error():
         ids_of(tokenizer, ["two words!"])
 
 
+@pytest.mark.slow
 def test_mistakes_are_answered(tmp_path, gpt2):
     with pytest.raises(MissingDataError, match="no such file"):
         load_tokenizer(tmp_path / "nothing.json")

@@ -51,6 +51,7 @@ def test_counts_are_those_of_the_pieces(texts):
     assert counted(table) == {piece: 2 * count for piece, count in once.items()}
 
 
+@pytest.mark.slow
 def test_a_table_grows_with_its_words():
     words = [b"%d" % number for number in range(150_000)]
     table, other = WordTable(), WordTable()

@@ -98,6 +98,7 @@ def test_merges_are_those_of_rustbpe_to_the_last_pair(texts):
     assert vocabulary.tokens == tokens_of_rustbpe(texts, 500, NANOCHAT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATTERNS)
 def test_an_unknown_regular_expression_counts_the_same_words(name):
     expression = PATTERNS[name].regex
@@ -213,6 +214,7 @@ def gpt2():
     return tokenizer.to_str()
 
 
+@pytest.mark.slow
 def test_the_vocabulary_of_gpt2_survives_every_form(gpt2):
     vocabulary = read_tokenizer_json(gpt2.encode())
     assert vocabulary.vocab_size == 50257
