@@ -62,6 +62,7 @@ def read(loader, num_batches=None):
         return [batch["input_ids"].copy() for batch in itertools.islice(loader, num_batches)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_files", [True, False, None])
 @pytest.mark.parametrize("shuffle", [True, False, penstock.BlockShuffle(64)])
 @pytest.mark.parametrize(("access", "prefetch"), [("pread", 0), ("pread", 8), ("mmap", 8)])

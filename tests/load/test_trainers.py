@@ -227,6 +227,7 @@ def test_lightning_goes_on_after_a_checkpoint_of_the_end_of_an_epoch(view, text,
         checkpoint.unlink()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_lightning_with_more_loaders_is_refused(view, tmp_path):
     fit(make(view), root=tmp_path, max_epochs=1)
     path = tmp_path / "saved.ckpt"

@@ -391,6 +391,7 @@ WEAK_EPOCHS = {
 by_epoch_statistic = pytest.mark.parametrize("statistic", WEAK_EPOCHS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [16, 25, 255, 256, 257, 1000])
 @by_epoch_statistic
 def test_many_epochs_look_fair_together(n, statistic):

@@ -37,6 +37,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [[], ["--bad-rows", "skip"]])
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("name", COMMANDS)
@@ -140,6 +141,7 @@ EMPTY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [None, 1])
 @pytest.mark.parametrize("name", EMPTY)
 def test_a_source_without_documents_is_an_error_unless_allowed(tmp_path, out, name, shuffle):

@@ -94,6 +94,7 @@ def test_a_dataset_knows_its_tokenizer(tmp_path, made_of, kind):
     assert stored.vocab_size == data.vocab_size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_stored_is_stored_again_alike(tmp_path, made_of, kind):
     stored = penstock.open(tokenize(tmp_path, made_of[kind])).tokenizer
