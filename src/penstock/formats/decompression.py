@@ -1,7 +1,5 @@
 """Decompress whole files whose uncompressed size is known."""
 
-import bz2
-import gzip
 import io
 import zlib
 from pathlib import Path
@@ -36,8 +34,12 @@ def _decompressed(content: bytes, codec: str, size_bytes: int) -> bytes:
     if codec == "snappy":
         return _decompress_snappy(content, size_bytes)
     if codec == "gz":
+        import gzip  # which, as bz2, most calls of `open` do without
+
         file = gzip.GzipFile(fileobj=io.BytesIO(content))
     elif codec == "bz2":
+        import bz2
+
         file = bz2.BZ2File(io.BytesIO(content))
     else:
         arrow = pyarrow()

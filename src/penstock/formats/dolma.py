@@ -6,7 +6,6 @@
 The last end and the file's size tell the width of the tokens.
 """
 
-import gzip
 import os
 import zlib
 from collections.abc import Iterator
@@ -91,7 +90,8 @@ class DolmaDocuments:
         yield np.array(ends, np.int64)
 
     def _lines(self) -> Iterator[tuple[int, int]]:
-        import csv  # which other formats do without
+        import csv  # which, as gzip, other formats do without
+        import gzip
 
         number = 0
         try:

@@ -1,7 +1,6 @@
 """Decode files that cannot be read in place, once, into the user's cache."""
 
 import itertools
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,9 +32,11 @@ def decoded(described: Described) -> Manifest:
 
 
 def _write_copy(files: Undecoded, directory: Path) -> None:
+    from shutil import rmtree
+
     from penstock.write.writer import Writer  # most datasets open without it
 
-    shutil.rmtree(directory, ignore_errors=True)  # damaged, or left by a process that died
+    rmtree(directory, ignore_errors=True)  # damaged, or left by a process that died
     runs, record = files.decode(), files.record
     if record is None:
         first = next(runs, None)

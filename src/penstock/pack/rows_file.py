@@ -16,7 +16,6 @@ import contextlib
 import glob
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -203,7 +202,9 @@ class _RowsFile:
     def finish(self, header: dict[str, Any]) -> None:
         """Write checksums and the header, sync, and rename the file to its name."""
         self._row_ends.seek(0)
-        shutil.copyfileobj(self._row_ends, self._file)
+        from shutil import copyfileobj
+
+        copyfileobj(self._row_ends, self._file)
         self._file.flush()
         size = self._file.seek(0, os.SEEK_END)
         if size > _HEADER_BYTES:
