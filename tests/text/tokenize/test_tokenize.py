@@ -1103,3 +1103,10 @@ def test_finish_joins_the_parts_of_writers_too(tmp_path, capsys):
     assert main(["finish", str(tmp_path)]) == 0
     assert "the parts are joined" in capsys.readouterr().out
     assert penstock.open(tmp_path).num_records == 2
+
+
+@pytest.mark.parametrize("split", [0.1, "val"])
+def test_a_split_of_another_type_says_how_to_make_one(tmp_path, split):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(UsageError, match=r"as in penstock\.Split\(fraction=0\.01\)"):
+        penstock.tokenize(tmp_path / "a.txt", "bytes", tmp_path / "out", split=split)

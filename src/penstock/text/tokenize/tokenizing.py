@@ -87,6 +87,11 @@ def tokenize(
     workers = None if workers is None else integer("workers", workers, 1)
     one_of("executor", executor, get_args(Executor))
     share = _check_share(task)
+    if split is not None and not isinstance(split, Split):
+        raise UsageError(
+            f"split is {split!r:.60}; it must be a penstock.Split, as in "
+            "penstock.Split(fraction=0.01)"
+        )
     if not isinstance(source, Source):
         paths = source
         source = make_source(lambda name: Source(paths, split=name), split)
