@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import penstock
@@ -193,3 +194,16 @@ def test_commands_with_wrong_arguments_leave_nothing(tmp_path, out, command):
         sys.exit(main([str(names.get(word, word)) for word in command]))
     assert ended.value.code != 0
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_verify_checks_several_datasets_one_by_one(tmp_path, capsys):
+    for name, fields in (("a", None), ("b", [("token", "<u4"), ("concept", "<u2")])):
+        with penstock.Writer(
+            tmp_path / name, vocab_size=None if fields else 9, fields=fields
+        ) as writer:
+            tokens = np.arange(5)
+            writer.append({"token": tokens, "concept": tokens} if fields else tokens)
+    assert main(["verify", f"{tmp_path}/*"]) == 0
+    assert capsys.readouterr().out.count("are correct") == 2
+    (tmp_path / "b" / "00000.stream").write_bytes(bytes(30))
+    assert main(["verify", f"{tmp_path}/a", f"{tmp_path}/b"]) == 1

@@ -118,6 +118,23 @@ def for_each_split(options: argparse.Namespace, run: Callable[[argparse.Namespac
         sources = expand(options.data)
         if not splits and not sources:
             raise
+    return _run_each(options, run, sources, splits)
+
+
+def for_each_source(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
+    """Run a read-only command for each dataset, and each split, of several directories."""
+    from penstock.opening import expand
+
+    sources = expand(options.data)
+    return _run_each(options, run, sources, ()) if sources else for_each_split(options, run)
+
+
+def _run_each(
+    options: argparse.Namespace,
+    run: Callable[[argparse.Namespace], int],
+    sources: list[str],
+    splits: tuple[str, ...],
+) -> int:
     status = 0
     for number, name in enumerate(sources or splits):
         own = argparse.Namespace(**vars(options))

@@ -1,6 +1,7 @@
 """Check every byte of a dataset: sizes, checksums, offsets and ids.
 
   penstock verify data/fineweb
+  penstock verify 'data/*'                every dataset there, one after the other
   penstock verify corpus                  text shards that penstock repack wrote
   penstock verify old-data --add-checksums
 
@@ -35,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify every split and print the result."""
-    return options.for_each_split(arguments, _verify)
+    """Verify every dataset and every split, and print the results."""
+    return options.for_each_source(arguments, _verify)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
