@@ -59,9 +59,12 @@ class ProgressMeter:
         total: int | None,
         unit: str,
         done_before: int = 0,
+        every: int = 1,
     ) -> None:
         self._report, self._stage, self._total, self._unit = report, stage, total, unit
-        self._done = self._done_before = done_before
+        self._done = self._done_before = self._reported = done_before
+        self._every = every
+        """how much is done between two reports, at least"""
         from threading import Lock  # which opening a dataset does without: 1 ms
 
         self._lock = Lock()
@@ -72,12 +75,22 @@ class ProgressMeter:
             return
         with self._lock:
             self._done += amount
-            self._report(
-                Progress(
-                    stage=self._stage,
-                    done=self._done,
-                    total=self._total,
-                    unit=self._unit,
-                    processed=self._done - self._done_before,
-                )
-            )
+            if self._done - self._reported < self._every and self._done != self._total:
+                return
+            self._reported = self._done
+            self._report(self._progress())
+
+    def finish(self) -> None:
+        """Report that all is done, where `total` was only an estimate."""
+        if self._report is not None and self._done != self._total:
+            self._total = self._done
+            self._report(self._progress())
+
+    def _progress(self) -> Progress:
+        return Progress(
+            stage=self._stage,
+            done=self._done,
+            total=self._total,
+            unit=self._unit,
+            processed=self._done - self._done_before,
+        )

@@ -223,3 +223,11 @@ def test_mistakes_are_answered(tmp_path):
     (tmp_path / "out" / "notes").touch()
     with pytest.raises(DatasetExistsError, match=r"is not empty \(notes is there\)"):
         repack(tmp_path / "a.txt", tmp_path / "out")
+
+
+def test_progress_is_reported_rarely_and_ends_with_all_done(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n' * 20_000)
+    reports = []
+    repack(tmp_path / "a.jsonl", tmp_path / "out", workers=1, progress=reports.append)
+    assert len(reports) < 5
+    assert (reports[-1].done, reports[-1].share) == (20_000 * len("some words"), 1.0)

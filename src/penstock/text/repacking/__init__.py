@@ -94,7 +94,7 @@ def repack(
     wanted = {"to": to, "shard_chars": shard_chars, "shuffle": seed, "source": source.identity()}
     job = ShardJob(directory, wanted, _differences, command="repack")
     total = sum(piece.size_bytes for piece in source.slices(1 << 40)) if progress else None
-    meter = ProgressMeter(progress, "repacking", total=total, unit="bytes")
+    meter = ProgressMeter(progress, "repacking", total=total, unit="bytes", every=1 << 20)
 
     def advance(num_bytes: int) -> None:
         job.check()
@@ -108,7 +108,9 @@ def repack(
             files = tuple(directory / name for name in done.pop("files"))
             done["places"] = tuple(done["places"])
             return RepackReport(files=files, was_finished=True, **done)
-        return work.run(job, directory, seed, workers)
+        report = work.run(job, directory, seed, workers)
+        meter.finish()
+        return report
 
 
 def _check_columns(source: Source, to: To) -> None:

@@ -35,7 +35,9 @@ class TrainingText:
                 meter.advance(int(batch.offsets[-1] - batch.offsets[0]))
                 if self._max_bytes is not None and self.num_bytes >= self._max_bytes:
                     self.is_cut = True
+                    meter.finish()
                     return
+        meter.finish()
 
     def _within_limit(self, batch: TextBatch) -> TextBatch:
         """Return the batch up to the document that reaches `max_bytes`, and count it."""
