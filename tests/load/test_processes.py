@@ -15,6 +15,7 @@ import pytest
 import penstock
 from tests.helpers.datasets import inputs_of
 from tests.helpers.programs import start_python
+from tests.helpers.reading_threads import wait_for_reading_threads
 
 
 def make_loader(data):
@@ -56,9 +57,10 @@ def test_a_parent_can_end_its_threads_while_a_forked_child_holds_the_pipes(data)
         os.read(reader, 1)  # until the parent is done
         os._exit(0)
     loader.close()
+    wait_for_reading_threads(0)
     os.close(writer)
     os.close(reader)
-    os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def rest_of(loader, queue):

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-import time
+import threading
 
 import pytest
 
@@ -31,19 +31,42 @@ class Counting(Bytes):
         return super().encode(data, offsets)
 
 
-class Slow(Bytes):
-    """Takes its time for every text."""
+class Gate:
+    """Holds up whoever passes until that is known to somebody who opens it."""
+
+    def __init__(self):
+        self._is_reached, self._is_open = threading.Event(), threading.Event()
+
+    def enter(self):
+        self._is_reached.set()
+        assert self._is_open.wait(60)
+
+    def open_when_reached(self):
+        assert self._is_reached.wait(60)
+        self._is_open.set()
+
+
+class GatedBytes(Bytes):
+    """Tokenizes once its gate is open."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = Gate()
 
     def encode(self, data, offsets):
-        time.sleep(0.01)
+        self.gate.enter()
         return super().encode(data, offsets)
 
 
-class SlowSource(penstock.Source):
-    """Takes its time for every block."""
+class GatedSource(penstock.Source):
+    """Reads once its gate is open."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.gate = Gate()
 
     def read(self, *args, **options):
-        time.sleep(0.01)
+        self.gate.enter()
         yield from super().read(*args, **options)
 
 
@@ -69,35 +92,37 @@ def test_no_more_is_read_packed_or_tokenized_than_was_asked_for(corpus):
             assert tokenizer.num_calls <= num_taken + 3 + 1 + 2 + 1
 
 
-# Shares of time depend on the machine: load until the share that must grow has grown.
+def first_batch_through(gate, loader):
+    """Take a batch while another thread opens the gate as soon as it is reached."""
+    opener = threading.Thread(target=gate.open_when_reached)
+    opener.start()
+    next(iter(loader))
+    opener.join()
 
 
 def test_a_slow_tokenizer_is_waited_for_and_that_is_remembered(corpus):
-    with TextLoader(
-        corpus, Slow(), 1, 8, "flat", shuffle=False, endless=True, output="numpy", threads=1
-    ) as loader:
-        batches = iter(loader)
-        wait_until(lambda: next(batches) and loader.stats.waiting_for_tokenizer > 0.5)
+    tokenizer = GatedBytes()
+    with TextLoader(corpus, tokenizer, 1, 8, "flat", output="numpy", threads=1) as loader:
+        first_batch_through(tokenizer.gate, loader)
     stats = loader.stats  # closed, it still knows
     assert stats.waiting_for_tokenizer > 0
     assert stats.waited_seconds > 0
 
 
 def test_a_slow_reader_is_waited_for(corpus):
-    source = SlowSource(corpus)
-    with TextLoader(
-        source, Bytes(), 1, 8, "flat", shuffle=False, endless=True, output="numpy", threads=1
-    ) as loader:
-        batches = iter(loader)
-        wait_until(lambda: next(batches) and loader.stats.waiting_for_reader > 0.5)
+    source = GatedSource(corpus)
+    with TextLoader(source, Bytes(), 1, 8, "flat", output="numpy", threads=1) as loader:
+        first_batch_through(source.gate, loader)
+        assert loader.stats.waiting_for_reader > 0
 
 
 def test_a_slow_consumer_is_waited_for(corpus):
-    with make_loader(corpus, "flat", 8) as loader:
-        for _ in loader:
-            if loader.stats.waiting_for_consumer > 0.5:
-                break
-            time.sleep(0.03)
+    with make_loader(corpus, "flat", 8, prefetch=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        wait_until(lambda: loader.stats.ready == 2)  # and the packing thread waits for a place
+        next(batches)
+        wait_until(lambda: loader.stats.waiting_for_consumer > 0)
 
 
 def test_shares_of_time_are_those_of_the_threads_that_wait():
