@@ -92,18 +92,20 @@ def test_no_more_is_read_packed_or_tokenized_than_was_asked_for(corpus):
             assert tokenizer.num_calls <= num_taken + 3 + 1 + 2 + 1
 
 
-def first_batch_through(gate, loader):
-    """Take a batch while another thread opens the gate as soon as it is reached."""
+def load_until(is_so, gate, loader):
+    """Load until `is_so()`, while another thread opens the gate as soon as it is reached."""
     opener = threading.Thread(target=gate.open_when_reached)
     opener.start()
-    next(iter(loader))
+    batches = iter(loader)
+    wait_until(lambda: next(batches) and is_so())
     opener.join()
 
 
 def test_a_slow_tokenizer_is_waited_for_and_that_is_remembered(corpus):
     tokenizer = GatedBytes()
-    with TextLoader(corpus, tokenizer, 1, 8, "flat", output="numpy", threads=1) as loader:
-        first_batch_through(tokenizer.gate, loader)
+    options = {"endless": True, "output": "numpy", "threads": 1}
+    with TextLoader(corpus, tokenizer, 1, 8, "flat", **options) as loader:
+        load_until(lambda: loader.stats.waiting_for_tokenizer > 0, tokenizer.gate, loader)
     stats = loader.stats  # closed, it still knows
     assert stats.waiting_for_tokenizer > 0
     assert stats.waited_seconds > 0
@@ -111,9 +113,9 @@ def test_a_slow_tokenizer_is_waited_for_and_that_is_remembered(corpus):
 
 def test_a_slow_reader_is_waited_for(corpus):
     source = GatedSource(corpus)
-    with TextLoader(source, Bytes(), 1, 8, "flat", output="numpy", threads=1) as loader:
-        first_batch_through(source.gate, loader)
-        assert loader.stats.waiting_for_reader > 0
+    options = {"endless": True, "output": "numpy", "threads": 1}
+    with TextLoader(source, Bytes(), 1, 8, "flat", **options) as loader:
+        load_until(lambda: loader.stats.waiting_for_reader > 0, source.gate, loader)
 
 
 def test_a_slow_consumer_is_waited_for(corpus):
