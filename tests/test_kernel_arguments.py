@@ -50,7 +50,7 @@ def test_more_places_for_files_than_memory_are_refused():
 
 @pytest.mark.parametrize("start", [-8, 105, 1 << 62])
 def test_outputs_stay_in_the_memory_of_a_batch(start):
-    output = np.array([(0, 2, 2, 0, 8, 8, start, 0, 0, 0, 0)], OUTPUT)
+    output = np.array([(0, 2, 2, 0, 8, 8, start, 0, 0, 0, 0, 0)], OUTPUT)
     sizes = {"scratch_records": 8, "num_bytes": 168, "rows": 1, "width": 8}
     with pytest.raises(ValueError, match="outside"):
         LayoutTable(output, output[:0], {}, **sizes)

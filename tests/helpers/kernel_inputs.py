@@ -62,8 +62,8 @@ def token_layout(rows, width, *, token=2, derived=(), scratch_records=1 << 10, p
         end += -end % 8
     outputs = np.array(
         [
-            (0, token, token, 0, 8, 8, starts["input_ids"], 0, pad, 0, 0),
-            (0, token, token, 0, 8, 8, starts["labels"], 1, -100, 0, 0),
+            (0, token, token, 0, 8, 8, starts["input_ids"], 0, pad, 0, 0, 0),
+            (0, token, token, 0, 8, 8, starts["labels"], 1, -100, 0, 0, 0),
         ],
         OUTPUT,
     )

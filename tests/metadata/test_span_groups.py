@@ -37,7 +37,7 @@ class Spans:
         rows = len(samples)
         start = 32 + 8 * rows + 64
         layout = LayoutTable(
-            np.array([(2, 4, 4, 0, 4, 4, start, 0, -1, 0, 0)], OUTPUT),
+            np.array([(2, 4, 4, 0, 4, 4, start, 0, -1, 0, 0, 0)], OUTPUT),
             np.empty(0, OUTPUT),
             {"metadata_ids": (start, 4, 0)},
             scratch_records=16,

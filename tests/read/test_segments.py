@@ -91,9 +91,10 @@ def test_fields_of_records_go_out_under_their_own_and_masks_ignore_labels(tmp_pa
     records = np.array([(1, b"one", 1), (2, b"two", 0), (3, b"six", 1)], record)
     files = write_files(tmp_path, [records], use_mmap=use_mmap)
     rows = [
-        # where in the record, bytes; number: in, signed, out; a column, start, first, fill, mask
-        (0, 2, 2, 0, 8, 8, 64, 1, -100, 5, 1),
-        (2, 3, 3, 0, 3, 3, 96, 0, 0, 0, 0),
+        # where in the record, bytes; number: in, signed, out; a column, start, first, fill, mask,
+        # extra columns
+        (0, 2, 2, 0, 8, 8, 64, 1, -100, 5, 1, 0),
+        (2, 3, 3, 0, 3, 3, 96, 0, 0, 0, 0, 0),
     ]
     layout = LayoutTable(
         np.array(rows, OUTPUT),

@@ -1,7 +1,7 @@
 """Samples to batches, outside the GIL: list a row's segments, read them, derive the rest."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from penstock.system.checks cimport is_set, set_flag
@@ -22,7 +22,14 @@ from penstock.read.files cimport (
 )
 from penstock.read.segments cimport BatchRow, Segment, fill_segments
 from penstock.batches.batch_width cimport batch_width
-from penstock.batches.labels_and_positions cimport begin_batch, end_batch, end_row, finish_row
+from penstock.batches.labels_and_positions cimport (
+    begin_batch,
+    end_batch,
+    end_row,
+    entry_at,
+    finish_row,
+)
+from penstock.batches.layout_table cimport SegmentEntry
 from penstock.batches.row_segments cimport cut_by_eos, list_pieces, list_segments
 from penstock.batches.view_state cimport (
     ROWS,
@@ -155,7 +162,7 @@ cdef int check_files(ViewState view, LayoutTable layout, tuple files) except -1:
         files[<int>METADATA_OFFSETS] is None or files[<int>METADATA_BYTES] is None
     ):
         raise ValueError("records have metadata, but there are no metadata files")
-    if layout.layout.outputs.count < 2 and (
+    if layout.layout.outputs.count < (1 if layout.layout.segment_table.start >= 0 else 2) and (
         view.view.mask_ends or view.view.kind == WINDOWS_BY_EOS
     ):
         raise ValueError("labels and eos_id need the tokens among the outputs")
@@ -237,12 +244,16 @@ cdef bint fill_row(BatchReading *reading, int64_t sample, const BatchRow *row) n
 
 cdef void pad_boundaries(BatchReading *reading, int64_t num_rows, char *batch) noexcept nogil:
     """Pad cu_seqlens with the end of the batch to its full length."""
-    cdef int64_t last = num_rows * reading.layout.cu_seqlens.max_entries, k
+    cdef const LayoutParams *layout = reading.layout
+    cdef int64_t end = num_rows * reading.counts.width, last, k
+    if layout.cu_seqlens.start < 0 and layout.segment_table.start < 0:
+        return
+    last = num_rows * max(layout.cu_seqlens.max_entries, layout.segment_table.max_entries)
     for k in range(reading.counts.num_boundaries, last + 1):
-        store_u32(
-            batch + reading.layout.cu_seqlens.start + 4 * k,
-            <unsigned>(num_rows * reading.counts.width),
-        )
+        if layout.segment_table.start >= 0:
+            entry_at(layout, batch, k - 1)[0] = SegmentEntry(-1, <int32_t>end, 0, 0, 0)
+        else:
+            store_u32(batch + layout.cu_seqlens.start + 4 * k, <unsigned>end)
     reading.counts.num_boundaries, reading.counts.max_seqlen = last + 1, reading.view.width
 
 
@@ -267,9 +278,9 @@ cdef bint fill_batch(
         target.row = row
         if not fill_row(reading, samples[row], &target):
             return False
-    if view.pad_boundaries and reading.layout.cu_seqlens.start >= 0:
+    if view.pad_boundaries:
         pad_boundaries(reading, num_samples, batch)
-    end_batch(batch, &reading.counts)
+    end_batch(reading.layout, batch, num_samples, &reading.counts)
     return not reading.spans or find_groups(&reading.metadata, reading.spans, num_samples)
 
 

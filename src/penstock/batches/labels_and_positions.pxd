@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.batches.layout_table cimport BatchCounts, LayoutParams
+from penstock.batches.layout_table cimport BatchCounts, LayoutParams, SegmentEntry
 from penstock.read.segments cimport BatchRow, Segment
 
 cpdef enum:
@@ -21,4 +21,13 @@ cdef int64_t finish_row(
     BatchCounts *counts,
 ) noexcept nogil
 cdef void end_row(const BatchRow *row, int64_t num_tokens, BatchCounts *counts) noexcept nogil
-cdef void end_batch(char *batch, const BatchCounts *counts) noexcept nogil
+cdef void end_batch(
+    const LayoutParams *layout, char *batch, int64_t num_rows, const BatchCounts *counts
+) noexcept nogil
+
+
+cdef inline SegmentEntry *entry_at(
+    const LayoutParams *layout, char *batch, int64_t number
+) noexcept nogil:
+    """The entry of a segment in a compact batch."""
+    return <SegmentEntry *>(batch + layout.segment_table.start) + number

@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 
 from penstock.system.memory_access cimport load_u32, store_u32
 from penstock.read.numbers cimport count_up, fill_numbers, store_integer
-from penstock.batches.layout_table cimport DerivedParams
+from penstock.batches.layout_table cimport DerivedParams, SegmentEntry, table_length
 from penstock.read.segments cimport OutputParams, fill_rest, place_of
 
 cdef enum:
@@ -36,9 +36,41 @@ cdef void end_row(const BatchRow *row, int64_t num_tokens, BatchCounts *counts) 
         lengths[row.row] = num_tokens
 
 
-cdef void end_batch(char *batch, const BatchCounts *counts) noexcept nogil:
-    """Store the counts at the start of the batch."""
+cdef void end_batch(
+    const LayoutParams *layout, char *batch, int64_t num_rows, const BatchCounts *counts
+) noexcept nogil:
+    """Store the counts at the start of the batch; pad the segment table."""
+    cdef int64_t num_segments = counts.num_boundaries - 1, k
     memcpy(batch, counts, sizeof(BatchCounts))
+    if layout.segment_table.start >= 0:
+        for k in range(num_segments, table_length(num_segments)):
+            entry_at(layout, batch, k)[0] = SegmentEntry(
+                -1, <int32_t>(num_rows * counts.width), 0, 0, 0
+            )
+
+
+cdef void add_entry(
+    const LayoutParams *layout, char *batch, const SegmentEntry *entry, BatchCounts *counts
+) noexcept nogil:
+    """Append to the segment table of a compact batch."""
+    cdef int64_t number = counts.num_boundaries - 1
+    cdef int64_t start = entry_at(layout, batch, number - 1).end if number else 0
+    counts.max_seqlen = max(counts.max_seqlen, entry.end - start)
+    entry_at(layout, batch, number)[0] = entry[0]
+    counts.num_boundaries += 1
+
+
+cdef void ignore_last_label(
+    const LayoutParams *layout, const BatchRow *row, int64_t column, const BatchCounts *counts
+) noexcept nogil:
+    """Ignore the label in the column before `column`, where a segment ends."""
+    cdef const OutputParams *labels = layout.outputs.items + LABELS
+    cdef SegmentEntry *entry
+    if layout.segment_table.start >= 0:
+        entry = entry_at(layout, row.batch, counts.num_boundaries - 2)
+        entry.label_end = entry.end - 1
+    else:
+        store_integer(place_of(labels, row, column), labels.size_out, IGNORED_LABEL)
 
 
 cdef void add_boundary(
@@ -75,7 +107,18 @@ cdef void finish_segment(
     """Derive the outputs of the inputs of one segment."""
     cdef int64_t element = row.row * row.width + segment.column
     cdef int64_t count = min(segment.length, row.width - segment.column)
+    cdef SegmentEntry entry
     if count <= 0:
+        return
+    if layout.segment_table.start >= 0:
+        entry = SegmentEntry(
+            segment.document,
+            <int32_t>(element + count),
+            <int32_t>(element + count),
+            <int32_t>-element,
+            1,
+        )
+        add_entry(layout, row.batch, &entry, counts)
         return
     if layout.position_ids.start >= 0:
         count_up(derived_at(&layout.position_ids, row.batch, element), count)
@@ -98,12 +141,12 @@ cdef int64_t finish_row(
 
     With `mask_ends` the last label of a document is ignored if another document follows in the row.
     """
-    cdef const OutputParams *labels = layout.outputs.items + LABELS
     cdef int64_t first = row.row * row.width, end = 0, column, num_tokens, s
+    cdef SegmentEntry padding
     for s in range(num_segments):
         column = segments[s].column
         if mask_ends and 0 < column <= row.width:
-            store_integer(place_of(labels, row, column), labels.size_out, IGNORED_LABEL)
+            ignore_last_label(layout, row, column, counts)
         finish_segment(layout, row, &segments[s], counts)
         end = column + segments[s].length
     num_tokens = min(end, row.width)
@@ -113,7 +156,15 @@ cdef int64_t finish_row(
         pad(&layout.position_ids, row.batch, first + end, row.width - end, 0)
         pad(&layout.document_ids, row.batch, first + end, row.width - end, -1)
         pad(&layout.attention_mask, row.batch, first + end, row.width - end, 0)
-        if end < row.width:
+        if layout.segment_table.start >= 0:
+            if end > 0:
+                ignore_last_label(layout, row, end, counts)
+            if end < row.width:
+                padding = SegmentEntry(
+                    -1, <int32_t>(first + row.width), <int32_t>(first + end), 0, 0
+                )
+                add_entry(layout, row.batch, &padding, counts)
+        elif end < row.width:
             add_boundary(layout, row.batch, first + row.width, counts)
     pad(&layout.attention_mask, row.batch, first, num_tokens, 1)
     return num_tokens

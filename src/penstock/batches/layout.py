@@ -9,14 +9,15 @@ that hold records.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batches.layout_table import COUNTS, LayoutTable
-from penstock.batches.outputs import DerivedOutput, Output
+from penstock.batches.layout_table import COUNTS, SEGMENT_ENTRY, LayoutTable, padded_length
+from penstock.batches.outputs import SEGMENT_TABLE, DerivedOutput, Output
+from penstock.errors import UsageError
 from penstock.read.segments import OUTPUT
 
 ALIGNMENT_BYTES = 64
@@ -35,6 +36,8 @@ class OutputPlace:
     row_shape: tuple[int, ...]
     count: Literal["num_boundaries", "width"] | None = None
     """the count that is the actual length, if the length differs from batch to batch"""
+    extra_columns: int = 0
+    """beside those of `width`, if that is the actual length"""
 
     def num_bytes(self, rows: int) -> int:
         """The largest size of its array, rounded up to where the next array may start."""
@@ -47,7 +50,7 @@ class OutputPlace:
         if self.count == "num_boundaries":
             return (int(counts["num_boundaries"]),)
         if self.count == "width":
-            return (rows, int(counts["width"]), *self.row_shape[1:])
+            return (rows, int(counts["width"]) + self.extra_columns, *self.row_shape[1:])
         return (rows, *self.row_shape)
 
     def of(self, memory: NDArray[np.uint8], rows: int, counts: CountsRecord) -> NDArray[Any]:
@@ -72,6 +75,47 @@ class BatchLayout:
     """whether a batch is only as wide as its longest row"""
     apart: str | None = None
     """the last field, if it is stored in files of its own"""
+    max_boundaries: int = 1
+    """the most segments of a row, padding included"""
+    cuts_labels: bool = False
+    """whether labels are ignored at the ends of documents or rows"""
+
+    def compact(self) -> "BatchLayout":
+        """The same batch in the form that moves the fewest bytes to an accelerator.
+
+        It has `tokens` in their stored type, with the column that is only a label, instead of
+        inputs and labels; `label_mask`, the loss mask in the same columns; and the segment table
+        instead of everything that is derived from segments. `load.widening` makes the outputs.
+        """
+        shown = {out.name: out for out in self.outputs}
+        inputs, labels = shown.pop("input_ids", None), shown.pop("labels", None)
+        outputs = list[Output]()
+        if inputs is not None and labels is not None:
+            stored = self.record[inputs.field].base
+            holds_fill = inputs.fill <= np.iinfo(stored).max
+            outputs.append(
+                Output(
+                    "tokens",
+                    inputs.field,
+                    stored if holds_fill else inputs.dtype,
+                    fill=inputs.fill,
+                    extra_columns=1,
+                )
+            )
+            if labels.mask is not None:
+                dtype = self.record[labels.mask].base
+                outputs.append(Output("label_mask", labels.mask, dtype, extra_columns=1))
+        outputs += shown.values()
+        has_table = bool(self.derived) or self.cuts_labels
+        if has_table and self.rows * self.width >= 1 << 31:
+            raise UsageError(
+                f"batches of {self.rows:,} x {self.width:,} tokens are too large for a device; use "
+                "smaller ones"
+            )
+        table = DerivedOutput(SEGMENT_TABLE, SEGMENT_ENTRY, self.max_boundaries)
+        return replace(
+            self, outputs=tuple(outputs), derived=(table,) if has_table else (), cuts_labels=False
+        )
 
     def places(self) -> dict[str, OutputPlace]:
         """The place of each output, by name."""
@@ -81,8 +125,11 @@ class BatchLayout:
         every: list[Output | DerivedOutput] = [*self.outputs, *self.derived]
         for out in every:
             if isinstance(out, Output):
-                shape = (self.width, *self.record[out.field].shape)
-                place = OutputPlace(out.dtype, end, shape, width_count)
+                shape = (self.width + out.extra_columns, *self.record[out.field].shape)
+                place = OutputPlace(out.dtype, end, shape, width_count, out.extra_columns)
+            elif out.name == SEGMENT_TABLE:  # the last output, so that its padding can be left out
+                length = padded_length(self.rows * out.max_entries)
+                place = OutputPlace(out.dtype, end, (-(-length // self.rows),))
             elif out.name == "cu_seqlens":
                 place = OutputPlace(out.dtype, end, (out.max_entries,), "num_boundaries")
             else:
@@ -108,6 +155,11 @@ class BatchLayout:
         counts: CountsRecord = memory[: COUNTS.itemsize].view(COUNTS)[0]
         return counts
 
+    def outputs_in(self, memory: NDArray[np.uint8], rows: int) -> dict[str, NDArray[Any]]:
+        """The outputs of a batch of `rows` rows, without a copy."""
+        counts = self.counts(memory)
+        return {name: place.of(memory, rows, counts) for name, place in self.places().items()}
+
     def row_lengths(self, memory: NDArray[np.uint8], rows: int) -> NDArray[np.int64]:
         """The number of columns of each row that hold records; the rest is padding."""
         return np.ndarray(rows, np.int64, memory, COUNTS.itemsize)
@@ -128,12 +180,12 @@ class BatchLayout:
         for out in self.outputs:
             shown, mask = self._describe(out, places[out.name].offset), self._mask(out)
             if out.field == self.apart:
-                apart.append(shown + mask)
+                apart.append((*shown, *mask, out.extra_columns))
             elif out.mask is not None and out.mask == self.apart:
-                together.append((*shown, 0, 0))
-                apart.append((0, 1, 0, *shown[3:], *mask))  # only masked
+                together.append((*shown, 0, 0, 0))
+                apart.append((0, 1, 0, *shown[3:], *mask, 0))  # only masked
             else:
-                together.append(shown + mask)
+                together.append((*shown, *mask, out.extra_columns))
         every: list[Output | DerivedOutput] = [*self.outputs, *self.derived]
         derived = {
             out.name: (

@@ -6,6 +6,9 @@ from numpy.typing import NDArray
 from penstock.read.segments import OutputTable
 
 COUNTS: np.dtype[np.void]
+SEGMENT_ENTRY: np.dtype[np.void]
+
+def padded_length(num_segments: int) -> int: ...
 
 class LayoutTable:
     @property

@@ -6,10 +6,22 @@ from libc.stdint cimport int64_t
 
 from penstock.read.segments cimport OutputTable
 
-# The dtype of the struct `BatchCounts`.
+# The dtypes of the structs `BatchCounts` and `SegmentEntry`.
 COUNTS = np.dtype(
     [(name, np.int64) for name in ("num_tokens", "width", "num_boundaries", "max_seqlen")]
 )
+SEGMENT_ENTRY = np.dtype([
+    ("document", np.int64),
+    ("end", np.int32),
+    ("label_end", np.int32),
+    ("position_offset", np.int32),
+    ("is_record", np.int32),
+])
+
+
+def padded_length(int64_t num_segments):
+    """Return the length of a table of `num_segments` segments, with its padding."""
+    return table_length(num_segments)
 
 
 cdef class LayoutTable:
@@ -48,6 +60,7 @@ cdef class LayoutTable:
         layout.attention_mask = _derived(derived, "attention_mask")
         layout.cu_seqlens = _derived(derived, "cu_seqlens")
         layout.metadata_ids = _derived(derived, "metadata_ids")
+        layout.segment_table = _derived(derived, "segment_table")
         self.check_derived(derived)
 
     cdef int check_derived(self, dict derived) except -1:
@@ -55,7 +68,12 @@ cdef class LayoutTable:
         cdef object rows = self.rows, start, num_bytes
         places = [(0, sizeof(BatchCounts) + 8 * rows)]
         for name, (start, size, max_entries) in derived.items():
-            count = rows * max_entries + 1 if name == "cu_seqlens" else rows * self.width
+            if name == "cu_seqlens":
+                count = rows * max_entries + 1
+            elif name == "segment_table":
+                count = table_length(rows * max_entries)
+            else:
+                count = rows * self.width
             places.append((start, count * size))
         for start, num_bytes in places:
             if not 0 <= start <= self.num_bytes - num_bytes:

@@ -18,6 +18,7 @@ from penstock.formats.shard import METADATA_ID, TOKEN
 IGNORED = int(IGNORED_LABEL)
 
 Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
+SEGMENT_TABLE = "segment_table"
 
 
 class Output(NamedTuple):
@@ -35,15 +36,19 @@ class Output(NamedTuple):
     """a field that is zero where `fill` replaces the number"""
     is_derived: bool = False
     """whether kernels need its place, as they do for outputs that they compute"""
+    extra_columns: int = 0
+    """1 if it also shows the column of a row that is only a label"""
 
 
 class DerivedOutput(NamedTuple):
     """An output that is computed from the segments of a row."""
 
-    name: Extra
+    name: str
+    """an `Extra`, or `SEGMENT_TABLE`"""
     dtype: np.dtype[Any]
     max_entries: int = 0
-    """the most entries of cu_seqlens that a row adds; other outputs have one for each column"""
+    """the most entries that a row adds to cu_seqlens or the segment table; other outputs have one
+    for each column"""
 
 
 def token_outputs(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from penstock.arguments import integer, one_of
 from penstock.errors import UsageError
+from penstock.load.devices import crosses_compactly, find_device
 from penstock.load.frameworks import check_caller
 from penstock.load.rank_agreement import check_agreement
 from penstock.load.ranks import find_rank
@@ -39,6 +40,8 @@ class BaseLoader(ABC):
         endless: bool,
         output: str,
         pin_memory: bool,
+        device: Any,
+        static_addresses: bool,
         check_ranks: bool,
     ) -> None:
         self._finds_rank = rank is None
@@ -52,6 +55,12 @@ class BaseLoader(ABC):
             raise UsageError(f"endless is {endless!r:.60}; it must be True or False")
         self.endless = endless
         check_output(output, pin_memory=pin_memory)
+        self.device = find_device(device, output=output, pin_memory=pin_memory)
+        """where batches arrive; None for the host"""
+        if static_addresses and not crosses_compactly(self.device):
+            raise UsageError(
+                f"static_addresses=True needs a CUDA device, and device is {device!r:.40}"
+            )
         self._has_to_agree = self._checks_ranks = check_ranks
 
     @property

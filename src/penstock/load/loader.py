@@ -11,18 +11,11 @@ from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
 from penstock.load.base_loader import BaseLoader, BatchDict
-from penstock.load.batch_maker import BatchMaker
-from penstock.load.batch_memory import Pool
 from penstock.load.frameworks import check_caller
 from penstock.load.plan import Step, StepPlan, Tail
 from penstock.load.read_ahead import ReadAhead
 from penstock.load.state import State
-from penstock.load.tensors import (
-    from_numpy,
-    new_pinned,
-    plain_dtype,
-    register_as_dataset,
-)
+from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_reading_threads, reading_depth
 from penstock.load.walk import Iteration, Walk
 from penstock.load.worker_iteration import FailedIteration, WorkerIteration
@@ -73,7 +66,11 @@ class Loader(BaseLoader):
         endless: never stop at the end of an epoch.
         output: 'torch' or 'numpy'.
         dtype: of token ids, NumPy's or torch's; None keeps the stored one, which moves the least.
-        pin_memory: put batches into page-locked memory, for copies to the accelerator.
+        pin_memory: put batches into page-locked memory, for copies of your own to a device.
+        device: where batches arrive, such as "cuda"; None for the host. Batches cross to a CUDA
+            device ahead of time, on a stream of their own (see docs/devices.md).
+        static_addresses: hand out all batches in the same tensors, for CUDA graphs: each
+            overwrites the one before.
         prefetch: how many batches are made ahead; None for two per thread and two for the
             consumer, who reads along instead of waiting. 0 reads when asked.
         threads: how many threads read ahead, without the GIL; None for one fewer than the
@@ -113,6 +110,8 @@ class Loader(BaseLoader):
         output: Literal["torch", "numpy"] = "torch",
         dtype: Any = np.int64,
         pin_memory: bool = False,
+        device: Any = None,
+        static_addresses: bool = False,
         prefetch: int | None = None,
         threads: int | None = None,
         announce: int = 8,
@@ -136,6 +135,8 @@ class Loader(BaseLoader):
             endless=endless,
             output=output,
             pin_memory=pin_memory,
+            device=device,
+            static_addresses=static_addresses,
             check_ranks=check_ranks,
         )
         self.view = view
@@ -167,6 +168,8 @@ class Loader(BaseLoader):
             output=output,
             pin_memory=pin_memory,
             digests_tokens=digest_tokens,
+            device=self.device,
+            static_addresses=static_addresses,
         )
         self._board = Board()
         self._num_iterations, self._has_jumped = 0, False  # as a worker
@@ -175,14 +178,9 @@ class Loader(BaseLoader):
         self._walk = self._new_walk()
 
     def _new_walk(self) -> Walk:
-        source, layout = self._source, self._source.layout
-        # Two besides those read ahead: the batch in the user's hands, and the one that comes next.
-        new_tensor = new_pinned if source.pin_memory else None
-        pool = Pool(layout.num_bytes, source.prefetch + 2, new_tensor)
-        maker = BatchMaker(layout.places(), layout.rows, from_numpy(source.output))
+        walk = self._source.new_walk()
         register_as_dataset(BaseLoader)  # torch is imported by now
-        finish = source.finish if source.finishes else None
-        return Walk(self.plan, pool, maker, source.new_queue, finish)
+        return walk
 
     def _content(self) -> str:
         return repr(self.view)

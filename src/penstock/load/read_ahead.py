@@ -1,24 +1,30 @@
 """`ReadAhead`: how a loader reads its steps ahead, and with how many threads."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.batches.layout import BatchLayout
 from penstock.batches.sample_reader import SampleReader
 from penstock.load.announcing import Announcer
-from penstock.load.batch_memory import BatchMemory
+from penstock.load.batch_maker import BatchMaker
+from penstock.load.batch_memory import BatchMemory, Pool
+from penstock.load.devices import crosses_compactly, new_feed
 from penstock.load.file_caching import pass_over_files
 from penstock.load.file_pass import FilePass
 from penstock.load.plan import Step, StepPlan
 from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader, num_step_readers
-from penstock.load.tensors import as_tensors
+from penstock.load.tensors import as_tensors, from_numpy, new_pinned
 from penstock.load.token_digest import token_digest
+from penstock.load.walk import Walk
 from penstock.order.digests import digest_text
 from penstock.order.order import Order
 from penstock.views.view import View
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +34,7 @@ class ReadAhead:
     view: View
     order: Order
     layout: BatchLayout
+    """of the batches that are handed out"""
     plan: StepPlan
     prefetch: int
     threads: int
@@ -36,12 +43,30 @@ class ReadAhead:
     output: str
     pin_memory: bool
     digests_tokens: bool
+    device: "torch.device | None"
+    static_addresses: bool
 
-    def new_queue(self, position: int, skip: int, every: int) -> StepQueue:
+    @property
+    def memory_layout(self) -> BatchLayout:
+        """The layout that batches are read in: compact, if a device makes the outputs."""
+        return self.layout.compact() if crosses_compactly(self.device) else self.layout
+
+    def new_walk(self) -> Walk:
+        """Return a walk over all steps."""
+        layout, pins = self.memory_layout, self.pin_memory or crosses_compactly(self.device)
+        # Two besides those read ahead: the batch in the user's hands, and the one that comes next.
+        pool = Pool(layout.num_bytes, self.prefetch + 2, new_pinned if pins else None)
+        maker = BatchMaker(self.layout.places(), layout.rows, from_numpy(self.output))
+        finish = self._finish if self._finishes else None
+        feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)
+        return Walk(self.plan, pool, maker, self._new_queue, finish, feed)
+
+    def _new_queue(self, position: int, skip: int, every: int) -> StepQueue:
         """Return a queue of every `every`-th step from `position` on, after `skip` steps."""
         file_pass = None
         if self.announce:
-            file_pass = pass_over_files(self.view, self.layout, self.plan.ranks, self.cache_files)
+            layout = self.memory_layout
+            file_pass = pass_over_files(self.view, layout, self.plan.ranks, self.cache_files)
         # A mapped file needs no announcing: on a page fault the system reads ahead by itself.
         announces = file_pass is not None or self.view.dataset.access == "pread"
         num_threads = self.threads if self.prefetch else 0
@@ -57,16 +82,15 @@ class ReadAhead:
 
     def _new_reader(self, file_pass: FilePass | None) -> StepReader:
         num_sharers = max(num_step_readers() + 1, self.threads)
-        reader = SampleReader(self.view, self.layout, num_sharers)
+        reader = SampleReader(self.view, self.memory_layout, num_sharers)
         announcer = Announcer(self.order.new_state(), reader.batches, self.layout.rows, file_pass)
         return StepReader(self.plan, self.order.new_state(), announcer, reader)
 
     @property
-    def finishes(self) -> bool:
-        """True if batches need `finish`."""
+    def _finishes(self) -> bool:
         return self.digests_tokens or self.view.metadata is not None
 
-    def finish(
+    def _finish(
         self,
         batch: dict[str, Any],
         memory: BatchMemory,
@@ -80,10 +104,14 @@ class ReadAhead:
 
     def _digest(self, memory: BatchMemory, step: Step) -> str:
         content = np.frombuffer(memoryview(memory), np.uint8)
-        places, counts = self.layout.places(), self.layout.counts(content)
+        if crosses_compactly(self.device):
+            from penstock.load.widening import widen
+
+            outputs = widen(self.layout, content, step.rows)
+        else:
+            outputs = self.layout.outputs_in(content, step.rows)
         inputs, labels = (
-            np.ascontiguousarray(places[name].of(content, step.rows, counts), np.int64)
-            for name in ("input_ids", "labels")
+            np.ascontiguousarray(outputs[name], np.int64) for name in ("input_ids", "labels")
         )
         lengths = self.layout.row_lengths(content, step.rows)
         first = step.position + self.plan.rank

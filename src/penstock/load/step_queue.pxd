@@ -50,6 +50,7 @@ cdef class StepQueue:
     cdef list memories
     cdef list decoded
     cdef list failures
+    cdef dict uploads  # by number: steps that the consumer has sent on to a device
     cdef object turn
     cdef double waited
     cdef StepSpan next_step(self, int64_t *position) noexcept

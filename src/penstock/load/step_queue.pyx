@@ -119,6 +119,7 @@ cdef class StepQueue:
         self.memories = [None] * self.queue.num_places
         self.decoded = [None] * self.queue.num_places
         self.failures = [None] * self.queue.num_places
+        self.uploads = {}
         self.turn = threading.RLock()
         self.least_bytes = (<StepReader>self.readers[0]).batches.layout.num_bytes
 

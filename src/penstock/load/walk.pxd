@@ -15,6 +15,7 @@ cdef class Walk:
     cdef BatchMaker maker
     cdef object new_queue
     cdef object finish
+    cdef object feed  # or None
     cdef pid_t pid
     cdef StepQueue queue
     cdef readonly int64_t position
@@ -34,6 +35,8 @@ cdef class Walk:
     cdef int start(self) except -1
     cdef bint has_step(self, StepQueue queue, int64_t number) noexcept
     cdef dict take_step(self)
+    cdef object upload(self, StepQueue queue, int64_t number)
+    cdef dict make_batch(self, StepQueue queue, int64_t number)
 
 
 cdef class Iteration:

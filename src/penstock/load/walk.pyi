@@ -3,6 +3,7 @@ from typing import Any, Self
 
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool
+from penstock.load.devices import DeviceFeed
 from penstock.load.plan import Step, StepPlan
 from penstock.load.step_queue import StepQueue
 
@@ -17,6 +18,7 @@ class Walk:
     num_tokens: int
     last_step: Step | None
     num_ready: int
+    num_uploads: int
     waited_seconds: float
     def __new__(
         cls,
@@ -25,6 +27,7 @@ class Walk:
         maker: BatchMaker,
         new_queue: Callable[[int, int, int], StepQueue],
         finish: _Finish | None = None,
+        feed: DeviceFeed | None = None,
     ) -> Self: ...
     def jump_to(self, position: int) -> None: ...
     def take_every(self, every: int, *, skip: int) -> None: ...

@@ -14,7 +14,7 @@ from posix.unistd cimport getpid
 from penstock.load.batch_maker cimport BatchMaker
 from penstock.load.batch_memory cimport BatchMemory, Pool
 from penstock.load.plan cimport StepPlan
-from penstock.load.step_queue cimport StepQueue
+from penstock.load.step_queue cimport StepQueue, StepRing
 from penstock.load.step_reader cimport WantedStep
 from penstock.system.checks cimport is_set
 
@@ -32,12 +32,16 @@ cdef class Walk:
     """Takes the steps of `plan` one after the other.
 
     `new_queue(position, skip, every)` returns a `StepQueue`. If given, `finish(batch, memory, step,
-    decoded)` completes a batch in Python; its result is kept as `finished`.
+    decoded)` completes a batch in Python; its result is kept as `finished`. If given, `feed` (see
+    `load.devices`) brings batches to a device.
     """
 
-    def __cinit__(self, StepPlan plan, Pool pool, BatchMaker maker, new_queue, finish=None):
+    def __cinit__(
+        self, StepPlan plan, Pool pool, BatchMaker maker, new_queue, finish=None, feed=None
+    ):
         self.plan, self.pool, self.maker = plan, pool, maker
         self.new_queue, self.finish = new_queue, finish
+        self.feed = feed
         self.every = 1
         self.pid = getpid()
 
@@ -141,7 +145,7 @@ cdef class Walk:
             close(self.let_go())  # the position is still that of the failed step
             raise failure
         step, memory, decoded = wanted.step, queue.memories[place], queue.decoded[place]
-        batch, finished = self.maker.make(memory, step.rows), None
+        batch, finished = self.make_batch(queue, number), None
         if self.finish is not None:
             of_python = Step(step.position, step.rows, step.end)
             finished = self.finish(batch, memory, of_python, decoded)
@@ -150,6 +154,7 @@ cdef class Walk:
         if not self.has_step(queue, number):
             return None
         # From here on, no other Python code runs.
+        queue.uploads.pop(number, None)
         self.num_batches += 1
         self.num_samples += step.rows
         self.num_tokens += memory.counts().num_tokens
@@ -157,6 +162,35 @@ cdef class Walk:
         self.position, self.skip = step.end, self.every - 1
         queue.advance(fresh)
         return batch
+
+    cdef dict make_batch(self, StepQueue queue, int64_t number):
+        """Return the batch of a step that has been read; upload the steps after it."""
+        cdef StepRing *ring = &queue.queue
+        cdef int64_t place = number % ring.num_places, ahead
+        if self.feed is None:
+            return self.maker.make(queue.memories[place], ring.places[place].step.rows)
+        upload = self.upload(queue, number)
+        for ahead in range(number + 1, min(number + 1 + <int>self.feed.ahead, ring.end)):
+            place = ahead % ring.num_places
+            if not is_set(&ring.places[place].is_done) or queue.failures[place] is not None:
+                break
+            self.upload(queue, ahead)
+        return self.feed.hand_out(upload)
+
+    cdef object upload(self, StepQueue queue, int64_t number):
+        """Return the upload of a step, which is begun unless it has been."""
+        cdef int64_t place = number % queue.queue.num_places
+        upload = queue.uploads.get(number)
+        if upload is None:
+            rows = queue.queue.places[place].step.rows
+            upload = self.feed.upload(queue.memories[place], rows)
+            queue.uploads[number] = upload
+        return upload
+
+    @property
+    def num_uploads(self):
+        """The number of batches that are on their way to the device, or wait there."""
+        return 0 if self.queue is None else len(self.queue.uploads)
 
     @property
     def last_step(self):

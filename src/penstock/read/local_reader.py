@@ -149,7 +149,7 @@ class LocalReader:
         segments["column"] = np.cumsum(lengths) - lengths
         segments["start"], segments["length"] = starts, lengths
         outputs = OutputTable(
-            np.array([(0, size, size, 0, size, size, 0, 0, 0, 0, 0)], OUTPUT),
+            np.array([(0, size, size, 0, size, size, 0, 0, 0, 0, 0, 0)], OUTPUT),
             scratch_records=max(1, min(total, _MAX_SCRATCH_BYTES // size)),
             num_bytes=items.size,
             rows=1,

@@ -25,6 +25,7 @@ cdef struct OutputParams:
     int64_t fill  # stands where there is no record, or where the mask is zero
     int64_t mask_within  # the mask field's offset in the record
     int64_t mask_bytes  # 0: no mask
+    int64_t extra_columns  # 1 if the array also has the column that is only a label
 
 cdef struct Outputs:
     Py_ssize_t count
@@ -76,5 +77,6 @@ cdef inline char *place_of(
     const OutputParams *output, const BatchRow *row, int64_t column
 ) noexcept nogil:
     """The address of a row's column in an array."""
-    cdef int64_t element = row.row * row.width + column - output.first_column
+    cdef int64_t columns = row.width + output.extra_columns
+    cdef int64_t element = row.row * columns + column - output.first_column
     return row.batch + output.start + element * output.column_bytes

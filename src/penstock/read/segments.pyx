@@ -39,6 +39,7 @@ OUTPUT = np.dtype([
         "fill",
         "mask_within",
         "mask_bytes",
+        "extra_columns",
     )
 ])
 
@@ -60,14 +61,16 @@ cdef class OutputTable:
         int64_t width,
     ):
         cdef Py_ssize_t k
-        cdef object cells, size_bytes
+        cdef object columns, size_bytes
         if rows < 0 or width < 0 or scratch_records < 1:
             raise ValueError("sizes must not be negative, and scratch memory must hold a record")
         self.items, self.scratch_records = items, scratch_records
         self.num_bytes, self.rows, self.width = num_bytes, rows, width
-        cells = rows * <object>width  # Python's integers do not overflow
         for k in range(items.shape[0]):
-            size_bytes = cells * items[k].column_bytes
+            if not 0 <= items[k].extra_columns <= 1:
+                raise ValueError("a row has one more column than inputs, not more")
+            columns = width + <object>items[k].extra_columns  # Python's integers do not overflow
+            size_bytes = rows * columns * items[k].column_bytes
             if not 0 <= items[k].start <= num_bytes - size_bytes:
                 raise ValueError("an output lies outside of the batch's memory")
             if items[k].size_out not in (1, 2, 4, 8) and items[k].mask_bytes:
@@ -166,12 +169,13 @@ cdef void unpack(
 ) noexcept nogil:
     """Copy the fields of `count` stored records to the outputs, from `column` of a row on."""
     cdef const OutputParams *output
-    cdef int64_t first, num
+    cdef int64_t first, end, num
     cdef Py_ssize_t k
     for k in range(outputs.count):
         output = &outputs.items[k]
         first = max(column, output.first_column)
-        num = min(column + count, output.first_column + row.width) - first
+        end = output.first_column + row.width + output.extra_columns
+        num = min(column + count, end) - first
         if num > 0:
             show(
                 output,
@@ -191,7 +195,7 @@ cdef void fill_rest(const Outputs *outputs, const BatchRow *row, int64_t column)
     for k in range(outputs.count):
         output = &outputs.items[k]
         first = max(column, output.first_column)
-        count = output.first_column + row.width - first
+        count = output.first_column + row.width + output.extra_columns - first
         if count <= 0 or output.size_in == 0:
             continue
         target = place_of(output, row, first)

@@ -175,6 +175,8 @@ class View(Sequence[Batch]):
             self._derived(),
             narrows=self.narrow_to > 0,
             apart=self.dataset.apart,
+            max_boundaries=self._max_boundaries,
+            cuts_labels=self._padding is not None or self._masks_ends,
         )
 
     def _outputs(self, dtype: DTypeLike | None) -> tuple[Output, ...]:
@@ -194,7 +196,11 @@ class View(Sequence[Batch]):
         return inputs_and_labels + others
 
     def _derived(self) -> tuple[DerivedOutput, ...]:
-        return derived_outputs(self.extras, self.max_segments + (self._padding is not None))
+        return derived_outputs(self.extras, self._max_boundaries)
+
+    @property
+    def _max_boundaries(self) -> int:
+        return self.max_segments + (self._padding is not None)
 
     def __getitem__(self, index: Any) -> Any:
         """Read one sample, or the samples of a slice as one batch."""
@@ -224,12 +230,9 @@ class View(Sequence[Batch]):
             metadata = reader.read(samples, memory)
         finally:
             reader.close()
-        counts = layout.counts(memory)
-        batch: Batch = {
-            name: place.of(memory, samples.size, counts) for name, place in layout.places().items()
-        }
+        batch: Batch = layout.outputs_in(memory, samples.size)
         if "cu_seqlens" in batch:
-            batch["max_seqlen"] = int(counts["max_seqlen"])
+            batch["max_seqlen"] = int(layout.counts(memory)["max_seqlen"])
         return batch | metadata
 
     def _check(self, indices: ArrayLike) -> NDArray[np.int64]:

@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.batches.layout import BatchLayout
 from penstock.errors import UsageError
 from penstock.load.base_loader import BatchDict
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
+from penstock.load.devices import crosses_compactly, new_feed
 from penstock.load.tensors import from_numpy, new_pinned
 from penstock.reprs import counted
 from penstock.text.live.block_dealing import Lanes
@@ -24,6 +25,9 @@ from penstock.text.live.stats import LiveCounts, Seconds, SkippedRows, TextLoade
 from penstock.text.sources import Source
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    import torch
+
 _READ_BYTES, _LEAST_READ_BYTES = 1 << 18, 1 << 16
 
 
@@ -35,6 +39,7 @@ class LivePlan:
     tokenizer: Tokenizer
     packing: Packing
     layout: BatchLayout
+    """of the batches that are handed out"""
     rank: int
     ranks: int
     tail: str
@@ -43,6 +48,13 @@ class LivePlan:
     pin_memory: bool
     prefetch: int
     threads: int
+    device: "torch.device | None"
+    static_addresses: bool
+
+    @property
+    def memory_layout(self) -> BatchLayout:
+        """The layout that rows are packed in: compact, if a device makes the outputs."""
+        return self.layout.compact() if crosses_compactly(self.device) else self.layout
 
     @property
     def step_size(self) -> int:
@@ -87,8 +99,13 @@ class LiveWalk:
         """held while the position changes"""
         # Besides those packed ahead: the one being packed, and some in the user's hands.
         new_tensor = new_pinned if plan.pin_memory else None
-        self._pool = Pool(plan.layout.num_bytes, plan.prefetch + 4, new_tensor)
+        self._pool = Pool(plan.memory_layout.num_bytes, plan.prefetch + 4, new_tensor)
         self._maker = BatchMaker(plan.layout.places(), plan.layout.rows, from_numpy(plan.output))
+        self._feed = new_feed(
+            plan.device, plan.layout, self._maker, static_addresses=plan.static_addresses
+        )
+        self._on_device: dict[int, tuple[PackedBatch, Any]] = {}
+        """by position: batches that have been sent to the device, and not been handed out"""
         self._seconds, self._skipped = Seconds(), SkippedRows()
         self.reached = self.reached._replace(counts=LiveCounts())
         self._ended_at: LoaderPosition | None = None
@@ -241,7 +258,7 @@ class LiveWalk:
             before.tokens + num_tokens,
             before.cropped + ready.num_cropped,
         )
-        return self._maker.make(ready.memory, ready.rows), LoaderPosition(
+        return self._make(ready), LoaderPosition(
             reached.epoch,
             reached.position + self._step_size,
             {},
@@ -250,6 +267,25 @@ class LiveWalk:
             reached.may_be_past_end,
         )
 
+    def _make(self, ready: PackedBatch) -> BatchDict:
+        """Make a batch of what was packed; send the batch after it to the device, if it is packed.
+
+        Until the position moves, the same batch may be asked for again.
+        """
+        feed, position = self._feed, self.reached.position
+        if feed is None:
+            return self._maker.make(ready.memory, ready.rows)
+        for past in [each for each in self._on_device if each < position]:
+            del self._on_device[past]
+        if position not in self._on_device:
+            self._on_device[position] = ready, feed.upload(ready.memory, ready.rows)
+        following = position + self._step_size
+        if feed.ahead and self._pipeline is not None and following not in self._on_device:
+            after = self._pipeline.get_if_ready(following)
+            if after is not None:
+                self._on_device[following] = after, feed.upload(after.memory, after.rows)
+        return feed.hand_out(self._on_device[position][1])
+
     def _get_ready(self, rows: RowCounts | None) -> PackedBatch | EpochEnd:
         ready = None
         while ready is None:  # a signal handler may close the pipeline that we wait for
@@ -257,7 +293,8 @@ class LiveWalk:
                 self._stop_pipeline()
                 self._pipeline = self._new_pipeline()
             try:
-                ready = self._pipeline.get(self.reached.position)
+                sent = self._on_device.get(self.reached.position)
+                ready = sent[0] if sent else self._pipeline.get(self.reached.position)
                 if rows is not None and ready is not None:
                     self._check(rows, ready)
             except Exception:  # not an interrupt, after which the pipeline goes on
@@ -296,7 +333,7 @@ class LiveWalk:
             text=self.text(),
             tokenizer=plan.tokenizer,
             packing=plan.packing,
-            layout=plan.layout,
+            layout=plan.memory_layout,
             lanes=tuple(lanes),
             states=tuple(states[lane] for lane in lanes),
             position=reached.position,
@@ -334,6 +371,7 @@ class LiveWalk:
     def _stop_pipeline(self) -> None:
         pipeline = self._pipeline
         if pipeline is not None:
+            self._on_device = {}
             pipeline.close()  # interrupted, it stays here, to be closed by whoever comes next
             seconds = Seconds()
             seconds.add(self._seconds)

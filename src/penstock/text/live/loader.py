@@ -56,7 +56,10 @@ class TextLoader(BaseLoader):
         endless: never stop at the end of an epoch.
         output: 'torch' or 'numpy'.
         dtype: of token ids, NumPy's or torch's; None for the smallest that holds the vocabulary.
-        pin_memory: put batches into page-locked memory, for copies to the accelerator.
+        pin_memory: put batches into page-locked memory, for copies of your own to a device.
+        device: where batches arrive, such as "cuda"; None for the host.
+        static_addresses: hand out all batches in the same tensors, for CUDA graphs: each
+            overwrites the one before.
         prefetch: how many batches are made ahead; None for 4.
         threads: how many threads tokenize, besides one that reads; None for one per processor that
             this rank has, from 1 to 4.
@@ -102,6 +105,8 @@ class TextLoader(BaseLoader):
         output: Literal["torch", "numpy"] = "torch",
         dtype: Any = np.int64,
         pin_memory: bool = False,
+        device: Any = None,
+        static_addresses: bool = False,
         prefetch: int | None = None,
         threads: int | None = None,
         check_ranks: bool = True,
@@ -115,6 +120,8 @@ class TextLoader(BaseLoader):
             endless=endless,
             output=output,
             pin_memory=pin_memory,
+            device=device,
+            static_addresses=static_addresses,
             check_ranks=check_ranks,
         )
         self.source = source if isinstance(source, Source) else Source(source)
@@ -150,6 +157,8 @@ class TextLoader(BaseLoader):
             pin_memory=pin_memory,
             prefetch=tokenizing_depth(prefetch),
             threads=num_tokenizing_threads(threads),
+            device=self.device,
+            static_addresses=static_addresses,
         )
         self.walk = LiveWalk(plan, self._new_lanes(self.source.blocks(), num_lanes, UsageError))
         """the rows of this rank, for loaders that are built on this one"""

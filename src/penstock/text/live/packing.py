@@ -103,6 +103,8 @@ class Packing:
             seq_len,
             token_outputs(tokens, pad_id=self.pad_id),
             derived_outputs(self.extras, seq_len + 1),
+            max_boundaries=seq_len + 1,
+            cuts_labels=True,
         )
 
     def fingerprint(self, seq_len: int) -> str:

@@ -100,6 +100,11 @@ class Pipeline:
             raise ready
         return ready
 
+    def get_if_ready(self, position: int) -> PackedBatch | None:
+        """Return the batch at a position, the next one, if it is packed; does not wait."""
+        ready = self._handover.get(position) if self._handover.num_ready else None
+        return ready if isinstance(ready, PackedBatch) else None
+
     def close(self) -> None:
         """Stop the threads and wait until they have ended; call it again after an interrupt."""
         self.is_closed = True

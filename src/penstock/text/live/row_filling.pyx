@@ -95,7 +95,9 @@ cdef class LaneBuffers:
         if not FLAT <= policy <= FULL_BEST_FIT:
             raise ValueError(f"unknown policy {<int>policy}")
         token_bytes = layout.layout.outputs.items[0].size_in if layout.layout.outputs.count else 0
-        if layout.layout.outputs.count < 2 or token_bytes not in (2, 4):
+        if token_bytes not in (2, 4) or layout.layout.outputs.count < (
+            1 if layout.layout.segment_table.start >= 0 else 2
+        ):
             raise ValueError("the layout needs input_ids and labels, and tokens of 2 or 4 bytes")
         self.layout, self.fed = layout, [None] * num_lanes
         packer.rules.policy = policy
@@ -329,7 +331,7 @@ cdef LaneOutcome pack_rows(
         made[0] = OpenRow(0, 0, False)
         packer.next_row += 1
     if batch != NULL:
-        end_batch(batch, &packer.counts)
+        end_batch(packer.layout, batch, num_rows, &packer.counts)
     return DONE
 
 

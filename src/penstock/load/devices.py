@@ -1,0 +1,99 @@
+"""Where batches arrive: the device of a loader, and the feed that brings them there."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.batches.layout import BatchLayout
+from penstock.errors import UsageError
+from penstock.load.batch_maker import BatchMaker
+from penstock.load.batch_memory import BatchMemory
+
+if TYPE_CHECKING:
+    import torch
+
+
+class DeviceFeed(Protocol):
+    """Brings batches to a device."""
+
+    @property
+    def ahead(self) -> int:
+        """How many steps before their turn batches are uploaded."""
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes have been uploaded."""
+
+    def upload(self, memory: BatchMemory, rows: int) -> Any:
+        """Begin to bring the batch in `memory` to the device."""
+
+    def hand_out(self, upload: Any) -> dict[str, Any]:
+        """Return the batch of an upload, for the current stream."""
+
+
+class PlainFeed:
+    """Copies batches when they are asked for, to devices whose streams we do not handle."""
+
+    def __init__(self, maker: BatchMaker, device: "torch.device") -> None:
+        self._maker, self._device = maker, device
+        self.ahead = self.num_bytes = 0
+
+    def upload(self, memory: BatchMemory, rows: int) -> dict[str, Any]:
+        """Copy a batch to the device."""
+        batch = self._maker.make(memory, rows)
+        for name, value in batch.items():
+            if hasattr(value, "to"):
+                batch[name] = value.to(self._device)
+                self.num_bytes += value.nbytes
+        return batch
+
+    def hand_out(self, upload: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch."""
+        return upload
+
+
+def find_device(device: Any, *, output: str, pin_memory: bool) -> "torch.device | None":
+    """Return the device that an argument names; None for the host, where batches are made."""
+    if device is None:
+        return None
+    if output != "torch":
+        raise UsageError(f"device={device!r} needs torch tensors; remove output={output!r}")
+    import torch
+
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"device={device!r:.60}: {error}") from None
+    if found.type == "cpu":
+        return None
+    module = getattr(torch, found.type, None)
+    if not hasattr(module, "is_available") or not module.is_available():
+        raise UsageError(f"device={device!r}: torch finds no device of type {found.type!r} here")
+    index = module.current_device() if found.index is None else found.index
+    if index >= module.device_count():
+        raise UsageError(f"device={device!r}: there are {module.device_count()} of these, from 0")
+    if pin_memory:
+        raise UsageError(
+            "pin_memory=True is for batches that stay on the host; leave it out with device=…"
+        )
+    return torch.device(found.type, index)
+
+
+def crosses_compactly(device: "torch.device | None") -> bool:
+    """Whether batches cross to the device in their compact form."""
+    return device is not None and device.type == "cuda"
+
+
+def new_feed(
+    device: "torch.device | None",
+    layout: BatchLayout,
+    maker: BatchMaker,
+    *,
+    static_addresses: bool,
+) -> DeviceFeed | None:
+    """Return the feed of a device; None for the host."""
+    if device is None:
+        return None
+    if not crosses_compactly(device):
+        return PlainFeed(maker, device)
+    from penstock.load.feed import CudaFeed
+
+    return CudaFeed(layout, device, static_addresses=static_addresses)

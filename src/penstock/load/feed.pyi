@@ -1,0 +1,22 @@
+from typing import Any, Self
+
+import torch
+
+from penstock.batches.layout import BatchLayout
+from penstock.load.batch_memory import BatchMemory
+
+AHEAD: int
+
+class Upload:
+    pass
+
+class CudaFeed:
+    @property
+    def ahead(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+    def __new__(
+        cls, layout: BatchLayout, device: torch.device, *, static_addresses: bool = False
+    ) -> Self: ...
+    def upload(self, memory: BatchMemory, rows: int) -> Upload: ...
+    def hand_out(self, upload: Upload) -> dict[str, Any]: ...

@@ -1,0 +1,268 @@
+"""Makes the outputs of batches from their compact form, on the device that they have crossed to.
+
+A compact batch (`BatchLayout.compact`) has the tokens as they are stored and a table of segments:
+about 2 bytes for each token instead of 16 or more. Everything else is derived here, with a few
+operations of torch on the whole batch.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.batches.layout import ALIGNMENT_BYTES, BatchLayout, CountsRecord
+from penstock.batches.layout_table import padded_length
+from penstock.batches.outputs import IGNORED, SEGMENT_TABLE
+
+_WORD_BYTES = 8
+# The fields of `SegmentEntry`, in words and in half words.
+_DOCUMENT = 0
+_END, _LABEL_END, _POSITION_OFFSET, _IS_RECORD = 2, 3, 4, 5
+
+
+@dataclass(frozen=True, slots=True)
+class CompactShape:
+    """What decides the shapes of a batch's tensors."""
+
+    rows: int
+    width: int
+    num_segments: int
+    """with padding; 0 if there is no segment table"""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputView:
+    """An output as a view of a block of words."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    """in numbers of its type"""
+
+    def of(self, block: Tensor) -> Tensor:
+        """The view of a block."""
+        typed = block if self.dtype == torch.int64 else block.view(self.dtype)
+        return typed.as_strided(self.size, self.stride, self.offset)
+
+
+class Widening:
+    """How batches of one shape are made from `compact`, the bytes of a compact batch.
+
+    The outputs of a batch lie in one block of words.
+    """
+
+    def __init__(self, layout: BatchLayout, shape: CompactShape, compact: Tensor) -> None:
+        self.shape, self._compact = shape, compact
+        self.is_full_size = (shape.rows, shape.width) == (layout.rows, layout.width)
+        self._outputs, self.num_words = _output_views(layout, shape)
+        self._places = layout.compact().places()
+        self._operations: list[Operation] = self._token_operations()
+        if SEGMENT_TABLE in self._places:
+            self._operations.append(self._derivation(cuts_labels=layout.cuts_labels))
+        for name in self._places:
+            if name in self._outputs:
+                self._operations.append(partial(_copy, name, self._stored(name)))
+        self.first_byte = min((place.offset for place in self._places.values()), default=0)
+        self.end_byte = max((self._end(name) for name in self._places), default=0)
+
+    def _stored_size(self, name: str) -> tuple[int, ...]:
+        place = self._places[name]
+        if name == SEGMENT_TABLE:
+            return (self.shape.num_segments,)
+        return (self.shape.rows, self.shape.width + place.extra_columns, *place.row_shape[1:])
+
+    def _end(self, name: str) -> int:
+        place = self._places[name]
+        return place.offset + math.prod(self._stored_size(name)) * place.dtype.itemsize
+
+    def _stored(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """An output of the compact batch; of another type, with one more dimension."""
+        place, size = self._places[name], self._stored_size(name)
+        content = self._compact[place.offset : self._end(name)]
+        if dtype is not None:
+            return content.view(dtype).view(*size, -1)
+        stored = torch_dtype(place.dtype)
+        assert stored is not None
+        return content.view(stored).view(size)
+
+    def _token_operations(self) -> list["Operation"]:
+        if "tokens" not in self._places:
+            return []
+        tokens, size = self._stored("tokens"), (2, self.shape.rows, self.shape.width)
+        inputs, labels = self._outputs["input_ids"], self._outputs["labels"]
+        operations: list[Operation] = []
+        if inputs.dtype == labels.dtype:  # in one operation: labels are one column further on
+            between = labels.offset - inputs.offset
+            pair = OutputView(inputs.dtype, size, (between, size[2], 1), inputs.offset)
+            source = tokens.as_strided(size, (1, size[2] + 1, 1))
+            operations.append(partial(_copy_pair, pair, source))
+        else:
+            operations.append(partial(_copy, "input_ids", tokens[:, :-1]))
+            operations.append(partial(_copy, "labels", tokens[:, 1:]))
+        if "label_mask" in self._places:
+            operations.append(partial(_ignore_masked, self._stored("label_mask")[:, 1:]))
+        return operations
+
+    def _derivation(self, *, cuts_labels: bool) -> "Operation":
+        """What follows from the segment of each column."""
+        count = self.shape.rows * self.shape.width
+        columns = torch.arange(count, dtype=torch.int32, device=self._compact.device)
+        halves = self._stored(SEGMENT_TABLE, torch.int32)
+        words = self._stored(SEGMENT_TABLE, torch.int64)
+        wanted = frozenset(self._outputs) - (set() if cuts_labels else {"labels"})
+        return partial(_derive, wanted, columns, words, halves)
+
+    def make(self, block: Tensor) -> None:
+        """Compute all outputs of the compact batch into a block of `num_words` words."""
+        outputs = {name: output.of(block) for name, output in self._outputs.items()}
+        for run in self._operations:
+            run(block, outputs)
+
+    def views(self, block: Tensor, num_boundaries: int) -> dict[str, Tensor]:
+        """The outputs in a block; `cu_seqlens` with the boundaries of this batch."""
+        outputs = {name: output.of(block) for name, output in self._outputs.items()}
+        if "cu_seqlens" in outputs:
+            outputs["cu_seqlens"] = outputs["cu_seqlens"][:num_boundaries]
+        return outputs
+
+
+class DeviceWidening(Widening):
+    """A widening on a CUDA device; all of it runs on the current stream.
+
+    Deriving outputs takes about ten operations, which take the host 90 us to launch. From the
+    third batch of a shape on, they are replayed as a CUDA graph, which takes 3 us. A graph writes
+    to memory of its own, so the result is copied to the block.
+    """
+
+    _NUM_EAGER = 2  # the first run loads kernels, which must not happen in a recording
+
+    def __init__(self, layout: BatchLayout, shape: CompactShape, compact: Tensor) -> None:
+        super().__init__(layout, shape, compact)
+        self._target = compact[self.first_byte : self.end_byte]
+        self.num_bytes = self._target.numel()
+        self._num_made = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._made: Tensor | None = None
+
+    def upload(self, pinned: Tensor, block: Tensor) -> None:
+        """Copy a compact batch from page-locked memory, and make its outputs in `block`."""
+        if not self.num_bytes:
+            return
+        self._target.copy_(pinned[self.first_byte : self.end_byte], non_blocking=True)
+        if self._graph is not None and self._made is not None:
+            self._graph.replay()
+            block.copy_(self._made)
+            return
+        self.make(block)
+        self._num_made += 1
+        if self._num_made == self._NUM_EAGER and SEGMENT_TABLE in self._places:
+            self._record()
+
+    def _record(self) -> None:
+        made = torch.empty(self.num_words, dtype=torch.int64, device=self._compact.device)
+        graph = torch.cuda.CUDAGraph()
+        # Not by torch.cuda.graph, which synchronizes and empties torch's caches. Other threads of
+        # the user may go on using CUDA meanwhile.
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            self.make(made)
+        finally:
+            graph.capture_end()
+        self._graph, self._made = graph, made
+
+
+def _output_views(layout: BatchLayout, shape: CompactShape) -> tuple[dict[str, OutputView], int]:
+    """The outputs that torch has types for in a block, and the number of its words."""
+    views, num_words = dict[str, OutputView](), 0
+    for name, place in layout.places().items():  # cu_seqlens is the last: its length differs
+        dtype = torch_dtype(place.dtype)
+        if dtype is None:
+            continue
+        size = (shape.rows, shape.width, *place.row_shape[1:])
+        if name == "cu_seqlens":
+            size = (shape.num_segments + 1,)
+        stride = torch.empty(size, device="meta").stride()
+        views[name] = OutputView(dtype, size, stride, num_words * _WORD_BYTES // dtype.itemsize)
+        num_bytes = math.prod(size) * dtype.itemsize
+        num_words += -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // _WORD_BYTES
+    return views, num_words
+
+
+def max_words(layout: BatchLayout) -> int:
+    """The words of the largest block."""
+    most = padded_length(layout.rows * layout.max_boundaries)
+    return _output_views(layout, CompactShape(layout.rows, layout.width, most))[1]
+
+
+Operation = Callable[[Tensor, dict[str, Tensor]], None]
+
+
+def _copy(name: str, source: Tensor, block: Tensor, outputs: dict[str, Tensor]) -> None:
+    outputs[name].copy_(source)
+
+
+def _copy_pair(pair: OutputView, both: Tensor, block: Tensor, outputs: dict[str, Tensor]) -> None:
+    pair.of(block).copy_(both)
+
+
+def _ignore_masked(mask: Tensor, block: Tensor, outputs: dict[str, Tensor]) -> None:
+    outputs["labels"].masked_fill_(mask == 0, IGNORED)
+
+
+def _derive(
+    wanted: frozenset[str],
+    columns: Tensor,
+    words: Tensor,
+    halves: Tensor,
+    block: Tensor,
+    outputs: dict[str, Tensor],
+) -> None:
+    """Derive what is wanted from the segment of each column, counted over all rows."""
+    ends = halves[:, _END].contiguous()
+    if "cu_seqlens" in wanted:
+        outputs["cu_seqlens"][0].zero_()
+        outputs["cu_seqlens"][1:].copy_(ends)
+    segments = torch.bucketize(columns, ends, out_int32=True, right=True)
+    entries = halves.index_select(0, segments)
+    if "labels" in wanted:
+        outputs["labels"].view(-1).masked_fill_(columns >= entries[:, _LABEL_END], IGNORED)
+    if "position_ids" in wanted:
+        positions = (columns + entries[:, _POSITION_OFFSET]).mul_(entries[:, _IS_RECORD])
+        outputs["position_ids"].view(-1).copy_(positions)
+    if "attention_mask" in wanted:
+        outputs["attention_mask"].view(-1).copy_(entries[:, _IS_RECORD])
+    if "document_ids" in wanted:
+        documents = words[:, _DOCUMENT].index_select(0, segments)
+        outputs["document_ids"].view(-1).copy_(documents)
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
+    """The dtype of torch with the same numbers, or None."""
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        return None
+
+
+def shape_of(layout: BatchLayout, rows: int, counts: CountsRecord) -> CompactShape:
+    """The shape of a compact batch with these counts."""
+    has_table = bool(layout.compact().derived)
+    num_segments = padded_length(int(counts["num_boundaries"]) - 1) if has_table else 0
+    return CompactShape(rows, int(counts["width"]), num_segments)
+
+
+def widen(layout: BatchLayout, memory: NDArray[np.uint8], rows: int) -> dict[str, NDArray[Any]]:
+    """The outputs of a compact batch as arrays, for digests and tests."""
+    counts = layout.counts(memory)
+    widening = Widening(layout, shape_of(layout, rows, counts), torch.from_numpy(memory))
+    block = torch.empty(widening.num_words, dtype=torch.int64)
+    widening.make(block)
+    views = widening.views(block, int(counts["num_boundaries"]))
+    return {name: view.numpy() for name, view in views.items()}

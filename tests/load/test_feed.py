@@ -1,0 +1,213 @@
+"""Batches that arrive on a CUDA device: the same as on the host, at the right time, for good."""
+
+import warnings
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.testing import assert_same
+from tests.helpers.datasets import write_dataset
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
+BUSY_CYCLES = 2_000_000_000  # about a second
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """2,000 documents of 1 to 300 tokens."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 300, 2000)
+    tokens = generator.integers(0, 50_000, lengths.sum())
+    path = tmp_path_factory.mktemp("data") / "d"
+    return write_dataset(path, tokens, cuts=np.cumsum(lengths)[:-1], shard_bytes=100_000)
+
+
+def on_host(batch):
+    """The batch with its tensors on the host."""
+    return {name: value.cpu() if hasattr(value, "cpu") else value for name, value in batch.items()}
+
+
+VIEWS = {
+    "windows": lambda data: data.windows(128),
+    "windows with extras": lambda data: data.windows(100, extras=EXTRAS, mask_ends=True),
+    "packed": lambda data: data.packed(256, extras=EXTRAS),
+    "packed, one shape": lambda data: data.packed(256, extras=EXTRAS, static_shapes=True),
+    "documents": lambda data: data.documents(128, by_length=True, pad_to=8, extras=EXTRAS),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, None], ids=str)
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_batches_on_the_device_are_those_of_the_host(data, view, dtype):
+    options = {"tail": "keep", "dtype": dtype, "seed": 3}
+    there = penstock.Loader(view(data), 8, device="cuda", **options)
+    here = penstock.Loader(view(data), 8, **options)
+    for arrived, expected in zip(there, here, strict=True):
+        assert arrived["input_ids"].device == torch.device("cuda", 0)
+        assert_same(on_host(arrived), expected)
+        assert there.state_dict() == here.state_dict()
+
+
+@pytest.mark.parametrize("device", ["cuda:0", 0, torch.device("cuda"), torch.device("cuda:0")])
+def test_names_numbers_and_objects_mean_the_same_device(data, device):
+    batch = next(iter(penstock.Loader(data.windows(16), 2, device=device)))
+    assert batch["labels"].device == torch.device("cuda:0")
+
+
+def test_a_thousand_batches_behind_a_busy_stream_are_all_right(data):
+    view = data.packed(64, extras=EXTRAS)
+    here = list(islice(penstock.Loader(view, 4, endless=True), 1000))
+    with penstock.Loader(view, 4, endless=True, device="cuda") as loader:
+        iterator = iter(loader)
+        first = next(iterator)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(BUSY_CYCLES)
+        sums = [first["input_ids"].sum() + first["labels"].sum()]
+        kept = []
+        for number in range(1, 1000):
+            batch = next(iterator)
+            sums.append(batch["input_ids"].sum() + batch["labels"].sum())
+            if number % 7 == 0:
+                kept.append((number, batch))
+            if number == 50:  # much later, launches wait for the device: its queue is full
+                assert not torch.cuda.current_stream().query()
+        for total, expected in zip(sums, here, strict=True):
+            assert int(total) == int(expected["input_ids"].sum() + expected["labels"].sum())
+        for number, batch in kept:  # a batch that is held never changes
+            assert_same(on_host(batch), here[number])
+
+
+def test_no_step_synchronizes_or_takes_more_memory(data):
+    with penstock.Loader(
+        data.packed(256, extras=EXTRAS, static_shapes=True), 8, endless=True, device="cuda"
+    ) as loader:
+        batches = islice(loader, 10_000)
+        for batch in islice(batches, 100):
+            batch["input_ids"].sum()
+        torch.cuda.synchronize()
+        allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        num_mallocs = torch.cuda.memory_stats()["num_device_alloc"]
+        with warnings.catch_warnings(action="ignore"):  # that this mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            for batch in batches:
+                batch["input_ids"].sum()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() <= allocated + 3 * 8 * 256 * 8 * 8
+        assert torch.cuda.memory_reserved() == reserved
+        assert torch.cuda.memory_stats()["num_device_alloc"] == num_mallocs
+
+
+def test_the_consumer_may_change_its_stream_at_any_step(data):
+    here = list(penstock.Loader(data.windows(64), 4))
+    there = penstock.Loader(data.windows(64), 4, device="cuda")
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    sums = []
+    for number, batch in zip(range(len(here)), there, strict=False):
+        if number % 5 == 0:
+            torch.cuda._sleep(100_000)
+        sums.append(batch["input_ids"].sum() * 2 + batch["labels"].sum())
+        torch.cuda.set_stream(streams[number % 3])
+    torch.cuda.set_stream(torch.cuda.default_stream())
+    torch.cuda.synchronize()
+    expected = [int(b["input_ids"].sum() * 2 + b["labels"].sum()) for b in here]
+    assert [int(total) for total in sums] == expected
+
+
+def test_static_addresses_feed_a_cuda_graph(data):
+    view = data.packed(256, extras=EXTRAS, static_shapes=True)
+    here = penstock.Loader(view, 8)
+    there = penstock.Loader(view, 8, device="cuda", static_addresses=True)
+    iterator = iter(there)
+    batch = next(iterator)
+    result = torch.zeros((), dtype=torch.int64, device="cuda")
+
+    def step():
+        result.copy_(batch["input_ids"].sum() - batch["labels"].sum() + batch["cu_seqlens"].sum())
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for number, expected in enumerate(here):
+        if number:
+            following = next(iterator)
+            assert following["labels"].data_ptr() == batch["labels"].data_ptr()
+            assert_same(on_host(following), expected)
+        graph.replay()
+        total = expected["input_ids"].sum() - expected["labels"].sum()
+        assert int(result) == int(total + expected["cu_seqlens"].sum())
+
+
+def test_a_users_graph_may_be_captured_while_batches_are_read(data):
+    with penstock.Loader(data.packed(64), 4, endless=True, device="cuda") as loader:
+        weights = torch.randn(256, 256, device="cuda")
+        weights @ weights  # creates what must not be created in a capture
+        for batch in islice(loader, 20):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):  # refuses what other threads do to the device
+                product = weights @ weights
+            graph.replay()
+            assert batch["input_ids"].shape == (4, 64)
+        assert torch.isfinite(product).all()
+
+
+def test_a_failed_upload_reaches_the_consumer_and_the_loader_goes_on(data):
+    here = list(islice(penstock.Loader(data.windows(128), 64), 6))
+    loader = penstock.Loader(data.windows(128), 64, device="cuda")
+    iterator = iter(loader)
+    found = [on_host(next(iterator)) for _ in range(3)]
+    position = loader.position
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-9)
+    try:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            next(iterator)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert loader.position == position
+    found += [on_host(next(iterator)) for _ in range(3)]
+    for batch, expected in zip(found, here, strict=True):
+        assert_same(batch, expected)
+
+
+def test_text_arrives_on_the_device_as_on_the_host(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"line {n} of the text\n" * (n % 7 + 1) for n in range(2000)))
+    packing = penstock.Packing(extras=EXTRAS, mask_ends=True)
+    options = {"batch_size": 4, "seq_len": 100, "packing": packing, "tail": "keep"}
+    there = penstock.TextLoader(path, "bytes", device="cuda", **options)
+    here = penstock.TextLoader(path, "bytes", **options)
+    count = 0
+    for arrived, expected in zip(there, here, strict=True):
+        assert_same(on_host(arrived), expected)
+        count += 1
+        if count == 5:
+            assert there.state_dict() == here.state_dict()
+    assert count > 20
+
+
+def test_states_tokens_and_jumps_are_those_of_the_host(data):
+    view = data.packed(256)
+    there = penstock.Loader(view, 8, device="cuda", digest_tokens=True)
+    here = penstock.Loader(view, 8, digest_tokens=True)
+    for _ in zip(islice(there, 5), islice(here, 5), strict=True):
+        assert (there.digest(), there.token_digest()) == (here.digest(), here.token_digest())
+    state = there.state_dict()
+    rest = [on_host(batch) for batch in there]
+    there.load_state_dict(state)  # uploads of other steps are under way
+    for batch, expected in zip(there, rest, strict=True):
+        assert_same(on_host(batch), expected)
