@@ -30,6 +30,7 @@ from penstock.formats.shard import Manifest as Manifest
 from penstock.formats.shard import Shard as Shard
 from penstock.load.loader import Loader as Loader
 from penstock.load.loader import LoaderStats as LoaderStats
+from penstock.load.parallel import Parallel as Parallel
 from penstock.load.plan import Tail as Tail
 from penstock.opening import open as open
 from penstock.order.block_shuffle import BlockShuffle as BlockShuffle

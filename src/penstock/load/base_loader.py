@@ -9,8 +9,8 @@ from penstock.arguments import integer, one_of
 from penstock.errors import UsageError
 from penstock.load.devices import crosses_compactly, find_device
 from penstock.load.frameworks import check_caller
+from penstock.load.parallel import find_share
 from penstock.load.rank_agreement import check_agreement
-from penstock.load.ranks import find_rank
 from penstock.load.state import HEADER, State, check_identity, check_keys
 from penstock.load.tensors import check_output
 from penstock.load.workers import Worker, find_worker
@@ -36,6 +36,7 @@ class BaseLoader(ABC):
         seed: int,
         rank: int | None,
         ranks: int | None,
+        parallel: Any,
         tail: str,
         endless: bool,
         output: str,
@@ -44,10 +45,11 @@ class BaseLoader(ABC):
         static_addresses: bool,
         check_ranks: bool,
     ) -> None:
-        self._finds_rank = rank is None
-        rank, ranks = find_rank(rank, ranks)
-        self.ranks = integer("ranks", ranks, 1, 1 << 31)
-        self.rank = integer("rank", rank, 0, self.ranks - 1)
+        self._finds_rank = rank is None and parallel is None
+        self.parallel = find_share(parallel, rank, ranks)
+        self.rank, self.ranks = self.parallel.rank, self.parallel.ranks
+        if self.parallel.context_ranks > 1:
+            raise UsageError("loaders cannot slice rows for context parallelism yet")
         self.batch_size = integer("batch_size", batch_size, 1, 1 << 31)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.tail: str = one_of("tail", tail, self.tails)
@@ -61,7 +63,8 @@ class BaseLoader(ABC):
             raise UsageError(
                 f"static_addresses=True needs a CUDA device, and device is {device!r:.40}"
             )
-        self._has_to_agree = self._checks_ranks = check_ranks
+        is_alone = rank is not None and self.ranks == 1  # and so not one of several on purpose
+        self._has_to_agree = self._checks_ranks = check_ranks and not is_alone
 
     @property
     @abstractmethod
@@ -127,7 +130,7 @@ class BaseLoader(ABC):
     @one_line
     def __repr__(self) -> str:
         return (
-            f"of {self.batch_size:,} rows on rank {self.rank} of {self.ranks}, seed {self.seed}, "
+            f"of {self.batch_size:,} rows on {self.parallel}, seed {self.seed}, "
             f"{self._where()}; {self._content()}"
         )
 
@@ -146,17 +149,17 @@ class BaseLoader(ABC):
         return self._iterate()
 
     def _compare_with_other_ranks(self) -> None:
+        parallel = self.parallel
         facts = {
             "batch_size": self.batch_size,
-            "ranks": self.ranks,
+            "ranks": parallel.ranks,
+            "context_ranks": parallel.context_ranks,
+            "context_layout": parallel.context_layout if parallel.context_ranks > 1 else None,
             "tail": self.tail,
             "endless": self.endless,
         }
         check_agreement(
-            facts | self._standing() | self._identity(),
-            self.rank,
-            self.ranks,
-            is_found=self._finds_rank,
+            facts | self._standing() | self._identity(), parallel, is_found=self._finds_rank
         )
         self._has_to_agree = False
 

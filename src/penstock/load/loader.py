@@ -62,6 +62,7 @@ class Loader(BaseLoader):
         shuffle: True for a global shuffle, False for the stored order, or a `BlockShuffle` or
             `LengthBuckets`.
         rank, ranks: this process's share; None takes it from torch.distributed or the environment.
+        parallel: instead of them, a `Parallel`, or a torch `DeviceMesh` with the usual names.
         tail: what becomes of the rest of an epoch: 'drop', 'keep' or 'wrap' (see `load.plan`).
         endless: never stop at the end of an epoch.
         output: 'torch' or 'numpy'.
@@ -105,6 +106,7 @@ class Loader(BaseLoader):
         shuffle: Shuffle = True,
         rank: int | None = None,
         ranks: int | None = None,
+        parallel: Any = None,
         tail: Tail = "drop",
         endless: bool = False,
         output: Literal["torch", "numpy"] = "torch",
@@ -131,6 +133,7 @@ class Loader(BaseLoader):
             seed=seed,
             rank=rank,
             ranks=ranks,
+            parallel=parallel,
             tail=tail,
             endless=endless,
             output=output,

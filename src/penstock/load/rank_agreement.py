@@ -13,6 +13,7 @@ import os
 from typing import Any
 
 from penstock.errors import UsageError
+from penstock.load.parallel import Parallel
 from penstock.load.ranks import find_process_group
 
 _numbers = itertools.count()  # the n-th loader to start on a rank is compared with the others' n-th
@@ -27,18 +28,18 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)  # the child shares the parent's store connection
 
 
-def check_agreement(facts: dict[str, Any], rank: int, ranks: int, *, is_found: bool) -> None:
-    """Raise if `facts` differ from another rank's, or if too many processes have this rank.
+def check_agreement(facts: dict[str, Any], parallel: Parallel, *, is_found: bool) -> None:
+    """Raise if `facts` differ from another rank's, or if too many processes have this share.
 
     `is_found` is True if the rank was detected, not passed by the user.
     """
     group = find_process_group()
-    if group is None or _has_parents_group or (ranks == 1 and not is_found):
+    if group is None or _has_parents_group:
         return
     world_size = group.get_world_size()
-    if is_found and ranks != world_size:
+    if is_found and parallel.ranks != world_size:
         raise UsageError(
-            f"this loader was created for rank {rank} of {ranks}, before torch.distributed was "
+            f"this loader was created for {parallel}, before torch.distributed was "
             f"initialized with {world_size} processes; create it afterwards, or pass rank= and "
             "ranks="
         )
@@ -46,7 +47,7 @@ def check_agreement(facts: dict[str, Any], rank: int, ranks: int, *, is_found: b
     key = f"penstock/{next(_numbers)}"
     try:
         first = json.loads(store.compare_set(key, "", json.dumps(facts)))
-        num_processes = store.add(f"{key}/{rank}", 1)
+        num_processes = store.add(f"{key}/{parallel.rank}/{parallel.context_rank}", 1)
     except RuntimeError:  # the store is gone: its host may exit first when all ranks end
         return
     differences = "; ".join(
@@ -54,14 +55,15 @@ def check_agreement(facts: dict[str, Any], rank: int, ranks: int, *, is_found: b
         for name, value in facts.items()
         if first.get(name) != value
     )
-    if not differences and num_processes > max(1, world_size // ranks):
+    num_shares = parallel.ranks * parallel.context_ranks
+    if not differences and num_processes > max(1, world_size // num_shares):
         differences = (
-            f"{num_processes} of the {world_size} processes have rank {rank} of {ranks}, and would "
-            "train on the same rows"
+            f"{num_processes} of the {world_size} processes have {parallel}, and would train on "
+            "the same rows"
         )
     if differences:
         raise UsageError(
-            f"ranks disagree (rank {rank} of {ranks}): {differences}. Create the same loaders on "
+            f"ranks disagree ({parallel}): {differences}. Create the same loaders on "
             "all ranks, and start them in the same order; pass check_ranks=False to a loader that "
             "should differ, or that only some ranks use"
         )

@@ -17,12 +17,17 @@ def find_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
         return rank, ranks
     if rank is not None or ranks is not None:
         raise UsageError(f"rank is {rank} and ranks is {ranks}; pass both or neither")
+    return find_world() or (0, 1)
+
+
+def find_world() -> tuple[int, int] | None:
+    """Return the rank among all processes and their number, if anything tells them."""
     group = find_process_group()
     if group is not None:
         return group.get_rank(), group.get_world_size()
     values = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
     if values == [None, None]:
-        return 0, 1
+        return None
     try:
         return int(values[0] or ""), int(values[1] or "")
     except ValueError:

@@ -48,6 +48,7 @@ class TextLoader(BaseLoader):
         seed: decides the shuffle, together with the epoch.
         shuffle: True for another order of blocks in every epoch, False for the order of the files.
         rank, ranks: this process's share; None takes it from torch.distributed or the environment.
+        parallel: instead of them, a `Parallel`, or a torch `DeviceMesh` with the usual names.
         lanes: a multiple of ranks, fixed for a run: it can be resumed on any number of ranks that
             divides it. None for as many as ranks, or as the state has that is loaded. More lanes
             also mix more: neighbouring rows of one lane may come from one long document.
@@ -99,6 +100,7 @@ class TextLoader(BaseLoader):
         shuffle: bool = True,
         rank: int | None = None,
         ranks: int | None = None,
+        parallel: Any = None,
         lanes: int | None = None,
         tail: Literal["drop", "keep"] = "drop",
         endless: bool = False,
@@ -116,6 +118,7 @@ class TextLoader(BaseLoader):
             seed=seed,
             rank=rank,
             ranks=ranks,
+            parallel=parallel,
             tail=tail,
             endless=endless,
             output=output,
