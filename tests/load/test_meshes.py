@@ -41,6 +41,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import penstock
 from penstock import Parallel
 from penstock.errors import UsageError
+from penstock.load.rank_agreement import check_agreement
 
 root, sizes_to_try, sizes_to_train_on = sys.argv[1], *map(json.loads, sys.argv[2:])
 view = penstock.open(f"{root}/data").windows(4)
@@ -60,8 +61,23 @@ def rows_on(mesh):
 
 
 def complaint(**options):
+    return caught(lambda: next(iter(penstock.Loader(view, 3, **options))))
+
+
+def complaint_of_slices(context_rank, layout="zigzag"):
+    share = Parallel(
+        rank=rank // 2,
+        ranks=2,
+        context_rank=context_rank,
+        context_ranks=2,
+        context_layout=layout,
+    )
+    return caught(lambda: check_agreement({}, share, is_found=False))
+
+
+def caught(call):
     try:
-        next(iter(penstock.Loader(view, 3, **options)))
+        call()
     except UsageError as error:
         return str(error)
     return ""
@@ -76,6 +92,9 @@ if num_processes == 4:
         "a mesh on some": complaint(parallel=mesh if rank else None),
         "three of a share": complaint(parallel=Parallel(rank=int(rank == 3), ranks=2)),
         "other rows": complaint(parallel=Parallel(rank=0, ranks=1), seed=int(rank == 3)),
+        "slices on all": complaint_of_slices(rank % 2),
+        "two of a slice": complaint_of_slices(0),
+        "other slices": complaint_of_slices(rank % 2, "contiguous" if rank == 3 else "zigzag"),
     }
 with open(f"{root}/found-{num_processes}-{rank}.json", "w") as file:
     json.dump([found, complaints], file)
@@ -150,6 +169,8 @@ def test_data_parallel_ranks_share_the_rows_and_all_others_get_the_same(root, si
         ("a mesh on some", "ranks is "),
         ("three of a share", "3 of the 4 processes have rank 0 of 2, and would train on the same"),
         ("other rows", "seed is "),
+        ("two of a slice", "2 of the 4 processes have rank"),
+        ("other slices", "context_layout is "),
     ],
 )
 def test_processes_that_disagree_about_their_share_say_so(root, name, words):
@@ -157,7 +178,12 @@ def test_processes_that_disagree_about_their_share_say_so(root, name, words):
     said = [complaints[name] for complaints in found if complaints[name]]
     assert said
     assert all(words in each for each in said)
-    assert [complaints["a mesh on all"] for complaints in found] == [""] * 4
+
+
+def test_processes_that_agree_about_their_share_go_on(root):
+    for rank in range(4):
+        _, complaints = json.loads((root / f"found-4-{rank}.json").read_text())
+        assert complaints["a mesh on all"] == complaints["slices on all"] == ""
 
 
 def test_a_killed_run_goes_on_with_fewer_processes_on_another_mesh(root):

@@ -1,6 +1,7 @@
 """`Parallel`: the share of a process, from sizes and from every kind of `DeviceMesh`."""
 
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import penstock
 from penstock import Parallel
 from penstock.errors import UsageError
+from tests.helpers.datasets import inputs_of
 
 DATA = ["dp", "data", "DP", "data_parallel", "dp_replicate", "dp_shard", "fsdp", "batch"]
 CONTEXT = ["cp", "context", "context_parallel"]
@@ -132,7 +134,7 @@ def test_a_dimension_beside_the_data_can_be_made_data_or_nothing():
     assert Parallel.from_mesh(mesh, context=()) == Parallel(rank=1, ranks=2)
     assert Parallel.from_mesh(mesh, data=("ep", "dp"), context=()) == Parallel(rank=3, ranks=4)
     assert Parallel.from_mesh(mesh, data=("dp", "ep", "cp")) == Parallel(rank=6, ranks=8)
-    ulysses = make_mesh(dp=4, sp=2)
+    ulysses = make_mesh(pp=1, dp=4, sp=2)["dp", "sp"]
     found = Parallel(rank=3, ranks=4, context_rank=0, context_ranks=2, context_layout="contiguous")
     assert Parallel.from_mesh(ulysses, context="sp", context_layout="contiguous") == found
     assert Parallel.from_mesh(ulysses, data="dp") == Parallel(rank=3, ranks=4)
@@ -149,7 +151,7 @@ def test_a_dimension_beside_the_data_can_be_made_data_or_nothing():
         (lambda: make_mesh(dp=4, cp=2), {"data": "dp", "context": "dp"}, "'dp' cannot be both"),
         (lambda: DeviceMesh("cpu", [0, 1, 2]), {}, "not in the mesh of 3 processes"),
         (lambda: make_mesh(dp_replicate=2, dp_shard=4)["dp_shard"], {}, "4 .* ranks, .* has 8"),
-        (lambda: make_mesh(dp=4, tp=2)["tp"], {}, "'tp' has 1 data-parallel ranks, .* has 4"),
+        (lambda: make_mesh(dp=4, tp=2)["tp"], {}, "'tp' has 1 data-parallel rank, .* has 4"),
         (lambda: "cuda", {}, "must be a torch DeviceMesh"),
     ],
 )
@@ -174,10 +176,19 @@ def test_loaders_take_a_share_instead_of_rank_and_ranks(data):
         penstock.Loader(view, 3, parallel=(0, 2))
 
 
-def test_a_text_loader_takes_a_share(tmp_path):
+def test_text_loaders_of_one_share_give_the_same_rows_and_their_states_join(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("some words\n" * 100)
-    share = Parallel(rank=1, ranks=2)
-    loader = penstock.TextLoader(tmp_path, "bytes", 2, 8, parallel=share)
-    assert (loader.rank, loader.ranks, loader.parallel) == (1, 2, share)
-    assert "on rank 1 of 2" in repr(loader)
+    shares = [Parallel.from_sizes({"dp": 2, "tp": 2}, rank=rank) for rank in range(4)]
+    loaders = [penstock.TextLoader(tmp_path, "bytes", 2, 8, parallel=share) for share in shares]
+    assert [loader.rank for loader in loaders] == [0, 0, 1, 1]
+    assert "on rank 1 of 2" in repr(loaders[3])
+    rows = [inputs_of(islice(loader, 5)) for loader in loaders]
+    assert rows[0] == rows[1]
+    assert rows[2] == rows[3]
+    joined = penstock.TextLoader.join_states([loader.state_dict() for loader in loaders])
+    for loader in loaders:
+        rest = inputs_of(loader)
+        loader.load_state_dict(joined)
+        assert inputs_of(loader) == rest
+        loader.close()

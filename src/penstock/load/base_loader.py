@@ -149,17 +149,9 @@ class BaseLoader(ABC):
         return self._iterate()
 
     def _compare_with_other_ranks(self) -> None:
-        parallel = self.parallel
-        facts = {
-            "batch_size": self.batch_size,
-            "ranks": parallel.ranks,
-            "context_ranks": parallel.context_ranks,
-            "context_layout": parallel.context_layout if parallel.context_ranks > 1 else None,
-            "tail": self.tail,
-            "endless": self.endless,
-        }
+        facts = {"batch_size": self.batch_size, "tail": self.tail, "endless": self.endless}
         check_agreement(
-            facts | self._standing() | self._identity(), parallel, is_found=self._finds_rank
+            facts | self._standing() | self._identity(), self.parallel, is_found=self._finds_rank
         )
         self._has_to_agree = False
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from penstock.arguments import integer, one_of
 from penstock.errors import UsageError
 from penstock.load.ranks import find_rank, find_world
+from penstock.reprs import counted
 
 ContextLayout = Literal["zigzag", "contiguous"]
 
@@ -101,10 +102,10 @@ class Parallel:
                 f"this process is not in the mesh of {mesh.size()} processes; create the loader "
                 "only on those that are"
             )
-        dims = _Dims("mesh", names, mesh.shape, coordinate)
+        share = _Dims("mesh", names, mesh.shape, coordinate).share(data, context)
         if data is None:
-            _check_root(mesh, dims)
-        return cls(**dims.share(data, context), context_layout=context_layout)
+            _check_root(mesh, names, share["ranks"])
+        return cls(**share, context_layout=context_layout)
 
     @classmethod
     def from_sizes(
@@ -143,8 +144,8 @@ class Parallel:
         coordinate = [0] * len(shape)
         for dim in reversed(range(len(shape))):
             rest, coordinate[dim] = divmod(rest, shape[dim])
-        dims = _Dims("sizes", list(sizes), shape, coordinate)
-        return cls(**dims.share(data, context), context_layout=context_layout)
+        share = _Dims("sizes", list(sizes), shape, coordinate).share(data, context)
+        return cls(**share, context_layout=context_layout)
 
 
 def find_share(parallel: Any, rank: int | None, ranks: int | None) -> Parallel:
@@ -206,8 +207,8 @@ class _Dims:
         unknown = [name for name in self.names if _role_of(name) is None and name not in context]
         if not unknown:
             return
-        known = [name for name in self.names if _role_of(name) == "data"] or ["dp"]
-        example = ", ".join(f'"{name}"' for name in known)
+        shown = [name for name in self.names if _role_of(name) == "data"] or ["dp"]
+        example = ", ".join(f'"{name}"' for name in shown)
         raise UsageError(
             f"which rows do the ranks along {_listed(unknown)} get? The dimensions of the "
             f"{self.kind} are {_listed(self.names)}. Name those that share the rows, as in "
@@ -231,10 +232,10 @@ def _listed(values: Collection[Any]) -> str:
     return ", ".join(repr(value) for value in values)
 
 
-def _check_root(mesh: Any, dims: _Dims) -> None:
-    """Raise if a submesh lacks data-parallel dimensions of the mesh that it was taken from.
+def _check_root(mesh: Any, names: Sequence[str], ranks: int) -> None:
+    """Raise if a submesh lacks data-parallel ranks of the mesh that it was taken from.
 
-    Its ranks would get rows that others get, too.
+    Ranks that differ only along a missing dimension would train on the same rows.
     """
     find_root = getattr(mesh, "_get_root_mesh", None)  # torch has no public name for it
     root = mesh if find_root is None else find_root()
@@ -243,10 +244,9 @@ def _check_root(mesh: Any, dims: _Dims) -> None:
     shape = dict(zip(root.mesh_dim_names, root.shape, strict=True))
     all_data = [name for name in shape if _role_of(name) == "data"]
     expected = math.prod(shape[name] for name in all_data)
-    found = dims.share(None, None)["ranks"]
-    if all_data and found != expected:
+    if all_data and ranks != expected:
         raise UsageError(
-            f"the submesh of {_listed(dims.names)} has {found} data-parallel ranks, but the mesh "
-            f"that it was taken from has {expected}, along {_listed(all_data)}. Pass the whole "
-            "mesh, or data= if the submesh is meant"
+            f"the submesh of {_listed(names)} has {counted(ranks, 'data-parallel rank')}, but the "
+            f"mesh that it was taken from has {expected:,}, along {_listed(all_data)}. Pass the "
+            "whole mesh, or data= if the submesh is meant"
         )

@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_note_fork)  # the child shares the parent's 
 
 
 def check_agreement(facts: dict[str, Any], parallel: Parallel, *, is_found: bool) -> None:
-    """Raise if `facts` differ from another rank's, or if too many processes have this share.
+    """Raise if facts or sizes differ from another rank's, or too many processes have this share.
 
     `is_found` is True if the rank was detected, not passed by the user.
     """
@@ -43,6 +43,11 @@ def check_agreement(facts: dict[str, Any], parallel: Parallel, *, is_found: bool
             f"initialized with {world_size} processes; create it afterwards, or pass rank= and "
             "ranks="
         )
+    facts = facts | {
+        "ranks": parallel.ranks,
+        "context_ranks": parallel.context_ranks,
+        "context_layout": parallel.context_layout if parallel.context_ranks > 1 else None,
+    }
     store = group.distributed_c10d._get_default_store()
     key = f"penstock/{next(_numbers)}"
     try:
