@@ -29,7 +29,7 @@ cdef struct DerivedParams:
 # Where the outputs go in the memory of a batch.
 cdef struct LayoutParams:
     int64_t scratch_records  # how many stored records the scratch memory holds
-    Outputs outputs  # the first is input_ids and the second labels, if there are tokens; or `tokens`
+    Outputs outputs  # input_ids and labels come first, if records have tokens; or `tokens`
     Outputs apart  # those that show, or are masked by, the field in files of its own
     DerivedParams position_ids
     DerivedParams document_ids

@@ -155,7 +155,8 @@ cdef class CudaFeed:
     cdef object in_place(self, block):
         """Return the static block with the content of this one."""
         if self.static_block is None:
-            self.static_block = torch.empty(max_words(self.layout), dtype=torch.int64, device=self.device)
+            size = max_words(self.layout)
+            self.static_block = torch.empty(size, dtype=torch.int64, device=self.device)
         self.static_block[: block.numel()].copy_(block)
         return self.static_block
 
