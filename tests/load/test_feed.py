@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
-BUSY_CYCLES = 2_000_000_000  # about a second
+BUSY_CYCLES = 500_000_000  # about a quarter of a second
 
 
 @pytest.fixture(scope="module")
@@ -65,23 +65,28 @@ def test_a_thousand_batches_behind_a_busy_stream_are_all_right(data):
     view = data.packed(64, extras=EXTRAS)
     here = list(islice(penstock.Loader(view, 4, endless=True), 1000))
     with penstock.Loader(view, 4, endless=True, device="cuda") as loader:
-        iterator = iter(loader)
-        first = next(iterator)
-        torch.cuda.synchronize()
-        torch.cuda._sleep(BUSY_CYCLES)
-        sums = [first["input_ids"].sum() + first["labels"].sum()]
-        kept = []
-        for number in range(1, 1000):
-            batch = next(iterator)
+        sums, kept = [], []
+        for number, batch in enumerate(islice(loader, 1000)):
+            if number % 100 == 50:
+                torch.cuda.synchronize()
+                torch.cuda._sleep(BUSY_CYCLES)
+            if number % 100 == 55:  # later, launches wait for the device: its queue is full
+                assert not torch.cuda.current_stream().query()
             sums.append(batch["input_ids"].sum() + batch["labels"].sum())
             if number % 7 == 0:
                 kept.append((number, batch))
-            if number == 50:  # much later, launches wait for the device: its queue is full
-                assert not torch.cuda.current_stream().query()
         for total, expected in zip(sums, here, strict=True):
             assert int(total) == int(expected["input_ids"].sum() + expected["labels"].sum())
         for number, batch in kept:  # a batch that is held never changes
             assert_same(on_host(batch), here[number])
+
+
+def test_a_batch_arrives_although_its_loader_is_gone(data):
+    for seed in range(20):
+        here = next(iter(penstock.Loader(data.windows(512), 16, seed=seed)))
+        torch.cuda._sleep(BUSY_CYCLES // 20)
+        batch = next(iter(penstock.Loader(data.windows(512), 16, seed=seed, device="cuda")))
+        assert_same(on_host(batch), here)
 
 
 def test_no_step_synchronizes_or_takes_more_memory(data):
@@ -166,20 +171,25 @@ def test_a_users_graph_may_be_captured_while_batches_are_read(data):
 
 
 def test_a_failed_upload_reaches_the_consumer_and_the_loader_goes_on(data):
-    here = list(islice(penstock.Loader(data.windows(128), 64), 6))
+    here = list(penstock.Loader(data.windows(128), 64))
     loader = penstock.Loader(data.windows(128), 64, device="cuda")
     iterator = iter(loader)
     found = [on_host(next(iterator)) for _ in range(3)]
     position = loader.position
+    torch.cuda.synchronize()
     torch.cuda.empty_cache()
+    hoard = [torch.empty(1 << 20, dtype=torch.uint8, device="cuda") for _ in range(64)]
     torch.cuda.set_per_process_memory_fraction(1e-9)
     try:
         with pytest.raises(torch.cuda.OutOfMemoryError):
-            next(iterator)
+            while True:
+                hoard.append(next(iterator))
+                position = loader.position
+                found.append(on_host(hoard[-1]))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert loader.position == position
-    found += [on_host(next(iterator)) for _ in range(3)]
+    found += [on_host(batch) for batch in iterator]
     for batch, expected in zip(found, here, strict=True):
         assert_same(batch, expected)
 

@@ -11,6 +11,7 @@ cdef class Pool:
     cdef void **free_blocks  # a stack: the last block returned is still in the processor's cache
     cdef int64_t num_free
     cdef object new_tensor
+    cdef list free_tensors  # or None, if torch reuses them
     cpdef BatchMemory take(self)
 
 

@@ -4,7 +4,12 @@ from typing import Any, Self
 class Pool:
     num_bytes: int
     def __new__(
-        cls, num_bytes: int, keep: int, new_tensor: Callable[[int], Any] | None = None
+        cls,
+        num_bytes: int,
+        keep: int,
+        new_tensor: Callable[[int], Any] | None = None,
+        *,
+        reuses_tensors: bool = False,
     ) -> Self: ...
     def take(self) -> BatchMemory: ...
 

@@ -7,8 +7,9 @@ A `BatchMemory` is the base object of every array and tensor of a batch, and of 
 NumPy and torch keep it alive. When it is deallocated, its block returns to the pool. So a batch
 stays valid as long as the user holds any row of it, even after the loader is gone.
 
-Page-locked memory belongs to torch: a queued copy to the accelerator may read it after the last
-tensor is gone, and only torch's allocator knows about such copies.
+Page-locked memory belongs to torch: a copy that the user has queued may read it after the last
+tensor is gone, and only torch's allocator knows about such copies. A feed queues its own, and holds
+the memory until they have ended.
 
 The GIL guards the pool: memory is only taken and deallocated by Python code.
 """
@@ -31,13 +32,17 @@ cdef enum:
 cdef class Pool:
     """Memory for batches of `num_bytes` each; keeps up to `keep` free blocks for reuse.
 
-    With `new_tensor(num_bytes)`, which returns a tensor of bytes, memory is page-locked.
+    With `new_tensor(num_bytes)`, which returns a tensor of bytes, memory is page-locked. Torch
+    reuses it, unless `reuses_tensors`: then the pool does, as soon as nothing refers to a batch.
     """
 
-    def __cinit__(self, int64_t num_bytes, int64_t keep, new_tensor=None):
+    def __cinit__(
+        self, int64_t num_bytes, int64_t keep, new_tensor=None, *, bint reuses_tensors=False
+    ):
         if num_bytes < <int64_t>sizeof(BatchCounts) or keep < 0:
             raise ValueError("num_bytes must hold at least the counts of a batch, and keep be >= 0")
         self.num_bytes, self.keep, self.new_tensor = num_bytes, keep, new_tensor
+        self.free_tensors = [] if reuses_tensors else None
         self.free_blocks = <void **>calloc(keep + 1, sizeof(void *))
         if not self.free_blocks:
             raise MemoryError
@@ -52,7 +57,10 @@ cdef class Pool:
         """Return memory that nothing else refers to."""
         cdef BatchMemory memory = BatchMemory.__new__(BatchMemory)
         if self.new_tensor is not None:
-            memory.tensor = self.new_tensor(self.num_bytes)
+            if self.free_tensors:
+                memory.tensor = self.free_tensors.pop()
+            else:
+                memory.tensor = self.new_tensor(self.num_bytes)
             memory.address = <char *><uintptr_t>memory.tensor.data_ptr()
             if not memory.address:
                 raise MemoryError(
@@ -76,7 +84,11 @@ cdef class BatchMemory:
 
     def __dealloc__(self):
         cdef Pool pool = self.pool
-        if pool is None or self.tensor is not None:
+        if pool is None:
+            return
+        if self.tensor is not None:
+            if pool.free_tensors is not None and len(pool.free_tensors) < pool.keep:
+                pool.free_tensors.append(self.tensor)
             return
         if pool.num_free < pool.keep:
             pool.free_blocks[pool.num_free] = self.address

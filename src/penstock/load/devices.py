@@ -64,7 +64,7 @@ def find_device(device: Any, *, output: str, pin_memory: bool) -> "torch.device 
         raise UsageError(f"device={device!r:.60}: {error}") from None
     if found.type == "cpu":
         return None
-    module = getattr(torch, found.type, None)
+    module: Any = getattr(torch, found.type, None)
     if not hasattr(module, "is_available") or not module.is_available():
         raise UsageError(f"device={device!r}: torch finds no device of type {found.type!r} here")
     index = module.current_device() if found.index is None else found.index
@@ -79,7 +79,11 @@ def find_device(device: Any, *, output: str, pin_memory: bool) -> "torch.device 
 
 def crosses_compactly(device: "torch.device | None") -> bool:
     """Whether batches cross to the device in their compact form."""
-    return device is not None and device.type == "cuda"
+    if device is None or device.type != "cuda":
+        return False
+    import torch
+
+    return torch.version.hip is None  # AMD's devices have this type, but another driver
 
 
 def new_feed(

@@ -10,45 +10,99 @@ before its turn, and the host never waits for the device:
 - The block that holds a batch on the device is memory of the consumer's stream and returns to it.
   The feed writes to it after event a, when all earlier uses of this memory have ended; the consumer
   reads it after event b.
-- Page-locked memory is torch's, which reuses it once the copies that read it have ended.
+- Page-locked memory is kept until event b has passed.
 - Everything else on the device is used by the feed's stream alone, in order.
 """
 
-import os
 import threading
+from collections import deque
 
 import numpy as np
 import torch
 
 from penstock.load.widening import CompactShape, DeviceWidening, max_words, torch_dtype
 
-from libc.stdint cimport int64_t
+cimport cython
+from libc.stdint cimport int64_t, uintptr_t
+from posix.types cimport pid_t
+from posix.unistd cimport getpid
 
 from penstock.batches.layout_table cimport table_length
 from penstock.load.batch_memory cimport BatchMemory
+from penstock.system.cuda_driver cimport (
+    DriverContext,
+    DriverEvent,
+    Handle,
+    driver,
+    raise_error,
+)
 
 AHEAD = 2  # the copy of the next batch overlaps a whole step, even if the consumer synchronizes
 cdef enum:
     MAX_SHAPES = 32
 
+cdef list orphans = []  # what deallocated feeds left in flight
 
+
+cdef class DeviceShape:
+    """How batches of one shape are made on the device: a `DeviceWidening`, with its addresses."""
+
+    cdef object widening
+    cdef list outputs
+    cdef int64_t num_words
+    cdef int64_t first_byte, num_bytes  # of the compact batch
+    cdef uintptr_t made  # the block that the recorded graph writes to
+    cdef Handle graph  # NULL if it is not recorded, or torch does not tell
+
+    def __cinit__(self, widening):
+        self.widening, self.num_words = widening, widening.num_words
+        self.first_byte, self.num_bytes = widening.first_byte, widening.num_bytes
+        self.outputs = [
+            (name, None if out.dtype is torch.int64 else out.dtype, out.size, out.stride, out.offset)
+            for name, out in widening.outputs.items()
+        ]
+
+    cdef int note_recording(self) except -1:
+        """Take over the graph, once it is recorded."""
+        if not self.graph and self.widening.graph is not None:
+            self.made = self.widening.made.data_ptr()
+            self.graph = <Handle><uintptr_t>self.widening.graph_handle
+        return 0
+
+    cdef dict views(self, block, int64_t num_boundaries):
+        """The outputs in a block; `cu_seqlens` with the boundaries of this batch."""
+        cdef dict views = {}
+        for name, dtype, size, stride, offset in self.outputs:
+            if name == "cu_seqlens":
+                size = (num_boundaries,)
+            typed = block if dtype is None else block.view(dtype)
+            views[name] = typed.as_strided(size, stride, offset)
+        return views
+
+
+@cython.no_gc
 cdef class Upload:
     """A batch on its way to the device, or there."""
 
-    cdef object widening, block
-    cdef object stream  # whose memory the block is
-    cdef object has_arrived
+    cdef DeviceShape shape
+    cdef object block
+    cdef Handle stream  # whose memory the block is
+    cdef DriverEvent has_arrived
     cdef int64_t num_boundaries
     cdef dict on_host
     cdef bint is_pending
-    cdef object pid
+    cdef pid_t pid
 
-    def __del__(self):
+    def __dealloc__(self):
+        cdef Handle popped
         # Not handed out, the block may still be written to when its memory is used again.
-        if self.is_pending and self.pid == os.getpid():
-            self.stream.wait_event(self.has_arrived)
+        if self.is_pending and self.pid == getpid():
+            if driver.push_context(self.has_arrived.context.handle) == 0:
+                driver.wait_event(self.stream, self.has_arrived.handle, 0)
+                driver.pop_context(&popped)
 
 
+@cython.no_gc_clear  # dealloc needs what is in flight
 cdef class CudaFeed:
     """Brings batches of `layout` to a CUDA device in their compact form, and widens them there.
 
@@ -57,7 +111,12 @@ cdef class CudaFeed:
 
     cdef readonly int ahead
     cdef readonly int64_t num_bytes
-    cdef object layout, device, stream, compact, widenings, static_block, lock
+    cdef object layout, device, torch_stream, compact, static_block, lock
+    cdef DriverContext context
+    cdef Handle stream
+    cdef uintptr_t compact_address
+    cdef dict shapes
+    cdef object in_flight  # events, and the memory that is needed until they pass
     cdef list on_host
     cdef bint has_table, has_boundaries, static_addresses
     cdef int64_t num_uploads
@@ -72,27 +131,32 @@ cdef class CudaFeed:
             for name, place in compact.places().items()
             if name in layout.places() and torch_dtype(place.dtype) is None
         ]
-        self.stream = torch.cuda.Stream(device)
-        with torch.cuda.stream(self.stream):
+        self.torch_stream = torch.cuda.Stream(device)
+        with torch.cuda.stream(self.torch_stream):
             self.compact = torch.empty(compact.num_bytes, dtype=torch.uint8, device=device)
-        self.widenings, self.lock = {}, threading.RLock()
+            self.context = DriverContext()
+        self.stream = <Handle><uintptr_t>self.torch_stream.cuda_stream
+        self.compact_address = self.compact.data_ptr()
+        self.shapes, self.in_flight, self.lock = {}, deque(), threading.RLock()
+
+    def __dealloc__(self):
+        if self.in_flight:
+            orphans.append(self.in_flight)
 
     def upload(self, BatchMemory memory, int64_t rows):
-        """Queue the copy of a batch to the device, and the operations that widen it there."""
-        cdef int64_t number, num_segments = 0
+        """Queue the copy of a batch to the device, and what makes its outputs there."""
+        cdef int64_t number
         cdef Upload upload
-        num_boundaries, width = memory.counts().num_boundaries, memory.counts().width
-        if self.has_table:
-            num_segments = table_length(num_boundaries - 1)
-        shape = CompactShape(rows, width, num_segments)
+        cdef DeviceShape shape
         with self.lock:
+            shape = self.shape_of(memory, rows)
             while True:
                 self.num_uploads += 1
                 number = self.num_uploads
                 upload = self.queue(memory, shape)
                 if number == self.num_uploads:  # no signal handler used the loader meanwhile
                     break
-        upload.num_boundaries = num_boundaries
+        upload.num_boundaries, upload.on_host = memory.counts().num_boundaries, {}
         if self.has_boundaries:
             upload.on_host["max_seqlen"] = memory.counts().max_seqlen
         for name, place in self.on_host:
@@ -100,57 +164,112 @@ cdef class CudaFeed:
             upload.on_host[name] = place.of(content, rows, self.layout.counts(content)).copy()
         return upload
 
-    cdef Upload queue(self, BatchMemory memory, shape):
-        """Queue the operations of one upload; torch's current stream stays what it is."""
+    cdef DeviceShape shape_of(self, BatchMemory memory, int64_t rows):
+        """Return how to make a batch; of many shapes, the first that was made makes room."""
+        cdef int64_t num_segments = 0
+        if self.has_table:
+            num_segments = table_length(memory.counts().num_boundaries - 1)
+        key = (rows, memory.counts().width, num_segments)
+        shape = self.shapes.get(key)
+        if shape is None:
+            while len(self.shapes) >= MAX_SHAPES:
+                self.shapes.pop(next(iter(self.shapes)))
+            with torch.cuda.stream(self.torch_stream):
+                widening = DeviceWidening(self.layout, CompactShape(*key), self.compact)
+            shape = self.shapes[key] = DeviceShape(widening)
+        return shape
+
+    cdef Upload queue(self, BatchMemory memory, DeviceShape shape):
+        """Queue the operations of one upload."""
         cdef Upload upload = Upload.__new__(Upload)
-        consumer = torch.cuda.current_stream(self.device)
-        upload.stream, upload.pid, upload.on_host = consumer, os.getpid(), {}
-        upload.has_arrived = torch.cuda.Event()
+        cdef uintptr_t block, source
+        pinned = page_locked(memory)
+        upload.shape, upload.pid = shape, getpid()
+        upload.has_arrived = DriverEvent(self.context)
+        upload.block = torch.empty(shape.num_words, dtype=torch.int64, device=self.device)
+        upload.stream = current_stream(self.device)
+        block, source = upload.block.data_ptr(), pinned.data_ptr()
+        self.forget_copied()
         try:
-            torch.cuda.set_stream(self.stream)
-            upload.widening = self.widening_for(shape)
+            raise_error(self.begin(upload, shape, block, source))
+            if not shape.graph:
+                with torch.cuda.stream(self.torch_stream):
+                    shape.widening.make(upload.block)
+                shape.note_recording()
         finally:
-            restore(consumer)
-        upload.block = torch.empty(
-            upload.widening.num_words, dtype=torch.int64, device=self.device
-        )
-        upload.has_arrived.record(consumer)
-        try:
-            torch.cuda.set_stream(self.stream)
-            self.stream.wait_event(upload.has_arrived)
-            upload.is_pending = True
-            upload.widening.upload(pinned(memory), upload.block)
-            self.num_bytes += upload.widening.num_bytes
-        finally:
-            try:
-                upload.has_arrived.record(self.stream)
-            finally:
-                restore(consumer)
+            raise_error(self.mark(upload, self.stream))
+        self.in_flight.append((upload.has_arrived, memory, pinned))
+        self.num_bytes += shape.num_bytes
         return upload
 
-    cdef object widening_for(self, shape):
-        """Return the widening of batches of a shape; the least recently made one makes room."""
-        widening = self.widenings.get(shape)
-        if widening is None:
-            while len(self.widenings) >= MAX_SHAPES:
-                self.widenings.pop(next(iter(self.widenings)))
-            widening = DeviceWidening(self.layout, shape, self.compact)
-            self.widenings[shape] = widening
-        return widening
+    cdef int begin(
+        self, Upload upload, DeviceShape shape, uintptr_t block, uintptr_t source
+    ) noexcept:
+        """Queue the copy, and the recorded graph if there is one; returns an error, or 0."""
+        cdef Handle event = upload.has_arrived.handle, popped
+        cdef int error = driver.push_context(self.context.handle)
+        if error:
+            return error
+        error = driver.record_event(event, upload.stream)
+        if not error:
+            error = driver.wait_event(self.stream, event, 0)
+        if not error and shape.num_bytes:
+            upload.is_pending = True
+            error = driver.copy(
+                self.compact_address + shape.first_byte,
+                source + shape.first_byte,
+                shape.num_bytes,
+                self.stream,
+            )
+        if not error and shape.graph:
+            error = driver.launch_graph(shape.graph, self.stream)
+            if not error:
+                error = driver.copy(block, shape.made, 8 * shape.num_words, self.stream)
+        driver.pop_context(&popped)
+        return error
+
+    cdef int mark(self, Upload upload, Handle stream) noexcept:
+        """Move an upload's event to the end of a stream's work; returns an error, or 0."""
+        cdef Handle popped
+        cdef int error = driver.push_context(self.context.handle)
+        if error:
+            return error
+        error = driver.record_event(upload.has_arrived.handle, stream)
+        driver.pop_context(&popped)
+        return error
+
+    cdef int wait(self, Upload upload, Handle stream) noexcept:
+        """Make a stream wait for an upload; returns an error, or 0."""
+        cdef Handle popped
+        cdef int error = driver.push_context(self.context.handle)
+        if error:
+            return error
+        error = driver.wait_event(stream, upload.has_arrived.handle, 0)
+        driver.pop_context(&popped)
+        return error
+
+    cdef int forget_copied(self) except -1:
+        """Let go of page-locked memory whose copies have ended."""
+        while orphans:
+            self.in_flight.extend(orphans.pop())
+        while self.in_flight and (<DriverEvent>self.in_flight[0][0]).has_passed():
+            self.in_flight.popleft()
+        return 0
 
     def hand_out(self, Upload upload):
         """Return the batch of an upload; the current stream waits for it, the host does not."""
-        consumer = torch.cuda.current_stream(self.device)
-        upload.has_arrived.wait(consumer)
+        cdef Handle consumer = current_stream(self.device)
+        cdef DeviceShape shape = upload.shape
+        raise_error(self.wait(upload, consumer))
         block = upload.block
         if consumer == upload.stream:
             upload.is_pending = False
         else:  # the memory would be reused in the order of the other stream
             block = block.clone()
-            upload.has_arrived.record(consumer)
-        if self.static_addresses and upload.widening.is_full_size:
+            raise_error(self.mark(upload, consumer))
+        if self.static_addresses and shape.widening.is_full_size:
             block = self.in_place(block)
-        return upload.widening.views(block, upload.num_boundaries) | upload.on_host
+        return shape.views(block, upload.num_boundaries) | upload.on_host
 
     cdef object in_place(self, block):
         """Return the static block with the content of this one."""
@@ -161,17 +280,17 @@ cdef class CudaFeed:
         return self.static_block
 
 
-cdef int restore(stream) except -1:
-    """Make a stream the current one, even if a signal handler raises meanwhile."""
-    try:
-        torch.cuda.set_stream(stream)
-    except BaseException:
-        torch.cuda.set_stream(stream)
-        raise
-    return 0
+cdef object raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-cdef object pinned(BatchMemory memory):
+cdef Handle current_stream(device) except? NULL:
+    """Return torch's current stream of a device; NULL is the default stream."""
+    if raw_stream is not None:  # 5 us faster than the public way
+        return <Handle><uintptr_t>raw_stream(device.index)
+    return <Handle><uintptr_t>torch.cuda.current_stream(device).cuda_stream
+
+
+cdef object page_locked(BatchMemory memory):
     """Return the memory of a batch as page-locked bytes, copied if it is not."""
     if memory.tensor is not None:
         return memory.tensor

@@ -53,9 +53,14 @@ class ReadAhead:
 
     def new_walk(self) -> Walk:
         """Return a walk over all steps."""
-        layout, pins = self.memory_layout, self.pin_memory or crosses_compactly(self.device)
+        layout, feeds = self.memory_layout, crosses_compactly(self.device)
         # Two besides those read ahead: the batch in the user's hands, and the one that comes next.
-        pool = Pool(layout.num_bytes, self.prefetch + 2, new_pinned if pins else None)
+        pool = Pool(
+            layout.num_bytes,
+            self.prefetch + 2,
+            new_pinned if self.pin_memory or feeds else None,
+            reuses_tensors=feeds,
+        )
         maker = BatchMaker(self.layout.places(), layout.rows, from_numpy(self.output))
         finish = self._finish if self._finishes else None
         feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)

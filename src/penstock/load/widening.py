@@ -61,16 +61,17 @@ class Widening:
     def __init__(self, layout: BatchLayout, shape: CompactShape, compact: Tensor) -> None:
         self.shape, self._compact = shape, compact
         self.is_full_size = (shape.rows, shape.width) == (layout.rows, layout.width)
-        self._outputs, self.num_words = _output_views(layout, shape)
+        self.outputs, self.num_words = _output_views(layout, shape)
         self._places = layout.compact().places()
         self._operations: list[Operation] = self._token_operations()
         if SEGMENT_TABLE in self._places:
             self._operations.append(self._derivation(cuts_labels=layout.cuts_labels))
         for name in self._places:
-            if name in self._outputs:
+            if name in self.outputs:
                 self._operations.append(partial(_copy, name, self._stored(name)))
         self.first_byte = min((place.offset for place in self._places.values()), default=0)
-        self.end_byte = max((self._end(name) for name in self._places), default=0)
+        end_byte = max((self._end(name) for name in self._places), default=0)
+        self.num_bytes = end_byte - self.first_byte
 
     def _stored_size(self, name: str) -> tuple[int, ...]:
         place = self._places[name]
@@ -96,7 +97,7 @@ class Widening:
         if "tokens" not in self._places:
             return []
         tokens, size = self._stored("tokens"), (2, self.shape.rows, self.shape.width)
-        inputs, labels = self._outputs["input_ids"], self._outputs["labels"]
+        inputs, labels = self.outputs["input_ids"], self.outputs["labels"]
         operations: list[Operation] = []
         if inputs.dtype == labels.dtype:  # in one operation: labels are one column further on
             between = labels.offset - inputs.offset
@@ -116,54 +117,48 @@ class Widening:
         columns = torch.arange(count, dtype=torch.int32, device=self._compact.device)
         halves = self._stored(SEGMENT_TABLE, torch.int32)
         words = self._stored(SEGMENT_TABLE, torch.int64)
-        wanted = frozenset(self._outputs) - (set() if cuts_labels else {"labels"})
+        wanted = frozenset(self.outputs) - (set() if cuts_labels else {"labels"})
         return partial(_derive, wanted, columns, words, halves)
 
     def make(self, block: Tensor) -> None:
         """Compute all outputs of the compact batch into a block of `num_words` words."""
-        outputs = {name: output.of(block) for name, output in self._outputs.items()}
+        outputs = {name: output.of(block) for name, output in self.outputs.items()}
         for run in self._operations:
             run(block, outputs)
 
     def views(self, block: Tensor, num_boundaries: int) -> dict[str, Tensor]:
         """The outputs in a block; `cu_seqlens` with the boundaries of this batch."""
-        outputs = {name: output.of(block) for name, output in self._outputs.items()}
+        outputs = {name: output.of(block) for name, output in self.outputs.items()}
         if "cu_seqlens" in outputs:
             outputs["cu_seqlens"] = outputs["cu_seqlens"][:num_boundaries]
         return outputs
 
 
 class DeviceWidening(Widening):
-    """A widening on a CUDA device; all of it runs on the current stream.
+    """A widening on a CUDA device, on the current stream; at its third use a graph is recorded.
 
-    Deriving outputs takes about ten operations, which take the host 90 us to launch. From the
-    third batch of a shape on, they are replayed as a CUDA graph, which takes 3 us. A graph writes
-    to memory of its own, so the result is copied to the block.
+    Deriving outputs takes about ten operations, which take the host 100 us to launch; a graph of
+    them takes 3 us. It writes to `made`, from where the result is copied to the block.
     """
 
-    _NUM_EAGER = 2  # the first run loads kernels, which must not happen in a recording
+    _NUM_EAGER = 2  # the first runs load kernels, which must not happen in a recording
 
     def __init__(self, layout: BatchLayout, shape: CompactShape, compact: Tensor) -> None:
         super().__init__(layout, shape, compact)
-        self._target = compact[self.first_byte : self.end_byte]
-        self.num_bytes = self._target.numel()
         self._num_made = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._made: Tensor | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.made: Tensor | None = None
 
-    def upload(self, pinned: Tensor, block: Tensor) -> None:
-        """Copy a compact batch from page-locked memory, and make its outputs in `block`."""
-        if not self.num_bytes:
-            return
-        self._target.copy_(pinned[self.first_byte : self.end_byte], non_blocking=True)
-        if self._graph is not None and self._made is not None:
-            self._graph.replay()
-            block.copy_(self._made)
-            return
-        self.make(block)
-        self._num_made += 1
-        if self._num_made == self._NUM_EAGER and SEGMENT_TABLE in self._places:
+    def make(self, block: Tensor) -> None:
+        """Compute all outputs of the compact batch into a block of `num_words` words."""
+        if self.graph is None and self._num_made == self._NUM_EAGER:
             self._record()
+        if self.graph is not None and self.made is not None:
+            self.graph.replay()
+            block.copy_(self.made)
+        else:
+            super().make(block)
+            self._num_made += 1
 
     def _record(self) -> None:
         made = torch.empty(self.num_words, dtype=torch.int64, device=self._compact.device)
@@ -172,10 +167,17 @@ class DeviceWidening(Widening):
         # the user may go on using CUDA meanwhile.
         graph.capture_begin(capture_error_mode="thread_local")
         try:
-            self.make(made)
+            super().make(made)
         finally:
             graph.capture_end()
-        self._graph, self._made = graph, made
+        self.graph, self.made = graph, made
+
+    @property
+    def graph_handle(self) -> int:
+        """The handle of the recorded graph; 0 if this version of torch does not tell."""
+        graph: Any = self.graph
+        handle: int = graph.raw_cuda_graph_exec() if hasattr(graph, "raw_cuda_graph_exec") else 0
+        return handle
 
 
 def _output_views(layout: BatchLayout, shape: CompactShape) -> tuple[dict[str, OutputView], int]:

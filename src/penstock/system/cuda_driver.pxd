@@ -1,0 +1,34 @@
+"""The functions of the CUDA driver that feeds use. See `cuda_driver.pyx`."""
+
+from libc.stdint cimport uintptr_t
+
+ctypedef void *Handle  # a context, stream, event or executable graph
+
+# Each returns 0, or the number of an error.
+cdef struct DriverFunctions:
+    int (*get_context)(Handle *) noexcept nogil
+    int (*push_context)(Handle) noexcept nogil
+    int (*pop_context)(Handle *) noexcept nogil
+    int (*create_event)(Handle *, unsigned int) noexcept nogil
+    int (*destroy_event)(Handle) noexcept nogil
+    int (*record_event)(Handle, Handle) noexcept nogil
+    int (*query_event)(Handle) noexcept nogil
+    int (*wait_event)(Handle, Handle, unsigned int) noexcept nogil
+    int (*copy)(uintptr_t, uintptr_t, size_t, Handle) noexcept nogil
+    int (*launch_graph)(Handle, Handle) noexcept nogil
+    int (*error_text)(int, const char **) noexcept nogil
+
+cdef DriverFunctions driver
+
+cdef int load_driver() except -1
+cdef int raise_error(int error) except -1
+
+
+cdef class DriverContext:
+    cdef Handle handle
+
+
+cdef class DriverEvent:
+    cdef DriverContext context
+    cdef Handle handle
+    cdef bint has_passed(self) noexcept

@@ -1,0 +1,105 @@
+"""The few functions of the CUDA driver that a feed calls in every step, without torch's overhead.
+
+Torch owns the device, its streams and its memory; streams and events of the driver and of torch are
+the same. The driver's library is loaded when it is first needed.
+"""
+
+cimport cython
+from libc.stdint cimport uintptr_t
+
+cdef extern from "<dlfcn.h>" nogil:
+    void *dlopen(const char *path, int flags)
+    void *dlsym(void *library, const char *name)
+    int RTLD_NOW
+
+cdef enum:
+    WITHOUT_TIMING = 2
+
+cdef DriverFunctions driver
+cdef bint is_loaded = False
+
+
+cdef void *find(void *library, const char *name) except NULL:
+    cdef void *function = dlsym(library, name)
+    if not function:
+        raise RuntimeError(f"the CUDA driver has no {name.decode()}; update it")
+    return function
+
+
+cdef int load_driver() except -1:
+    """Load the driver's functions, once."""
+    global is_loaded
+    cdef void *library
+    if is_loaded:
+        return 0
+    library = dlopen("libcuda.so.1", RTLD_NOW)
+    if not library:
+        raise RuntimeError("the CUDA driver, libcuda.so.1, cannot be loaded")
+    driver.get_context = <int (*)(Handle *) noexcept nogil>find(library, "cuCtxGetCurrent")
+    driver.push_context = <int (*)(Handle) noexcept nogil>find(library, "cuCtxPushCurrent_v2")
+    driver.pop_context = <int (*)(Handle *) noexcept nogil>find(library, "cuCtxPopCurrent_v2")
+    driver.create_event = <int (*)(Handle *, unsigned int) noexcept nogil>find(
+        library, "cuEventCreate"
+    )
+    driver.destroy_event = <int (*)(Handle) noexcept nogil>find(library, "cuEventDestroy_v2")
+    driver.record_event = <int (*)(Handle, Handle) noexcept nogil>find(library, "cuEventRecord")
+    driver.query_event = <int (*)(Handle) noexcept nogil>find(library, "cuEventQuery")
+    driver.wait_event = <int (*)(Handle, Handle, unsigned int) noexcept nogil>find(
+        library, "cuStreamWaitEvent"
+    )
+    driver.copy = <int (*)(uintptr_t, uintptr_t, size_t, Handle) noexcept nogil>find(
+        library, "cuMemcpyAsync"
+    )
+    driver.launch_graph = <int (*)(Handle, Handle) noexcept nogil>find(library, "cuGraphLaunch")
+    driver.error_text = <int (*)(int, const char **) noexcept nogil>find(
+        library, "cuGetErrorString"
+    )
+    is_loaded = True
+    return 0
+
+
+cdef int raise_error(int error) except -1:
+    """Raise if a function of the driver failed."""
+    cdef const char *text = NULL
+    if error:
+        driver.error_text(error, &text)
+        raise RuntimeError(f"CUDA error {error}: {text.decode() if text else 'unknown'}")
+    return 0
+
+
+cdef class DriverContext:
+    """The context that is current when this is created: that of torch's current device."""
+
+    def __cinit__(self):
+        load_driver()
+        raise_error(driver.get_context(&self.handle))
+        if not self.handle:
+            raise RuntimeError("CUDA is not initialized in this thread")
+
+
+@cython.no_gc
+cdef class DriverEvent:
+    """A point in the work of a stream."""
+
+    def __cinit__(self, DriverContext context):
+        cdef Handle popped
+        self.context = context
+        raise_error(driver.push_context(context.handle))
+        error = driver.create_event(&self.handle, WITHOUT_TIMING)
+        driver.pop_context(&popped)
+        raise_error(error)
+
+    def __dealloc__(self):
+        cdef Handle popped
+        if self.handle and driver.push_context(self.context.handle) == 0:
+            driver.destroy_event(self.handle)
+            driver.pop_context(&popped)
+
+    cdef bint has_passed(self) noexcept:
+        """Whether the stream has passed this point."""
+        cdef Handle popped
+        cdef int error = driver.push_context(self.context.handle)
+        if error == 0:
+            error = driver.query_event(self.handle)
+            driver.pop_context(&popped)
+        return error == 0
