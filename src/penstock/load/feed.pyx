@@ -41,6 +41,7 @@ AHEAD = 2  # the copy of the next batch overlaps a whole step, even if the consu
 cdef enum:
     MAX_SHAPES = 32
 
+cdef object words = torch.int64
 cdef list orphans = []  # what deallocated feeds left in flight
 
 
@@ -58,7 +59,7 @@ cdef class DeviceShape:
         self.widening, self.num_words = widening, widening.num_words
         self.first_byte, self.num_bytes = widening.first_byte, widening.num_bytes
         self.outputs = [
-            (name, None if out.dtype is torch.int64 else out.dtype, out.size, out.stride, out.offset)
+            (name, out.dtype, out.size, out.stride, out.offset)
             for name, out in widening.outputs.items()
         ]
 
@@ -75,7 +76,7 @@ cdef class DeviceShape:
         for name, dtype, size, stride, offset in self.outputs:
             if name == "cu_seqlens":
                 size = (num_boundaries,)
-            typed = block if dtype is None else block.view(dtype)
+            typed = block if dtype is words else block.view(dtype)
             views[name] = typed.as_strided(size, stride, offset)
         return views
 
@@ -186,7 +187,7 @@ cdef class CudaFeed:
         pinned = page_locked(memory)
         upload.shape, upload.pid = shape, getpid()
         upload.has_arrived = DriverEvent(self.context)
-        upload.block = torch.empty(shape.num_words, dtype=torch.int64, device=self.device)
+        upload.block = torch.empty(shape.num_words, dtype=words, device=self.device)
         upload.stream = current_stream(self.device)
         block, source = upload.block.data_ptr(), pinned.data_ptr()
         self.forget_copied()
@@ -216,15 +217,17 @@ cdef class CudaFeed:
         if not error and shape.num_bytes:
             upload.is_pending = True
             error = driver.copy(
-                self.compact_address + shape.first_byte,
-                source + shape.first_byte,
+                <Handle>(self.compact_address + shape.first_byte),
+                <Handle>(source + shape.first_byte),
                 shape.num_bytes,
                 self.stream,
             )
         if not error and shape.graph:
             error = driver.launch_graph(shape.graph, self.stream)
             if not error:
-                error = driver.copy(block, shape.made, 8 * shape.num_words, self.stream)
+                error = driver.copy(
+                    <Handle>block, <Handle>shape.made, 8 * shape.num_words, self.stream
+                )
         driver.pop_context(&popped)
         return error
 
@@ -275,7 +278,7 @@ cdef class CudaFeed:
         """Return the static block with the content of this one."""
         if self.static_block is None:
             size = max_words(self.layout)
-            self.static_block = torch.empty(size, dtype=torch.int64, device=self.device)
+            self.static_block = torch.empty(size, dtype=words, device=self.device)
         self.static_block[: block.numel()].copy_(block)
         return self.static_block
 

@@ -1,8 +1,6 @@
 """The functions of the CUDA driver that feeds use. See `cuda_driver.pyx`."""
 
-from libc.stdint cimport uintptr_t
-
-ctypedef void *Handle  # a context, stream, event or executable graph
+ctypedef void *Handle  # a context, stream, event, executable graph or address
 
 # Each returns 0, or the number of an error.
 cdef struct DriverFunctions:
@@ -14,7 +12,7 @@ cdef struct DriverFunctions:
     int (*record_event)(Handle, Handle) noexcept nogil
     int (*query_event)(Handle) noexcept nogil
     int (*wait_event)(Handle, Handle, unsigned int) noexcept nogil
-    int (*copy)(uintptr_t, uintptr_t, size_t, Handle) noexcept nogil
+    int (*copy)(Handle, Handle, size_t, Handle) noexcept nogil  # to, from, bytes
     int (*launch_graph)(Handle, Handle) noexcept nogil
     int (*error_text)(int, const char **) noexcept nogil
 

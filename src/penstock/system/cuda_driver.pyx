@@ -5,7 +5,6 @@ the same. The driver's library is loaded when it is first needed.
 """
 
 cimport cython
-from libc.stdint cimport uintptr_t
 
 cdef extern from "<dlfcn.h>" nogil:
     void *dlopen(const char *path, int flags)
@@ -47,7 +46,7 @@ cdef int load_driver() except -1:
     driver.wait_event = <int (*)(Handle, Handle, unsigned int) noexcept nogil>find(
         library, "cuStreamWaitEvent"
     )
-    driver.copy = <int (*)(uintptr_t, uintptr_t, size_t, Handle) noexcept nogil>find(
+    driver.copy = <int (*)(Handle, Handle, size_t, Handle) noexcept nogil>find(
         library, "cuMemcpyAsync"
     )
     driver.launch_graph = <int (*)(Handle, Handle) noexcept nogil>find(library, "cuGraphLaunch")
