@@ -4,8 +4,12 @@ import torch
 
 from penstock.batches.layout import BatchLayout
 from penstock.load.batch_memory import BatchMemory
+from penstock.load.widening import DeviceWidening
 
 AHEAD: int
+
+class DeviceShape:
+    def __new__(cls, widening: DeviceWidening) -> Self: ...
 
 class Upload:
     pass
