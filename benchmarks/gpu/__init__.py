@@ -1,0 +1,1 @@
+"""Timings on a CUDA device: `python -m benchmarks.gpu`."""
