@@ -11,6 +11,9 @@ AHEAD: int
 class DeviceShape:
     def __new__(cls, widening: DeviceWidening) -> Self: ...
 
+class Slab:
+    pass
+
 class Upload:
     pass
 

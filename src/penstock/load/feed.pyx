@@ -4,12 +4,12 @@ Everything happens in the consumer's thread, inside `next`: CUDA calls from othe
 break a user's graph capture. A batch is uploaded as soon as it has been read, up to `AHEAD` steps
 before its turn, and the host never waits for the device:
 
-    consumer's stream   allocate a block, record a                    wait for b, step k
+    consumer's stream   allocate memory, record a                    wait for b, step k
     feed's stream                  wait for a, copy, widen, record b
 
-- The block that holds a batch on the device is memory of the consumer's stream and returns to it.
-  The feed writes to it after event a, when all earlier uses of this memory have ended; the consumer
-  reads it after event b.
+- A batch lies in a block on the device: memory of the consumer's stream, which returns to it. The
+  feed writes to it after event a, when all earlier uses of this memory have ended; the consumer
+  reads it after event b. Small blocks are allocated several at a time, as a `Slab`.
 - Page-locked memory is kept until event b has passed.
 - Everything else on the device is used by the feed's stream alone, in order.
 """
@@ -40,9 +40,20 @@ from penstock.system.cuda_driver cimport (
 AHEAD = 2  # the copy of the next batch overlaps a whole step, even if the consumer synchronizes
 cdef enum:
     MAX_SHAPES = 32
+    SLAB_BLOCKS = 8
+    SLAB_BYTES = 1 << 23  # a batch that is held keeps so much memory from being reused, or itself
 
-cdef object words = torch.int64
 cdef list orphans = []  # what deallocated feeds left in flight
+
+
+cdef class Slab:
+    """Memory for several batches of one shape, of the stream that was current when it was made."""
+
+    cdef object words
+    cdef dict typed  # the same memory, as numbers of other types
+    cdef uintptr_t address
+    cdef Handle stream
+    cdef int num_blocks, num_used
 
 
 cdef class DeviceShape:
@@ -50,7 +61,8 @@ cdef class DeviceShape:
 
     cdef object widening
     cdef list outputs
-    cdef int64_t num_words
+    cdef Slab slab
+    cdef int64_t num_words  # of a block
     cdef int64_t first_byte, num_bytes  # of the compact batch
     cdef uintptr_t made  # the block that the recorded graph writes to
     cdef Handle graph  # NULL if it is not recorded, or torch does not tell
@@ -59,9 +71,19 @@ cdef class DeviceShape:
         self.widening, self.num_words = widening, widening.num_words
         self.first_byte, self.num_bytes = widening.first_byte, widening.num_bytes
         self.outputs = [
-            (name, out.dtype, out.size, out.stride, out.offset)
+            (name, out.dtype, out.size, out.stride, out.offset, 8 // out.dtype.itemsize)
             for name, out in widening.outputs.items()
         ]
+
+    cdef Slab take_block(self, device):
+        """Return a slab whose next block is free, for the current stream."""
+        cdef Slab slab = self.slab
+        cdef Handle stream = current_stream(device)
+        if slab is None or slab.num_used == slab.num_blocks or slab.stream != stream:
+            most = SLAB_BYTES // (8 * max(1, self.num_words))
+            slab = self.slab = new_slab(self.num_words, max(1, min(most, SLAB_BLOCKS)), device)
+            slab.stream = stream
+        return slab
 
     cdef int note_recording(self) except -1:
         """Take over the graph, once it is recorded."""
@@ -70,15 +92,26 @@ cdef class DeviceShape:
             self.graph = <Handle><uintptr_t>self.widening.graph_handle
         return 0
 
-    cdef dict views(self, block, int64_t num_boundaries):
+    cdef dict views(self, Slab slab, int64_t block, int64_t num_boundaries):
         """The outputs in a block; `cu_seqlens` with the boundaries of this batch."""
         cdef dict views = {}
-        for name, dtype, size, stride, offset in self.outputs:
+        cdef int64_t offset, per_word
+        for name, dtype, size, stride, offset, per_word in self.outputs:
+            typed = slab.typed.get(dtype)
+            if typed is None:
+                typed = slab.typed[dtype] = slab.words.view(dtype)
             if name == "cu_seqlens":
                 size = (num_boundaries,)
-            typed = block if dtype is words else block.view(dtype)
+            offset += block * self.num_words * per_word
             views[name] = typed.as_strided(size, stride, offset)
         return views
+
+
+cdef Slab new_slab(int64_t num_words, int num_blocks, device):
+    cdef Slab slab = Slab.__new__(Slab)
+    slab.words = torch.empty(num_words * num_blocks, dtype=torch.int64, device=device)
+    slab.typed, slab.address, slab.num_blocks = {}, slab.words.data_ptr(), num_blocks
+    return slab
 
 
 @cython.no_gc
@@ -86,8 +119,8 @@ cdef class Upload:
     """A batch on its way to the device, or there."""
 
     cdef DeviceShape shape
-    cdef object block
-    cdef Handle stream  # whose memory the block is
+    cdef Slab slab
+    cdef int64_t block  # its number in the slab
     cdef DriverEvent has_arrived
     cdef int64_t num_boundaries
     cdef dict on_host
@@ -99,7 +132,7 @@ cdef class Upload:
         # Not handed out, the block may still be written to when its memory is used again.
         if self.is_pending and self.pid == getpid():
             if driver.push_context(self.has_arrived.context.handle) == 0:
-                driver.wait_event(self.stream, self.has_arrived.handle, 0)
+                driver.wait_event(self.slab.stream, self.has_arrived.handle, 0)
                 driver.pop_context(&popped)
 
 
@@ -112,10 +145,11 @@ cdef class CudaFeed:
 
     cdef readonly int ahead
     cdef readonly int64_t num_bytes
-    cdef object layout, device, torch_stream, compact, static_block, lock
+    cdef object layout, device, torch_stream, compact, lock
     cdef DriverContext context
     cdef Handle stream
     cdef uintptr_t compact_address
+    cdef Slab static_slab
     cdef dict shapes
     cdef object in_flight  # events, and the memory that is needed until they pass
     cdef list on_host
@@ -183,19 +217,18 @@ cdef class CudaFeed:
     cdef Upload queue(self, BatchMemory memory, DeviceShape shape):
         """Queue the operations of one upload."""
         cdef Upload upload = Upload.__new__(Upload)
-        cdef uintptr_t block, source
+        cdef Slab slab = shape.take_block(self.device)
         pinned = page_locked(memory)
         upload.shape, upload.pid = shape, getpid()
+        upload.slab, upload.block = slab, slab.num_used
         upload.has_arrived = DriverEvent(self.context)
-        upload.block = torch.empty(shape.num_words, dtype=words, device=self.device)
-        upload.stream = current_stream(self.device)
-        block, source = upload.block.data_ptr(), pinned.data_ptr()
         self.forget_copied()
         try:
-            raise_error(self.begin(upload, shape, block, source))
+            raise_error(self.begin(upload, shape, pinned.data_ptr()))
             if not shape.graph:
                 with torch.cuda.stream(self.torch_stream):
-                    shape.widening.make(upload.block)
+                    first = upload.block * shape.num_words
+                    shape.widening.make(slab.words[first : first + shape.num_words])
                 shape.note_recording()
         finally:
             raise_error(self.mark(upload, self.stream))
@@ -203,17 +236,19 @@ cdef class CudaFeed:
         self.num_bytes += shape.num_bytes
         return upload
 
-    cdef int begin(
-        self, Upload upload, DeviceShape shape, uintptr_t block, uintptr_t source
-    ) noexcept:
+    cdef int begin(self, Upload upload, DeviceShape shape, uintptr_t source) noexcept:
         """Queue the copy, and the recorded graph if there is one; returns an error, or 0."""
+        cdef Slab slab = upload.slab
         cdef Handle event = upload.has_arrived.handle, popped
+        cdef Handle block = <Handle>(slab.address + 8 * upload.block * shape.num_words)
         cdef int error = driver.push_context(self.context.handle)
         if error:
             return error
-        error = driver.record_event(event, upload.stream)
-        if not error:
-            error = driver.wait_event(self.stream, event, 0)
+        if slab.num_used == 0:  # all its memory is free by the same time
+            error = driver.record_event(event, slab.stream)
+            if not error:
+                error = driver.wait_event(self.stream, event, 0)
+        slab.num_used += 1
         if not error and shape.num_bytes:
             upload.is_pending = True
             error = driver.copy(
@@ -225,9 +260,7 @@ cdef class CudaFeed:
         if not error and shape.graph:
             error = driver.launch_graph(shape.graph, self.stream)
             if not error:
-                error = driver.copy(
-                    <Handle>block, <Handle>shape.made, 8 * shape.num_words, self.stream
-                )
+                error = driver.copy(block, <Handle>shape.made, 8 * shape.num_words, self.stream)
         driver.pop_context(&popped)
         return error
 
@@ -263,24 +296,28 @@ cdef class CudaFeed:
         """Return the batch of an upload; the current stream waits for it, the host does not."""
         cdef Handle consumer = current_stream(self.device)
         cdef DeviceShape shape = upload.shape
+        cdef Slab slab
+        cdef int64_t block
         raise_error(self.wait(upload, consumer))
-        block = upload.block
-        if consumer == upload.stream:
+        slab, block = upload.slab, upload.block
+        if consumer == slab.stream:
             upload.is_pending = False
         else:  # the memory would be reused in the order of the other stream
-            block = block.clone()
+            copied = new_slab(shape.num_words, 1, self.device)
+            slab, block = self.copy_of(slab, block, shape, copied)
             raise_error(self.mark(upload, consumer))
         if self.static_addresses and shape.widening.is_full_size:
-            block = self.in_place(block)
-        return shape.views(block, upload.num_boundaries) | upload.on_host
+            if self.static_slab is None:
+                self.static_slab = new_slab(max_words(self.layout), 1, self.device)
+            slab, block = self.copy_of(slab, block, shape, self.static_slab)
+        return shape.views(slab, block, upload.num_boundaries) | upload.on_host
 
-    cdef object in_place(self, block):
-        """Return the static block with the content of this one."""
-        if self.static_block is None:
-            size = max_words(self.layout)
-            self.static_block = torch.empty(size, dtype=words, device=self.device)
-        self.static_block[: block.numel()].copy_(block)
-        return self.static_block
+    cdef tuple copy_of(self, Slab slab, int64_t block, DeviceShape shape, Slab target):
+        """Copy a block to the first block of a slab, on the current stream; return that block."""
+        cdef int64_t first = block * shape.num_words
+        source = slab.words[first : first + shape.num_words]
+        target.words[: shape.num_words].copy_(source)
+        return target, 0
 
 
 cdef object raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)

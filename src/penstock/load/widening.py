@@ -49,7 +49,8 @@ class OutputView:
     def of(self, block: Tensor) -> Tensor:
         """The view of a block."""
         typed = block if self.dtype == torch.int64 else block.view(self.dtype)
-        return typed.as_strided(self.size, self.stride, self.offset)
+        first = typed.storage_offset()  # as_strided counts from the start of the storage
+        return typed.as_strided(self.size, self.stride, first + self.offset)
 
 
 class Widening:
