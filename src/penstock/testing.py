@@ -15,7 +15,7 @@ Each check takes a function that makes a loader: any iterable with `state_dict` 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,11 +93,17 @@ def assert_ranks_share_exactly(
     """Compare an epoch under several divisions `(ranks, batch_size)` of a step.
 
     Row k of rank r must be row r + k * ranks of the step, so all divisions give the same steps,
-    and all ranks must take the same number of steps. Calls `make_loader(rank, ranks, batch_size)`.
+    and all ranks must take the same number of steps. The batches of a step that is a list of dicts
+    are joined, so their rows may also be divided differently.
+
+    Calls `make_loader(rank, ranks, batch_size)`.
     """
     expected: list[Any] | None = None
     for ranks, batch_size in splits:
-        shares = [list(map(_copy, make_loader(rank, ranks, batch_size))) for rank in range(ranks)]
+        shares = [
+            [_join(_copy(step)) for step in make_loader(rank, ranks, batch_size)]
+            for rank in range(ranks)
+        ]
         if len({len(share) for share in shares}) != 1:
             raise VerificationError(
                 f"{ranks} ranks take different numbers of steps: {[len(s) for s in shares]}"
@@ -116,6 +122,18 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
             yield batch
         if count == 0:
             raise VerificationError("the loader yielded no batch in an epoch")
+
+
+def _join(step: Any) -> Any:
+    """Join the batches of a step that is a list of dicts."""
+    if not isinstance(step, list) or not step or not isinstance(step[0], dict):
+        return step
+    joined = dict[str, Any]()
+    for key, first in step[0].items():
+        parts = [batch[key] for batch in step]
+        is_list = isinstance(first, list)
+        joined[key] = list(chain.from_iterable(parts)) if is_list else np.concatenate(parts)
+    return joined
 
 
 def _interleave(parts: Sequence[Any]) -> Any:

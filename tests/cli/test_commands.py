@@ -111,6 +111,25 @@ def test_audit_proves_a_run_with_changes(path, capsys):
     assert "from step   10: 5 ranks x 1 rows" in printed
 
 
+def test_audit_proves_a_run_with_a_schedule_of_global_batch_sizes(path, capsys):
+    arguments = ["audit", path, "--seq-len", "5", "--batch-size", "3", "--ranks", "4"]
+    sizes = ["--global-batch-size", "0:16,100:40", "--change", "9:ranks=2,global=25"]
+    assert main([*arguments, *sizes, "--epochs", "2", "--tail", "wrap"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("200 of 200 samples served exactly once, none twice") == 2
+    assert "from step   0: 4 ranks x 3 rows in steps of 0:16,100:40" in printed
+    assert "from step   9: 2 ranks x 3 rows in steps of 25" in printed
+    assert "steps       18 on every rank" in printed  # 7 of 16, 2 of 40, 9 of 25
+
+
+def test_audit_refuses_sizes_that_are_not_a_schedule(path, capsys):
+    with pytest.raises(SystemExit):
+        main(["audit", path, "--global-batch-size", "0:16,40"])
+    assert "write it as in 256 or 0:256,100000:512" in capsys.readouterr().err
+    assert main(["audit", path, "--seq-len", "5", "--global-batch-size", "5:16"]) == 1
+    assert "its first pair must be (0, rows)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shuffle", ["none", "blocks:7", "inside-blocks:7"])
 def test_audit_takes_every_order(path, capsys, shuffle):
     assert main(["audit", path, "--seq-len", "5", "--shuffle", shuffle, "--batch-size", "8"]) == 0

@@ -43,15 +43,27 @@ def attempt(call):
         is_armed = False  # until here no signal handler runs
 
 
+def rows_of_step(step):
+    """The rows of a batch, or of a list of them."""
+    return rows_of(step if isinstance(step, list) else [step])
+
+
 class Notebook:
     """A loader, an iterator and a variable, all used on after interrupts."""
 
-    def __init__(self, path, endless):
+    def __init__(self, path, endless, step_size):
+        self._step_size = step_size or 2
         self._make = lambda: make_loader(
-            path, "full_best_fit", 8, endless=endless, prefetch=2, threads=2
+            path,
+            "full_best_fit",
+            8,
+            endless=endless,
+            prefetch=2,
+            threads=2,
+            global_batch_size=step_size,
         )
         with self._make() as loader:
-            self._expected = [rows_of([batch]) for batch in itertools.islice(loader, 500)]
+            self._expected = [rows_of_step(step) for step in itertools.islice(loader, 500)]
         self._begin()
         self.num_batches = 0
         self._is_alone = True  # no loader was left to itself
@@ -64,14 +76,14 @@ class Notebook:
     def look(self):
         """Compare what has come, if anything, with what comes at that position."""
         loader, last = self.loader, self._num_reached
-        self._num_reached = loader.position // 2
+        self._num_reached = loader.position // self._step_size
         if not loader.endless:
             self._num_reached += loader.epoch * len(self._expected)
         batch = self._cell.pop("batch", None)
         assert self._num_reached - last == (batch is not None), "a batch was lost or repeated"
         if batch is not None:
             self.num_batches += 1
-            assert rows_of([batch]) == self._expected[last % len(self._expected)]
+            assert rows_of_step(batch) == self._expected[last % len(self._expected)]
         if loader.endless and self._num_reached == len(self._expected):
             self.close()
             self._begin()
@@ -105,10 +117,10 @@ class Notebook:
         self._is_alone, self.loader, self._iterator = False, loader, iterator
 
 
-def run(path, num_wanted, seed, endless):
+def run(path, num_wanted, seed, endless, step_size):
     """Interrupt so many times."""
     generator = random.Random(seed)
-    notebook = Notebook(path, endless)
+    notebook = Notebook(path, endless, step_size)
     num_tasks, done = len(os.listdir("/proc/self/task")), collections.Counter()
     sender = send_interrupts(seed)
     try:
@@ -135,15 +147,18 @@ def run(path, num_wanted, seed, endless):
 
 
 def main(path, num_wanted, seed="0"):
-    """Interrupt an endless loader, and one that goes on from epoch to epoch."""
+    """Interrupt endless loaders, and ones that go on from epoch to epoch."""
     global num_interrupts
     os.environ["XDG_CACHE_HOME"] = f"{path}-cache"
     sys.unraisablehook = unraisable.append
     signal.signal(signal.SIGINT, interrupt)
-    for endless in (True, False):
+    for step_size, endless in itertools.product((None, 6), (True, False)):
         num_interrupts = 0
-        num_batches, done = run(path, int(num_wanted), int(seed), endless)
-        print(f"endless={endless}: {num_batches:,} batches, {num_interrupts:,} interrupts {done}")
+        num_batches, done = run(path, int(num_wanted), int(seed), endless, step_size)
+        print(
+            f"endless={endless}, global_batch_size={step_size}: {num_batches:,} steps, "
+            f"{num_interrupts:,} interrupts {done}"
+        )
 
 
 if __name__ == "__main__":

@@ -60,6 +60,8 @@ run("seed", lambda: load(seed=rank))
 run("dataset", lambda: load(path=["one", "two"][rank]))
 run("view", lambda: load(seq_len=8 + rank))
 run("batch_size", lambda: load(batch_size=4 + rank))
+run("sizes alike", lambda: load(global_batch_size=[(0, 8), (40, 16)]))
+run("sizes", lambda: load(global_batch_size=[(0, 8), (40 + rank, 16)]))
 run("tail", lambda: load(tail=["keep", "drop"][rank]))
 run("position", lambda: load(position=16 * rank))
 run("allowed", lambda: load(seed=rank, check_ranks=False))
@@ -100,6 +102,7 @@ def found(tmp_path_factory):
         ("dataset", "view is 'windows-v1"),
         ("view", "view is 'windows-v1"),
         ("batch_size", "batch_size is "),
+        ("sizes", "global_batch_size is [[0, 8], [4"),
         ("tail", "tail is "),
         ("position", "position is "),
         ("twice", "2 of the 2 processes have rank 0 of 2"),
@@ -120,7 +123,17 @@ def test_a_loader_made_before_the_process_group_is_refused_on_all_ranks(found):
 
 
 @pytest.mark.parametrize(
-    "name", ["alike", "position alike", "allowed", "of one", "text alike", "alone", "alike again"]
+    "name",
+    [
+        "alike",
+        "position alike",
+        "sizes alike",
+        "allowed",
+        "of one",
+        "text alike",
+        "alone",
+        "alike again",
+    ],
 )
 def test_ranks_that_agree_or_are_meant_to_differ_go_on(found, name):
     assert found[name] == ["", ""]

@@ -24,6 +24,7 @@ from tests.helpers.reading_threads import num_reading_threads
 from tests.helpers.sigint import send_interrupts
 
 path, prefetch, decodes, num_interrupts = sys.argv[1], *map(int, sys.argv[2:5])
+step_size = int(sys.argv[6])  # 0 for steps of one batch, which is not in a list
 is_armed, num_caught, unraisable = False, 0, []
 sys.unraisablehook = lambda what: unraisable.append(f"{what.exc_value!r} in {what.object!r}")
 
@@ -41,7 +42,14 @@ def new_loader():
     data = penstock.open(path)
     view = data.windows(4, metadata=decode) if decodes else data.windows(4)
     return penstock.Loader(
-        view, 1, prefetch=prefetch, threads=2, seed=5, output="numpy", endless=True
+        view,
+        1,
+        prefetch=prefetch,
+        threads=2,
+        seed=5,
+        output="numpy",
+        endless=True,
+        global_batch_size=step_size or None,
     )
 
 got, chance = [], random.Random(int(sys.argv[5]))
@@ -76,8 +84,8 @@ while num_caught < num_interrupts:
         num_caught += 1
     is_armed = False
     position = loader.position
-    if position != len(got):
-        raise SystemExit(f"position {position}, and {len(got)} batches came")
+    if position != len(got) * max(1, step_size):
+        raise SystemExit(f"position {position}, and {len(got)} steps came")
 os.kill(sender, signal.SIGKILL)
 os.waitpid(sender, 0)
 loader.close()
@@ -86,6 +94,8 @@ gc.collect()
 deadline = time.monotonic() + 20
 while num_reading_threads() and time.monotonic() < deadline:
     time.sleep(0.01)
+if step_size:
+    got = [batch for step in got for batch in step]
 print(json.dumps({
     "rows": [batch["input_ids"][0, 0].item() for batch in got],
     "caught": num_caught,
@@ -107,8 +117,8 @@ def numbered(tmp_path_factory):
     return path
 
 
-def run_interrupted(path, prefetch, decodes, num_interrupts, seed):
-    arguments = [path, prefetch, int(decodes), num_interrupts, seed]
+def run_interrupted(path, prefetch, decodes, num_interrupts, seed, step_size):
+    arguments = [path, prefetch, int(decodes), num_interrupts, seed, step_size]
     done = subprocess.run(
         [sys.executable, "-c", CHILD, *map(str, arguments)],
         cwd=paths.ROOT,
@@ -122,9 +132,14 @@ def run_interrupted(path, prefetch, decodes, num_interrupts, seed):
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("prefetch", "decodes"), [(0, False), (3, False), (0, True), (3, True)])
-def test_interrupts_at_random_moments_lose_and_repeat_nothing(numbered, prefetch, decodes):
-    found = run_interrupted(numbered, prefetch, decodes, num_interrupts=80, seed=prefetch)
+@pytest.mark.parametrize(
+    ("prefetch", "decodes", "step_size"),
+    [(0, False, 0), (3, False, 0), (0, True, 0), (3, True, 0), (0, True, 3), (3, False, 7)],
+)
+def test_interrupts_at_random_moments_lose_and_repeat_nothing(
+    numbered, prefetch, decodes, step_size
+):
+    found = run_interrupted(numbered, prefetch, decodes, 80, prefetch, step_size)
     data = penstock.open(numbered)
     order = penstock.Loader(data.windows(4), 1, seed=5, endless=True).order
     expected = order.samples_at(np.arange(len(found["rows"]))).tolist()

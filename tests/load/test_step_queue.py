@@ -154,7 +154,7 @@ def test_what_is_decoded_comes_with_its_step_and_what_that_raises_too(tmp_path, 
     loading = Loading(tmp_path, depth=depth, decode=decode)
     for call in (1, 2):
         loading.walk.take()
-        assert loading.walk.finished == {"rows": ROWS, "call": call}
+        assert loading.walk.finished == [{"rows": ROWS, "call": call}]
     with pytest.raises(KeyError, match="three") as failure:
         loading.walk.take()
     assert failure.traceback[-1].name == "decode"

@@ -1,7 +1,7 @@
 """Audits: proof, without a distributed system, that every sample arrives once per epoch.
 
     audit          walks the plan and the order of a loader, for all ranks at once, and marks every
-                   sample; ranks and batch size may change at any step (`RunShape`), as in a run
+                   sample; ranks and batch sizes may change at any step (`RunShape`), as in a run
                    that is resumed on other machines
     audit_tokens   proves which tokens the samples of a view hold
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.auditing.proofs import mark_once, tiling
 from penstock.errors import UsageError, VerificationError
+from penstock.load.batch_sizes import GlobalBatchSize
 from penstock.load.plan import StepPlan, Tail
 from penstock.order.order import Indices, Order
 from penstock.progress import OnProgress, ProgressMeter
@@ -37,6 +38,8 @@ class RunShape:
     step: int
     ranks: int
     batch_size: int
+    global_batch_size: GlobalBatchSize | None = None
+    """rows of a step on all ranks, if it has several batches: a number or a schedule"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,14 +97,20 @@ def audit(
         position = plans[0].settle(position)
         if position >= epochs * size:
             break
-        ends = set()
+        ends, num_batches = set(), set()
         for plan in plans:
-            step = plan.step_at(position)
-            ends.add(step.end)
-            rows = np.arange(step.rows, dtype=np.int64)
-            marks.add(step.position + plan.rank + rows * plan.ranks)
+            ends.add(plan.step_at(position).end)
+            batches = plan.batches_at(position)
+            num_batches.add(len(batches))
+            for start, num_rows in batches:
+                rows = np.arange(num_rows, dtype=np.int64)
+                marks.add(start + plan.rank + rows * plan.ranks)
         if len(ends) != 1:
             raise VerificationError(f"step {report.num_steps}: ranks end at {sorted(ends)}")
+        if len(num_batches) != 1:
+            raise VerificationError(
+                f"step {report.num_steps}: ranks have {sorted(num_batches)} batches"
+            )
         position = ends.pop()
         report.num_steps += 1
         meter.advance(min(position, epochs * size) - before)
@@ -111,7 +120,7 @@ def audit(
         report.epochs.append(EpochReport(epoch=epoch, served=served, dropped=size - served))
         if tail != "drop" and served != size:
             raise VerificationError(f"epoch {epoch}: {size - served:,} samples were never served")
-        largest_step = max(change.ranks * change.batch_size for change in changes)
+        largest_step = max(plans[0].step_size for plans in runs.values())
         if size - served >= largest_step:
             raise VerificationError(
                 f"epoch {epoch}: {size - served:,} samples were dropped, a whole step or more"
@@ -213,6 +222,7 @@ def _plans(num_samples: int, change: RunShape, tail: Tail) -> list[StepPlan]:
             rank=rank,
             ranks=change.ranks,
             tail=tail,
+            global_batch_size=change.global_batch_size,
         )
         for rank in range(change.ranks)
     ]

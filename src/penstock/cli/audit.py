@@ -3,6 +3,7 @@
   penstock audit data --batch-size 32 --ranks 8 --epochs 2
   penstock audit data --view packed --seq-len 4096
   penstock audit data --batch-size 32 --ranks 8 --change 1000:ranks=4 --change 1500:ranks=6,batch=20
+  penstock audit data --batch-size 8 --ranks 8 --global-batch-size 0:256,100000:512
 
 A change takes effect before the global step it names, as if the run had been killed there and
 resumed. The proof is about which samples would be read, so only the manifest of the dataset is
@@ -11,6 +12,7 @@ read. For packed rows and documents, all stored rows are compared with the docum
 
 import argparse
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.cli import options
@@ -27,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_view(parser)
     options.add_order(parser)
     options.add_batch_size(parser)
+    parser.add_argument(
+        "--global-batch-size",
+        type=_batch_sizes,
+        metavar="ROWS",
+        help="Rows in a step on all ranks, or as in 0:256,100000:512 by position (default: one "
+        "batch on each rank)",
+    )
     parser.add_argument(
         "--ranks",
         type=options.positive,
@@ -51,14 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--change",
         action="append",
         default=[],
-        metavar="STEP:ranks=R,batch=B",
-        help="Change ranks or rows from a step on (repeatable)",
+        metavar="STEP:ranks=R,batch=B,global=G",
+        help="Change ranks, rows or --global-batch-size from a step on (repeatable)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Walk the plan and print a line for each epoch."""
     from penstock.auditing import audit, audit_tokens
+    from penstock.load.batch_sizes import BatchSizes
     from penstock.load.loader import order_of
 
     view = options.view(options.open_data(arguments), arguments)
@@ -76,8 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"order       {order.fingerprint}, seed {order.seed}")
     for change in changes:
         reached = "" if change.step < report.num_steps else "  (not reached)"
+        sizes = change.global_batch_size
+        steps = "" if sizes is None else f" in steps of {BatchSizes.of(sizes)}"
         print(
-            f"from step   {change.step:,}: {change.ranks} ranks x {change.batch_size} rows{reached}"
+            f"from step   {change.step:,}: {change.ranks} ranks x {change.batch_size} rows{steps}"
+            f"{reached}"
         )
     print(f"steps       {report.num_steps:,} on every rank")
     for epoch in report.epochs:
@@ -91,22 +104,42 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _batch_sizes(text: str) -> int | list[tuple[int, int]]:
+    """An argparse type: a number of rows, or a schedule of them.
+
+    >>> _batch_sizes("256"), _batch_sizes("0:256,100000:512")
+    (256, [(0, 256), (100000, 512)])
+    """
+    if re.fullmatch(r"\d+", text):
+        return options.positive(text)
+    if not re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of rows; write it as in 256 or 0:256,100000:512"
+        )
+    pairs = (pair.split(":") for pair in text.split(","))
+    return [(int(position), int(rows)) for position, rows in pairs]
+
+
 def _changes(arguments: argparse.Namespace) -> "list[RunShape]":
     from penstock.auditing import RunShape
 
-    ranks, batch_size = arguments.ranks, arguments.batch_size
-    changes = [RunShape(step=0, ranks=ranks, batch_size=batch_size)]
+    changes = [
+        RunShape(
+            step=0,
+            ranks=arguments.ranks,
+            batch_size=arguments.batch_size,
+            global_batch_size=arguments.global_batch_size,
+        )
+    ]
+    names = {"ranks": "ranks", "batch": "batch_size", "global": "global_batch_size"}
     for text in arguments.change:
-        if not re.fullmatch(r"[1-9]\d*:(ranks=\d+|batch=\d+|ranks=\d+,batch=\d+)", text):
+        step, _, settings = text.partition(":")
+        pairs = re.findall(r"(ranks|batch|global)=(\d+)", settings)
+        values = {names[name]: int(value) for name, value in pairs}
+        is_all = ",".join(f"{name}={value}" for name, value in pairs) == settings
+        if not re.fullmatch(r"[1-9]\d*", step) or not is_all or not 0 < len(pairs) == len(values):
             raise UsageError(
                 f"--change {text}: write it as in 1000:ranks=4,batch=64, from step 1 on"
             )
-        step, _, settings = text.partition(":")
-        for setting in settings.split(","):
-            name, _, value = setting.partition("=")
-            if name == "ranks":
-                ranks = int(value)
-            else:
-                batch_size = int(value)
-        changes.append(RunShape(step=int(step), ranks=ranks, batch_size=batch_size))
+        changes.append(replace(changes[-1], step=int(step), **values))
     return changes

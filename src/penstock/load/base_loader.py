@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from penstock.arguments import integer, one_of
 from penstock.errors import UsageError
+from penstock.load.batch_sizes import BatchSizes, GlobalBatchSize
 from penstock.load.devices import crosses_compactly, find_device
 from penstock.load.frameworks import check_caller
 from penstock.load.parallel import find_share
@@ -17,6 +18,8 @@ from penstock.load.workers import Worker, find_worker
 from penstock.reprs import one_line
 
 BatchDict = dict[str, Any]
+LoaderStep = Any
+"""a `BatchDict`, or with `global_batch_size` a list of them; Any, as a union would fit neither"""
 
 
 class BaseLoader(ABC):
@@ -44,6 +47,7 @@ class BaseLoader(ABC):
         device: Any,
         static_addresses: bool,
         check_ranks: bool,
+        global_batch_size: GlobalBatchSize | None,
     ) -> None:
         self._finds_rank = rank is None and parallel is None
         self.parallel = find_share(parallel, rank, ranks)
@@ -51,6 +55,9 @@ class BaseLoader(ABC):
         if self.parallel.context_ranks > 1:
             raise UsageError("loaders cannot slice rows for context parallelism yet")
         self.batch_size = integer("batch_size", batch_size, 1, 1 << 31)
+        self.global_batch_size = (
+            None if global_batch_size is None else BatchSizes.of(global_batch_size)
+        )
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.tail: str = one_of("tail", tail, self.tails)
         if not isinstance(endless, bool):
@@ -62,6 +69,11 @@ class BaseLoader(ABC):
         if static_addresses and not crosses_compactly(self.device):
             raise UsageError(
                 f"static_addresses=True needs a CUDA device, and device is {device!r:.40}"
+            )
+        if static_addresses and self.global_batch_size is not None:
+            raise UsageError(
+                "static_addresses=True hands out every batch in the same tensors, and a step of "
+                "global_batch_size has several batches at once; leave out one of them"
             )
         is_alone = rank is not None and self.ranks == 1  # and so not one of several on purpose
         self._has_to_agree = self._checks_ranks = check_ranks and not is_alone
@@ -113,11 +125,11 @@ class BaseLoader(ABC):
         """Go to the start of the next epoch, unless the loader is at the start of one."""
 
     @abstractmethod
-    def _iterate(self) -> Iterator[BatchDict]:
+    def _iterate(self) -> Iterator[LoaderStep]:
         """Iterate in this process."""
 
     @abstractmethod
-    def _iterate_as_worker(self, worker: Worker) -> Iterator[BatchDict]:
+    def _iterate_as_worker(self, worker: Worker) -> Iterator[LoaderStep]:
         """Iterate in a worker of a DataLoader."""
 
     @abstractmethod
@@ -129,12 +141,13 @@ class BaseLoader(ABC):
 
     @one_line
     def __repr__(self) -> str:
+        steps = "" if self.global_batch_size is None else f" in steps of {self.global_batch_size}"
         return (
-            f"of {self.batch_size:,} rows on {self.parallel}, seed {self.seed}, "
+            f"of {self.batch_size:,} rows{steps} on {self.parallel}, seed {self.seed}, "
             f"{self._where()}; {self._content()}"
         )
 
-    def __iter__(self) -> Iterator[BatchDict]:
+    def __iter__(self) -> Iterator[LoaderStep]:
         """Iterate over the rest of the epoch, or a whole one at its end; if endless, over all."""
         expected = check_caller(self, endless=self.endless)
         worker = find_worker()
@@ -149,7 +162,13 @@ class BaseLoader(ABC):
         return self._iterate()
 
     def _compare_with_other_ranks(self) -> None:
-        facts = {"batch_size": self.batch_size, "tail": self.tail, "endless": self.endless}
+        sizes = self.global_batch_size
+        facts = {
+            "batch_size": self.batch_size,
+            "global_batch_size": None if sizes is None else sizes.to_json(),
+            "tail": self.tail,
+            "endless": self.endless,
+        }
         check_agreement(
             facts | self._standing() | self._identity(), self.parallel, is_found=self._finds_rank
         )
@@ -162,7 +181,7 @@ class BaseLoader(ABC):
 
     @property
     def remaining(self) -> int:
-        """How many batches the next `iter` gives; the same on every rank."""
+        """How many steps the next `iter` gives; the same on every rank."""
         self._refuse_endless()
         return self._num_steps(of_epoch=False)
 

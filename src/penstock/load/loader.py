@@ -10,7 +10,8 @@ import numpy as np
 from penstock.arguments import integer
 from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
-from penstock.load.base_loader import BaseLoader, BatchDict
+from penstock.load.base_loader import BaseLoader, LoaderStep
+from penstock.load.batch_sizes import GlobalBatchSize
 from penstock.load.frameworks import check_caller
 from penstock.load.plan import Step, StepPlan, Tail
 from penstock.load.read_ahead import ReadAhead
@@ -20,6 +21,7 @@ from penstock.load.thread_counts import num_reading_threads, reading_depth
 from penstock.load.walk import Iteration, Walk
 from penstock.load.worker_iteration import FailedIteration, WorkerIteration
 from penstock.load.workers import Board, Worker, find_worker
+from penstock.order.digests import sum_digests
 from penstock.order.length_buckets import LengthBuckets
 from penstock.order.order import Indices, Order, Shuffle, make_order
 from penstock.views.view import View
@@ -33,6 +35,7 @@ class LoaderStats:
     """What a loader has done since it was made."""
 
     batches: int
+    """several in a step, if the loader has a global_batch_size"""
     rows: int
     tokens: int
     """records that were handed out as inputs; padding does not count"""
@@ -58,6 +61,9 @@ class Loader(BaseLoader):
     Arguments:
         view: what to load, such as `data.windows(2048)` or `data.packed(2048)`.
         batch_size: rows per rank.
+        global_batch_size: rows of a step on all ranks, for gradient accumulation: a number, or a
+            schedule [(position, rows), …] from position 0 on. The loader then gives a list of
+            batches for each step, of up to batch_size rows each.
         seed: decides the shuffle, together with the epoch.
         shuffle: True for a global shuffle, False for the stored order, or a `BlockShuffle` or
             `LengthBuckets`.
@@ -83,8 +89,8 @@ class Loader(BaseLoader):
         check_ranks: compare the loader with those of other ranks when it begins, where
             torch.distributed is initialized (see `load.rank_agreement`).
 
-    `state_dict()` may be taken after any batch. It counts what was handed out, never what was
-    read ahead, and loads into a loader with any other ranks, batch_size, tail or prefetch.
+    `state_dict()` may be taken after any step. It counts what was handed out, never what was
+    read ahead, and loads into a loader with any other ranks, batch sizes, tail or prefetch.
 
     >>> loader = Loader(data.windows(4), batch_size=2, seed=0, output="numpy")
     >>> len(loader), next(iter(loader))["input_ids"].tolist()
@@ -120,6 +126,7 @@ class Loader(BaseLoader):
         cache_files: bool | None = None,
         digest_tokens: bool = False,
         check_ranks: bool = True,
+        global_batch_size: GlobalBatchSize | None = None,
     ) -> None:
         if not isinstance(view, View):
             raise UsageError(f"a Loader takes a view, such as data.windows(2048), not {view!r:.60}")
@@ -141,6 +148,7 @@ class Loader(BaseLoader):
             device=device,
             static_addresses=static_addresses,
             check_ranks=check_ranks,
+            global_batch_size=global_batch_size,
         )
         self.view = view
         self.order: Order = order_of(view, shuffle, self.seed)
@@ -151,6 +159,7 @@ class Loader(BaseLoader):
             ranks=self.ranks,
             tail=tail,
             endless=endless,
+            global_batch_size=self.global_batch_size,
         )
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
@@ -191,7 +200,7 @@ class Loader(BaseLoader):
     def _where(self) -> str:
         return "read by workers" if self._have_workers_moved() else super()._where()
 
-    def __iter__(self) -> Iterator[BatchDict]:
+    def __iter__(self) -> Iterator[LoaderStep]:
         """Iterate over the rest of the epoch, or a whole one at its end; if endless, over all."""
         if find_worker() is None:
             self._refuse_if_workers_moved()
@@ -202,7 +211,7 @@ class Loader(BaseLoader):
         if self.remaining < len(self):
             self._walk.jump_to(self.plan.end_of_epoch(self._walk.position))
 
-    def _iterate(self) -> Iterator[BatchDict]:
+    def _iterate(self) -> Iterator[LoaderStep]:
         self._walk.take_every(1, skip=0)
         iteration = Iteration(self._walk)
         if self._rest_is_empty:
@@ -210,7 +219,7 @@ class Loader(BaseLoader):
         self._is_restored = self._rest_is_empty = False
         return iteration
 
-    def _iterate_as_worker(self, worker: Worker) -> Iterator[BatchDict]:
+    def _iterate_as_worker(self, worker: Worker) -> Iterator[LoaderStep]:
         is_first, has_jumped = not self._num_iterations, self._has_jumped
         if self._rest_is_empty:
             epoch = self._walk.position // self.plan.num_samples
@@ -317,7 +326,7 @@ class Loader(BaseLoader):
         )
 
     def samples(self) -> Indices:
-        """Which samples of the view the rows of the last batch are, on this rank."""
+        """Which samples of the view the rows of the last step are, on this rank."""
         step = self._step_handed_out()
         rows = np.arange(step.rows, dtype=np.int64)
         return self.order.samples_at(step.position + self.plan.rank + rows * self.plan.ranks)
@@ -329,19 +338,19 @@ class Loader(BaseLoader):
         it, and a resumed run proves itself by equal digests at equal positions.
         """
         step = self._step_handed_out()
-        return self.order.digest(step.position, min(step.position + self.plan.step_size, step.end))
+        stop = step.position + self.plan.size_at(step.position)
+        return self.order.digest(step.position, min(stop, step.end))
 
     def token_digest(self) -> str:
-        """Hash the tokens of the last batch, as they were handed out on this rank.
+        """Hash the tokens of the last step, as they were handed out on this rank.
 
         The parts of all ranks add up (`penstock.sum_digests`) to a value that is the same for
         every way of splitting the step. Needs `digest_tokens=True`.
         """
         self._step_handed_out()
-        digest: str | None = self._walk.finished
-        if digest is None:
+        if not self._source.digests_tokens or self._walk.finished is None:
             raise UsageError("create the loader with digest_tokens=True to hash its tokens")
-        return digest
+        return sum_digests(self._walk.finished)
 
     def _step_handed_out(self) -> Step:
         step = self._walk.last_step

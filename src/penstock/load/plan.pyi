@@ -1,5 +1,7 @@
 from typing import Any, Literal, NamedTuple, Self
 
+from penstock.load.batch_sizes import BatchSizes, GlobalBatchSize
+
 Tail = Literal["drop", "keep", "wrap"]
 
 class Step(NamedTuple):
@@ -14,7 +16,10 @@ class StepPlan:
     ranks: int
     tail: Tail
     endless: bool
+    accumulates: bool
+    sizes: BatchSizes
     step_size: int
+    max_batches: int
     def __new__(
         cls,
         *,
@@ -24,11 +29,14 @@ class StepPlan:
         ranks: int = 1,
         tail: Tail = "drop",
         endless: bool = False,
+        global_batch_size: GlobalBatchSize | BatchSizes | None = None,
     ) -> Self: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
     def left_in_epoch(self, position: int) -> int: ...
     def settle(self, position: int) -> int: ...
+    def size_at(self, position: int) -> int: ...
     def step_at(self, position: int) -> Step: ...
+    def batches_at(self, position: int) -> list[tuple[int, int]]: ...
     def num_steps(self, position: int) -> int: ...
     def num_steps_of_epoch(self, position: int) -> int: ...
     def start_of_epoch(self, epoch: int) -> int: ...

@@ -54,10 +54,10 @@ class ReadAhead:
     def new_walk(self) -> Walk:
         """Return a walk over all steps."""
         layout, feeds = self.memory_layout, crosses_compactly(self.device)
-        # Two besides those read ahead: the batch in the user's hands, and the one that comes next.
+        # Two besides those read ahead: the step in the user's hands, and the one that comes next.
         pool = Pool(
             layout.num_bytes,
-            self.prefetch + 2,
+            self.prefetch + 2 * self.plan.max_batches,
             new_pinned if self.pin_memory or feeds else None,
             reuses_tensors=feeds,
         )

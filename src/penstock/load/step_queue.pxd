@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from posix.types cimport pid_t
 
 from penstock.load.batch_memory cimport BatchMemory
-from penstock.load.plan cimport StepPlan, StepSpan
+from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.load.step_reader cimport StepReading, WantedStep
 from penstock.system.threads cimport pthread_cond_t, pthread_mutex_t, pthread_t
 
@@ -42,8 +42,8 @@ cdef class StepQueue:
     cdef pid_t pid
     cdef StepPlan plan
     cdef int64_t every
-    cdef int64_t position  # of the next step to request
-    cdef int64_t position_ahead  # of the step to announce with it
+    cdef MicroBatch next  # the next to request
+    cdef MicroBatch next_ahead  # the one to announce with it
     cdef bint announces
     cdef tuple readers
     cdef int64_t least_bytes  # of the memory of a batch
@@ -53,7 +53,12 @@ cdef class StepQueue:
     cdef dict uploads  # by number: steps that the consumer has sent on to a device
     cdef object turn
     cdef double waited
-    cdef StepSpan next_step(self, int64_t *position) noexcept
+    # What the walk has taken of a step that is not complete.
+    cdef object batches
+    cdef object finished
+    cdef int64_t num_batches
+    cdef int64_t num_tokens
+    cdef MicroBatch step_forward(self, MicroBatch *next) noexcept
     cdef int request(self, BatchMemory memory) except -1
     cdef int start_threads(self) except -1
     cdef int wait_for(self, int64_t number) except -1

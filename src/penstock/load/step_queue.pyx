@@ -1,5 +1,7 @@
 """A queue of steps that threads read ahead without the GIL.
 
+A step here is one batch to read. If the steps of the plan have several, each is read on its own.
+
 The consumer requests steps and waits for the first; threads take steps in order, read them, and
 mark them done. A thread takes the GIL only to decode metadata, to turn a fault into an exception,
 and when it ends. A consumer that would have to wait reads along, if there is a step that is cached
@@ -28,7 +30,7 @@ from posix.unistd cimport getpid
 
 from penstock.load.announcing cimport cache_files
 from penstock.load.batch_memory cimport BatchMemory, Pool
-from penstock.load.plan cimport StepPlan, StepSpan
+from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.load.step_reader cimport StepReader, WantedStep, is_step_cached, read_step
 from penstock.system.checks cimport is_set, set_flag
 from penstock.system.threads cimport (
@@ -112,14 +114,15 @@ cdef class StepQueue:
             self.parts[number].decodes = reader.decodes
         for _ in range(skip):
             position = plan.find_step(position).end
-        self.position = self.position_ahead = position
+        self.next = self.next_ahead = plan.first_batch(position)
         self.announces = announce > 0
         for _ in range(announce):
-            self.next_step(&self.position_ahead)
+            self.step_forward(&self.next_ahead)
         self.memories = [None] * self.queue.num_places
         self.decoded = [None] * self.queue.num_places
         self.failures = [None] * self.queue.num_places
         self.uploads = {}
+        self.batches = self.finished = ()
         self.turn = threading.RLock()
         self.least_bytes = (<StepReader>self.readers[0]).batches.layout.num_bytes
 
@@ -163,13 +166,17 @@ cdef class StepQueue:
             self.num_started += 1
         return 0
 
-    cdef StepSpan next_step(self, int64_t *position) noexcept:
-        """Return the step at `position`, and advance `position` to the next step."""
-        cdef StepSpan step = self.plan.find_step(position[0])
-        position[0] = step.end
+    cdef MicroBatch step_forward(self, MicroBatch *next) noexcept:
+        """Return `next`, and advance it to the batch that follows, of the same step or a later."""
+        cdef MicroBatch batch = next[0]
+        cdef int64_t position = batch.step.end
+        if batch.num_left:
+            next[0] = self.plan.batch_after(batch)
+            return batch
         for _ in range(1, self.every):
-            position[0] = self.plan.find_step(position[0]).end
-        return step
+            position = self.plan.find_step(position).end
+        next[0] = self.plan.first_batch(position)
+        return batch
 
     cdef int request(self, BatchMemory memory) except -1:
         """Request the next step; only this method adds to the queue."""
@@ -179,9 +186,9 @@ cdef class StepQueue:
         if memory is None or memory.num_bytes < self.least_bytes:
             raise ValueError(f"the memory is smaller than a batch of {self.least_bytes:,} bytes")
         self.memories[place] = memory
-        wanted.step = self.next_step(&self.position)
+        wanted.batch = self.step_forward(&self.next)
         if self.announces:
-            wanted.ahead = self.next_step(&self.position_ahead)
+            wanted.ahead = self.step_forward(&self.next_ahead)
         wanted.is_first = queue.end == 0
         wanted.memory = memory.address
         pthread_mutex_lock(&queue.mutex)
@@ -269,7 +276,7 @@ cdef class StepQueue:
         if not reader.decodes:
             return None
         try:
-            return reader.sample_reader.read_metadata(self.queue.places[place].step.rows)
+            return reader.sample_reader.read_metadata(self.queue.places[place].batch.rows)
         except StopIteration as error:
             raise RuntimeError("a decoder raised StopIteration") from error
 
@@ -395,7 +402,7 @@ cdef WantedStep *take_cached_step(ReaderThread *part) noexcept nogil:
     """
     cdef StepRing *queue = part.queue
     cdef WantedStep *wanted = NULL
-    cdef StepSpan step
+    cdef MicroBatch batch
     cdef int64_t number, k
     cdef bint keeps_up = False
     pthread_mutex_lock(&queue.mutex)
@@ -404,9 +411,9 @@ cdef WantedStep *take_cached_step(ReaderThread *part) noexcept nogil:
         keeps_up = keeps_up or queue.places[k % queue.num_places].is_done
     if number < queue.end and not keeps_up and not queue.is_stopped:
         wanted = &queue.places[number % queue.num_places]
-        step = wanted.step
+        batch = wanted.batch
     pthread_mutex_unlock(&queue.mutex)
-    if not wanted or not is_step_cached(part.reading, step):
+    if not wanted or not is_step_cached(part.reading, &batch):
         return NULL
     pthread_mutex_lock(&queue.mutex)
     if queue.taken == number and not queue.is_stopped:

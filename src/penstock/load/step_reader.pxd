@@ -3,14 +3,14 @@
 from libc.stdint cimport int64_t
 
 from penstock.load.announcing cimport Announcer, Announcing
-from penstock.load.plan cimport StepPlan, StepSpan
+from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.order.shuffling cimport OrderParams, OrderState
 from penstock.batches.batch_filling cimport BatchReader, BatchReading
 
 # A step that waits to be read, is being read, or has been read.
 cdef struct WantedStep:
-    StepSpan step
-    StepSpan ahead  # a later step to announce; none if it has no rows
+    MicroBatch batch
+    MicroBatch ahead  # a later batch to announce; none if it has no rows
     bint is_first  # nothing has been announced before this step
     char *memory
     int is_done  # read, or failed
@@ -36,5 +36,5 @@ cdef class StepReader:
     cdef bint is_counted
 
 
-cdef bint is_step_cached(StepReading *reading, StepSpan step) noexcept nogil
+cdef bint is_step_cached(StepReading *reading, const MicroBatch *batch) noexcept nogil
 cdef bint read_step(StepReading *reading, const WantedStep *wanted) noexcept nogil

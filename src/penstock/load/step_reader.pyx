@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from penstock.load.announcing cimport Announcer, announce_step
-from penstock.load.plan cimport StepPlan, StepSpan
+from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.order.shuffling cimport OrderState, fill_samples
 from penstock.batches.batch_filling cimport BatchReader, fill_batch, sample_is_cached
 
@@ -56,19 +56,17 @@ cdef class StepReader:
         free(self.steps.samples)
 
 
-cdef void announce(StepReading *reading, StepSpan step) noexcept nogil:
-    """Ask the system to fetch a later step's rows that are not in the page cache."""
-    announce_step(
-        reading.announcing, step.position + reading.rank, step.rows, reading.ranks
-    )
+cdef void announce(StepReading *reading, int64_t position, int64_t rows) noexcept nogil:
+    """Ask the system to fetch a later batch's rows that are not in the page cache."""
+    announce_step(reading.announcing, position + reading.rank, rows, reading.ranks)
 
 
-cdef bint is_step_cached(StepReading *reading, StepSpan step) noexcept nogil:
-    """True if a step can be read without waiting for the disk, judging by two of its rows."""
-    if step.rows == 0:
+cdef bint is_step_cached(StepReading *reading, const MicroBatch *batch) noexcept nogil:
+    """True if a batch can be read without waiting for the disk, judging by two of its rows."""
+    if batch.rows == 0:
         return True
-    reading.positions[0] = step.position + reading.rank
-    reading.positions[1] = reading.positions[0] + step.rows // 2 * reading.ranks
+    reading.positions[0] = batch.position + reading.rank
+    reading.positions[1] = reading.positions[0] + batch.rows // 2 * reading.ranks
     fill_samples(reading.order, reading.positions, reading.samples, 2)
     return sample_is_cached(reading.reading, reading.samples[0]) and sample_is_cached(
         reading.reading, reading.samples[1]
@@ -76,15 +74,14 @@ cdef bint is_step_cached(StepReading *reading, StepSpan step) noexcept nogil:
 
 
 cdef bint read_step(StepReading *reading, const WantedStep *wanted) noexcept nogil:
-    """Read a step into its memory; False if that fails, with the fault in `reading.reading`."""
-    cdef StepSpan between = wanted.step
-    cdef int64_t k
-    if wanted.is_first and between.rows:
-        while between.position < wanted.ahead.position:
-            announce(reading, between)
-            between.position += between.rows * reading.ranks
-    announce(reading, wanted.ahead)
-    for k in range(wanted.step.rows):
-        reading.positions[k] = wanted.step.position + reading.rank + k * reading.ranks
-    fill_samples(reading.order, reading.positions, reading.samples, wanted.step.rows)
-    return fill_batch(reading.reading, reading.samples, wanted.step.rows, wanted.memory)
+    """Read a batch into its memory; False if that fails, with the fault in `reading.reading`."""
+    cdef int64_t between = wanted.batch.position, rows = wanted.batch.rows, k
+    if wanted.is_first and rows:
+        while between < wanted.ahead.position:
+            announce(reading, between, rows)
+            between += rows * reading.ranks
+    announce(reading, wanted.ahead.position, wanted.ahead.rows)
+    for k in range(rows):
+        reading.positions[k] = wanted.batch.position + reading.rank + k * reading.ranks
+    fill_samples(reading.order, reading.positions, reading.samples, rows)
+    return fill_batch(reading.reading, reading.samples, rows, wanted.memory)

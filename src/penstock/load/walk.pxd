@@ -24,17 +24,17 @@ cdef class Walk:
     cdef int64_t every
     cdef StepSpan last
     cdef bint has_last
-    cdef readonly object finished
+    cdef readonly list finished
     cdef readonly int64_t num_batches
     cdef readonly int64_t num_samples
     cdef readonly int64_t num_tokens
     cdef double waited_before
     cdef int notice_fork(self) except -1
     cdef StepQueue let_go(self)
-    cdef dict next_batch(self, Iteration iteration)
+    cdef object next_step(self, Iteration iteration)
     cdef int start(self) except -1
     cdef bint has_step(self, StepQueue queue, int64_t number) noexcept
-    cdef dict take_step(self)
+    cdef object take_batch(self)
     cdef object upload(self, StepQueue queue, int64_t number)
     cdef dict make_batch(self, StepQueue queue, int64_t number)
 

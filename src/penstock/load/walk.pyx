@@ -4,6 +4,10 @@ Any number of threads may take batches; each batch goes to one of them. There is
 waits for the first step and makes its batch. Then, without releasing the GIL, it checks that the
 step is still the first, counts it as handed out, and returns it; otherwise it starts over. An
 interrupt before that moment leaves everything unchanged; after it, the caller has the batch.
+
+If steps have several batches, each is taken at such a moment and kept with its queue. The thread
+that takes a step's last batch gets all of them, and only then does the position move. So after an
+interrupt the next call goes on with the same step, and a new queue reads the step again.
 """
 
 cimport cython
@@ -13,7 +17,7 @@ from posix.unistd cimport getpid
 
 from penstock.load.batch_maker cimport BatchMaker
 from penstock.load.batch_memory cimport BatchMemory, Pool
-from penstock.load.plan cimport StepPlan
+from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.load.step_queue cimport StepQueue, StepRing
 from penstock.load.step_reader cimport WantedStep
 from penstock.system.checks cimport is_set
@@ -29,10 +33,11 @@ cdef int close(StepQueue queue) except -1:
 
 @cython.no_gc_clear  # the collector must keep the queue: dealloc uses it to stop the threads
 cdef class Walk:
-    """Takes the steps of `plan` one after the other.
+    """Takes the steps of `plan` one after the other: a batch each, or a list if it accumulates.
 
     `new_queue(position, skip, every)` returns a `StepQueue`. If given, `finish(batch, memory, step,
-    decoded)` completes a batch in Python; its result is kept as `finished`. If given, `feed` (see
+    decoded)` completes a batch in Python, where `step` has the batch's own position and rows; the
+    results for the last step's batches are kept as `finished`. If given, `feed` (see
     `load.devices`) brings batches to a device.
     """
 
@@ -92,21 +97,21 @@ cdef class Walk:
         return queue
 
     def take(self):
-        """Return the next batch, across ends of epochs."""
-        return self.next_batch(None)
+        """Return the next step, across ends of epochs."""
+        return self.next_step(None)
 
-    cdef dict next_batch(self, Iteration iteration):
-        """Return the next batch, or None if the iteration has ended."""
-        cdef dict batch = None
-        while batch is None:
+    cdef object next_step(self, Iteration iteration):
+        """Return the next step, or None if the iteration has ended."""
+        step = None
+        while step is None:
             self.notice_fork()
             if iteration is not None and iteration.has_ended():
                 return None
             if self.queue is None:
                 self.start()
             else:
-                batch = self.take_step()
-        return batch
+                step = self.take_batch()
+        return step
 
     cdef int start(self) except -1:
         """Start to read at the position; another thread may be doing the same."""
@@ -128,13 +133,17 @@ cdef class Walk:
             and is_set(&queue.queue.places[number % queue.queue.num_places].is_done)
         )
 
-    cdef dict take_step(self):
-        """Wait for the first step and take it; None if another thread took it."""
+    cdef object take_batch(self):
+        """Wait for the first batch and take it; return the step if that completes it.
+
+        Returns None if it does not, or if another thread took the batch.
+        """
         cdef StepQueue queue = self.queue
         cdef int64_t number = queue.queue.first, place = number % queue.queue.num_places
         cdef const WantedStep *wanted = &queue.queue.places[place]
-        cdef StepSpan step
+        cdef MicroBatch span
         cdef BatchMemory memory, fresh
+        cdef list finished = None, batches = None
         queue.wait_for(number)
         if not self.has_step(queue, number):
             if self.queue is queue and is_set(&queue.queue.is_stopped):
@@ -144,31 +153,40 @@ cdef class Walk:
         if failure is not None:
             close(self.let_go())  # the position is still that of the failed step
             raise failure
-        step, memory, decoded = wanted.step, queue.memories[place], queue.decoded[place]
-        batch, finished = self.make_batch(queue, number), None
+        span, memory, decoded = wanted.batch, queue.memories[place], queue.decoded[place]
+        batch = self.make_batch(queue, number)
         if self.finish is not None:
-            of_python = Step(step.position, step.rows, step.end)
-            finished = self.finish(batch, memory, of_python, decoded)
+            of_python = Step(span.position, span.rows, span.step.end)
+            finished = [*queue.finished, self.finish(batch, memory, of_python, decoded)]
+        if self.plan.accumulates:
+            batches = [*queue.batches, batch]
         fresh = self.pool.take()
         PyErr_CheckSignals()  # now: Python would check after the return, and drop the batch
         if not self.has_step(queue, number):
             return None
         # From here on, no other Python code runs.
         queue.uploads.pop(number, None)
-        self.num_batches += 1
-        self.num_samples += step.rows
-        self.num_tokens += memory.counts().num_tokens
-        self.last, self.has_last, self.finished = step, True, finished
-        self.position, self.skip = step.end, self.every - 1
+        queue.num_batches += 1
+        queue.num_tokens += memory.counts().num_tokens
+        if span.num_left:
+            queue.batches, queue.finished = batches, finished
+            queue.advance(fresh)
+            return None
+        self.num_batches += queue.num_batches
+        self.num_samples += span.step.rows
+        self.num_tokens += queue.num_tokens
+        self.last, self.has_last, self.finished = span.step, True, finished
+        self.position, self.skip = span.step.end, self.every - 1
+        queue.batches, queue.finished, queue.num_batches, queue.num_tokens = (), (), 0, 0
         queue.advance(fresh)
-        return batch
+        return batch if batches is None else batches
 
     cdef dict make_batch(self, StepQueue queue, int64_t number):
         """Return the batch of a step that has been read; upload the steps after it."""
         cdef StepRing *ring = &queue.queue
         cdef int64_t place = number % ring.num_places, ahead
         if self.feed is None:
-            return self.maker.make(queue.memories[place], ring.places[place].step.rows)
+            return self.maker.make(queue.memories[place], ring.places[place].batch.rows)
         upload = self.upload(queue, number)
         for ahead in range(number + 1, min(number + 1 + <int>self.feed.ahead, ring.end)):
             place = ahead % ring.num_places
@@ -182,7 +200,7 @@ cdef class Walk:
         cdef int64_t place = number % queue.queue.num_places
         upload = queue.uploads.get(number)
         if upload is None:
-            rows = queue.queue.places[place].step.rows
+            rows = queue.queue.places[place].batch.rows
             upload = self.feed.upload(queue.memories[place], rows)
             queue.uploads[number] = upload
         return upload
@@ -211,7 +229,7 @@ cdef class Walk:
 
 
 cdef class Iteration:
-    """The batches to the end of the epoch, or endless; an interrupt does not end it."""
+    """The steps to the end of the epoch, or endless; an interrupt does not end it."""
 
     def __cinit__(self, Walk walk):
         self.walk = walk
@@ -221,11 +239,11 @@ cdef class Iteration:
         return self
 
     def __next__(self):
-        batch = None if self.is_over else self.walk.next_batch(self)
-        if batch is None:
+        step = None if self.is_over else self.walk.next_step(self)
+        if step is None:
             self.is_over = True
             raise StopIteration
-        return batch
+        return step
 
     def state_dict(self):
         """Return where the iteration ends; the loader's state holds the position."""

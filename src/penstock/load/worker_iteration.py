@@ -20,7 +20,7 @@ class WorkerIteration:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> dict[str, Any]:
+    def __next__(self) -> Any:
         if self._is_over or not self._has_step():
             self._finish()
             raise StopIteration
@@ -44,7 +44,7 @@ class WorkerIteration:
         return {
             "skip": self._walk.skip,
             "num_workers": self._worker.num_workers,
-            "step_size": self._plan.step_size,
+            "step_size": self._plan.sizes.to_json(),
             "end": None if self._plan.endless else self._end,
         }
 
@@ -75,5 +75,5 @@ class FailedIteration:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> dict[str, Any]:
+    def __next__(self) -> Any:
         raise self._error

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.batches.layout import BatchLayout
 from penstock.errors import UsageError
-from penstock.load.base_loader import BatchDict
+from penstock.load.base_loader import BatchDict, LoaderStep
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
+from penstock.load.batch_sizes import BatchSizes
 from penstock.load.devices import crosses_compactly, new_feed
 from penstock.load.tensors import from_numpy, new_pinned
 from penstock.reprs import counted
@@ -50,6 +51,8 @@ class LivePlan:
     threads: int
     device: "torch.device | None"
     static_addresses: bool
+    global_batch_size: BatchSizes | None
+    """of multiples of `batch_span`; a step is then a list of batches"""
 
     @property
     def memory_layout(self) -> BatchLayout:
@@ -57,9 +60,20 @@ class LivePlan:
         return self.layout.compact() if crosses_compactly(self.device) else self.layout
 
     @property
-    def step_size(self) -> int:
-        """Rows of one step on all ranks."""
+    def batch_span(self) -> int:
+        """Rows of one batch on all ranks."""
         return self.layout.rows * self.ranks
+
+    def step_size(self, position: int) -> int:
+        """Rows of the step at a position, on all ranks."""
+        sizes = self.global_batch_size
+        return self.batch_span if sizes is None else sizes.at(position)
+
+    @property
+    def max_batches(self) -> int:
+        """The most batches that a step has."""
+        sizes = self.global_batch_size
+        return 1 if sizes is None else sizes.largest // self.batch_span
 
 
 class LoaderPosition(NamedTuple):
@@ -77,8 +91,17 @@ class LoaderPosition(NamedTuple):
     """whether only counting tells if the epoch has ended: see `LiveWalk.jump_to`"""
 
 
+class PartOfStep(NamedTuple):
+    """Batches of a step that is not handed out yet: replaced as a whole, as `LoaderPosition` is."""
+
+    start: LoaderPosition
+    batches: tuple[BatchDict, ...]
+    end: LoaderPosition
+    """after these batches"""
+
+
 class LiveWalk:
-    """Walks the rows of this rank's lanes, batch by batch.
+    """Walks the rows of this rank's lanes, step by step.
 
     The end of an epoch is where the text ends. One rank finds it as it goes. Several ranks must end
     at the same step, so each counts the rows of all lanes first (`row_counts`).
@@ -86,7 +109,6 @@ class LiveWalk:
 
     def __init__(self, plan: LivePlan, lanes: Lanes) -> None:
         self.plan, self.lanes = plan, lanes
-        self._step_size = plan.step_size
         self.reached = LoaderPosition(0, 0, {})
         self._counted: tuple[tuple[int, int], RowCounts] | None = None
         self._reset()
@@ -99,7 +121,8 @@ class LiveWalk:
         """held while the position changes"""
         # Besides those packed ahead: the one being packed, and some in the user's hands.
         new_tensor = new_pinned if plan.pin_memory else None
-        self._pool = Pool(plan.memory_layout.num_bytes, plan.prefetch + 4, new_tensor)
+        keep = plan.prefetch + 2 + 2 * plan.max_batches
+        self._pool = Pool(plan.memory_layout.num_bytes, keep, new_tensor)
         self._maker = BatchMaker(plan.layout.places(), plan.layout.rows, from_numpy(plan.output))
         self._feed = new_feed(
             plan.device, plan.layout, self._maker, static_addresses=plan.static_addresses
@@ -108,6 +131,7 @@ class LiveWalk:
         """by position: batches that have been sent to the device, and not been handed out"""
         self._seconds, self._skipped = Seconds(), SkippedRows()
         self.reached = self.reached._replace(counts=LiveCounts())
+        self._part: PartOfStep | None = None
         self._ended_at: LoaderPosition | None = None
         self._restored_at: LoaderPosition | None = None
         self._first: tuple[float, int] | None = None
@@ -195,7 +219,8 @@ class LiveWalk:
             return self._steps_from(0 if of_epoch else self.reached.position)
 
     def _steps_from(self, position: int) -> int:
-        return self._rows_of_epoch().steps_from(position, self.plan.step_size, self.plan.tail)
+        plan = self.plan
+        return self._rows_of_epoch().steps_from(position, plan.step_size(position), plan.tail)
 
     def _rows_of_epoch(self) -> RowCounts:
         rows = self._rows_if_counted()
@@ -226,31 +251,71 @@ class LiveWalk:
                 f": the text fills no row of {plan.layout.width:,} tokens in any of "
                 f"{counted(count, 'lane')}; use a smaller seq_len{fewer}, or more text"
             )
+        name, step = "batch_size", f"{counted(plan.layout.rows, 'row')} on"
         largest = rows.first_hole // plan.ranks
-        smaller = f"batch_size={largest:,}{' or less' if largest > 1 else ''}, " if largest else ""
+        if plan.global_batch_size is not None:
+            name, step = "global_batch_size", f"{counted(plan.global_batch_size.largest, 'row')} on"
+            largest = rows.first_hole // plan.batch_span * plan.batch_span
+        smaller = f"{name}={largest:,}{' or less' if largest > 1 else ''}, " if largest else ""
         return (
-            f" of {counted(plan.layout.rows, 'row')} on {counted(plan.ranks, 'rank')}: it has "
+            f" of {step} {counted(plan.ranks, 'rank')}: it has "
             f"{counted(sum(rows.of_lanes), 'row')} in {counted(count, 'lane')}; use {smaller}"
             "tail='keep', or endless=True"
         )
 
-    def find_next(self) -> tuple[BatchDict, LoaderPosition] | None:
-        """The next batch and the position after it; None at the end of the epoch.
+    def find_next(self) -> tuple[LoaderStep, LoaderPosition] | None:
+        """The next step and the position after it; None at the end of the epoch.
 
-        Until that position is stored, by `BatchIterator`, this finds the same batch again.
+        Until that position is stored, by `BatchIterator`, this finds the same step again.
         """
         reached, rows = self.reached, None if self.plan.endless else self._rows_to_expect()
         if rows is not None and not self._steps_from(reached.position):
             self._ended_at = reached
             return None
-        started = time.perf_counter()
+        is_list = self.plan.global_batch_size is not None
+        found = self._find_batches(rows) if is_list else self._find_batch(rows)
+        if found is None:
+            self._ended_at = reached
+        return found
+
+    def _find_batches(
+        self, rows: RowCounts | None
+    ) -> tuple[list[BatchDict], LoaderPosition] | None:
+        """The batches of the next step, and the position after them.
+
+        They are kept as they come, so that after an interrupt this continues with the same step.
+        """
+        plan, reached = self.plan, self.reached
+        stop = reached.position + plan.step_size(reached.position)
+        if self._part is not None and self._part.start is not reached:
+            self._part = None  # it was handed out
+        while True:
+            part, here = self._part, self._here()
+            is_whole = here.position == stop
+            has_more = rows is None or rows.steps_from(here.position, plan.batch_span, plan.tail)
+            found = None if is_whole or not has_more else self._find_batch(rows)
+            batches = () if part is None else part.batches
+            longer = None if found is None else PartOfStep(reached, (*batches, found[0]), found[1])
+            if self.reached is not reached:  # a signal handler has moved the walk
+                return None
+            if self._part is not part:  # or has closed the pipeline, which forgets the part
+                continue
+            if longer is not None:
+                self._part = longer
+            elif is_whole or (batches and plan.tail == "keep"):
+                return list(batches), here
+            else:
+                return None
+
+    def _find_batch(self, rows: RowCounts | None) -> tuple[BatchDict, LoaderPosition] | None:
+        """The next batch, and the position after it; None if the text has ended."""
+        here, started = self._here(), time.perf_counter()
         ready = self._get_ready(rows)
         now = time.perf_counter()
         self._seconds.consumer_waiting += now - started
         if isinstance(ready, EpochEnd):
-            self._ended_at = reached
             return None
-        before, num_tokens = reached.counts, ready.memory.num_tokens
+        before, num_tokens = here.counts, ready.memory.num_tokens
         self._first = self._first or (now, num_tokens)
         counts = LiveCounts(
             before.batches + 1,
@@ -259,12 +324,12 @@ class LiveWalk:
             before.cropped + ready.num_cropped,
         )
         return self._make(ready), LoaderPosition(
-            reached.epoch,
-            reached.position + self._step_size,
+            here.epoch,
+            here.position + self.plan.batch_span,
             {},
             ready.snapshots,
             counts,
-            reached.may_be_past_end,
+            here.may_be_past_end,
         )
 
     def _make(self, ready: PackedBatch) -> BatchDict:
@@ -272,19 +337,24 @@ class LiveWalk:
 
         Until the position moves, the same batch may be asked for again.
         """
-        feed, position = self._feed, self.reached.position
+        feed, position = self._feed, self._here().position
         if feed is None:
             return self._maker.make(ready.memory, ready.rows)
         for past in [each for each in self._on_device if each < position]:
             del self._on_device[past]
         if position not in self._on_device:
             self._on_device[position] = ready, feed.upload(ready.memory, ready.rows)
-        following = position + self._step_size
+        following = position + self.plan.batch_span
         if feed.ahead and self._pipeline is not None and following not in self._on_device:
             after = self._pipeline.get_if_ready(following)
             if after is not None:
                 self._on_device[following] = after, feed.upload(after.memory, after.rows)
         return feed.hand_out(self._on_device[position][1])
+
+    def _here(self) -> LoaderPosition:
+        """The position after the batches that were handed out or kept for the next step."""
+        part = self._part
+        return part.end if part is not None and part.start is self.reached else self.reached
 
     def _get_ready(self, rows: RowCounts | None) -> PackedBatch | EpochEnd:
         ready = None
@@ -293,19 +363,20 @@ class LiveWalk:
                 self._stop_pipeline()
                 self._pipeline = self._new_pipeline()
             try:
-                sent = self._on_device.get(self.reached.position)
-                ready = sent[0] if sent else self._pipeline.get(self.reached.position)
-                if rows is not None and ready is not None:
-                    self._check(rows, ready)
+                here = self._here()
+                sent = self._on_device.get(here.position)
+                ready = sent[0] if sent else self._pipeline.get(here.position)
+                if rows is not None and ready is not None and self._here() is here:
+                    self._check(here.position, rows, ready)
             except Exception:  # not an interrupt, after which the pipeline goes on
                 self._stop_pipeline()
                 raise
         return ready
 
-    def _check(self, rows: RowCounts, ready: PackedBatch | EpochEnd) -> None:
+    def _check(self, position: int, rows: RowCounts, ready: PackedBatch | EpochEnd) -> None:
         """Compare a batch with what was counted."""
-        plan, first = self.plan, self.reached.position + self.plan.rank
-        positions = range(first, first + plan.step_size, plan.ranks)
+        plan, first = self.plan, position + self.plan.rank
+        positions = range(first, first + plan.batch_span, plan.ranks)
         if isinstance(ready, EpochEnd):
             rows.refuse(positions, 0)
         rows.check(positions, ready.rows)
@@ -337,7 +408,7 @@ class LiveWalk:
             lanes=tuple(lanes),
             states=tuple(states[lane] for lane in lanes),
             position=reached.position,
-            step_size=plan.step_size,
+            step_size=plan.batch_span,
             first=(reached.position + plan.rank) // plan.ranks % len(lanes),
             epoch=None if plan.endless else reached.epoch,
             tail=plan.tail if plan.ranks == 1 and not plan.endless else None,
@@ -371,19 +442,18 @@ class LiveWalk:
     def _stop_pipeline(self) -> None:
         pipeline = self._pipeline
         if pipeline is not None:
-            self._on_device = {}
             pipeline.close()  # interrupted, it stays here, to be closed by whoever comes next
             seconds = Seconds()
             seconds.add(self._seconds)
             seconds.add(pipeline.seconds)
             self._seconds, self._pipeline = seconds, None
+            self._part, self._on_device = None, {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no memory."""
         reached = self.reached._replace(states=self.states(), snapshots=())
         return {
             "plan": self.plan,
-            "_step_size": self._step_size,
             "lanes": self.lanes,
             "reached": reached,
             "_counted": self._counted,

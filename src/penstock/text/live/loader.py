@@ -8,7 +8,8 @@ import numpy as np
 
 from penstock.arguments import integer
 from penstock.errors import PenstockError, StateError, UsageError
-from penstock.load.base_loader import BaseLoader, BatchDict
+from penstock.load.base_loader import BaseLoader, LoaderStep
+from penstock.load.batch_sizes import GlobalBatchSize
 from penstock.load.state import State
 from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_tokenizing_threads, tokenizing_depth
@@ -42,6 +43,9 @@ class TextLoader(BaseLoader):
         tokenizer: what `load_tokenizer` takes or returns, or any object that has `encode`, such as
             one of tiktoken, tokenizers or transformers.
         batch_size: rows per rank.
+        global_batch_size: rows of a step on all ranks, for gradient accumulation: a multiple of
+            batch_size * ranks, or with endless=True a schedule [(position, rows), …] of such. The
+            loader then gives a list of batches for each step.
         seq_len: inputs in a row.
         packing: how documents become rows: "flat", "best_fit", "bos_best_fit" (as nanochat),
             "full_best_fit", or a `Packing` with all options.
@@ -67,8 +71,8 @@ class TextLoader(BaseLoader):
         check_ranks: compare the loader with those of other ranks when it begins, where
             torch.distributed is initialized (see `load.rank_agreement`).
 
-    `state_dict()` may be taken after any batch. It describes what was handed out, never what was
-    packed ahead, and loads into a loader with any other batch_size, tail or prefetch.
+    `state_dict()` may be taken after any step. It describes what was handed out, never what was
+    packed ahead, and loads into a loader with any other batch sizes, tail or prefetch.
 
     Several ranks must end an epoch at the same step, so each of them counts its rows first: all
     text is tokenized once, and the lengths of documents are cached. `len()` and `remaining` count,
@@ -112,6 +116,7 @@ class TextLoader(BaseLoader):
         prefetch: int | None = None,
         threads: int | None = None,
         check_ranks: bool = True,
+        global_batch_size: GlobalBatchSize | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -126,7 +131,9 @@ class TextLoader(BaseLoader):
             device=device,
             static_addresses=static_addresses,
             check_ranks=check_ranks,
+            global_batch_size=global_batch_size,
         )
+        self._check_global_batch_size()
         self.source = source if isinstance(source, Source) else Source(source)
         self.tokenizer: Tokenizer = (
             load_tokenizer(tokenizer)
@@ -162,11 +169,30 @@ class TextLoader(BaseLoader):
             threads=num_tokenizing_threads(threads),
             device=self.device,
             static_addresses=static_addresses,
+            global_batch_size=self.global_batch_size,
         )
         self.walk = LiveWalk(plan, self._new_lanes(self.source.blocks(), num_lanes, UsageError))
         """the rows of this rank, for loaders that are built on this one"""
         self._rest_may_be_empty = False
         register_as_dataset(BaseLoader)
+
+    def _check_global_batch_size(self) -> None:
+        sizes, span = self.global_batch_size, self.batch_size * self.ranks
+        if sizes is None:
+            return
+        if sizes.is_schedule and not self.endless:
+            raise UsageError(
+                "a schedule of global_batch_size needs endless=True: otherwise positions of a "
+                "TextLoader begin again with every epoch"
+            )
+        for _, rows in sizes.stages:
+            if rows % span:
+                works = [near for near in (rows - rows % span, rows - rows % span + span) if near]
+                raise UsageError(
+                    f"global_batch_size={rows:,} is not a multiple of the {span:,} rows that "
+                    f"{counted(self.ranks, 'rank')} of batch_size={self.batch_size:,} have "
+                    f"together; use {' or '.join(f'{near:,}' for near in works)}"
+                )
 
     def _new_lanes(self, blocks: TextBlocks, count: int, refusal: type[PenstockError]) -> Lanes:
         lanes = Lanes(  # refuses more than there are blocks
@@ -196,11 +222,11 @@ class TextLoader(BaseLoader):
         if self.walk.reached.position:
             self.walk.begin_next_epoch()
 
-    def _iterate(self) -> Iterator[BatchDict]:
+    def _iterate(self) -> Iterator[LoaderStep]:
         has_begun, self._rest_may_be_empty = self._rest_may_be_empty, False
         return BatchIterator(self.walk, has_begun=has_begun)
 
-    def _iterate_as_worker(self, worker: Worker) -> Iterator[BatchDict]:
+    def _iterate_as_worker(self, worker: Worker) -> Iterator[LoaderStep]:
         raise UsageError(
             "a TextLoader has threads of its own, and its state is in this process: iterate over "
             "it directly, or with DataLoader(loader, batch_size=None, num_workers=0)"
