@@ -361,3 +361,16 @@ def test_a_size_that_no_epoch_fills_is_refused(numbered):
     with pytest.raises(UsageError, match="less than one step of 62 rows"):
         loader_of(numbered, 4, NUM_SAMPLES + 1)
     assert len(loader_of(numbered, 4, NUM_SAMPLES + 1, tail="keep")) == 1
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_steps_arrive_on_a_device_as_they_are(numbered, prefetch):
+    expected = [rows_of(step) for step in loader_of(numbered, 3, SCHEDULE)]
+    options = {"output": "torch", "device": "cpu", "prefetch": prefetch, "threads": 1}
+    with loader_of(numbered, 3, SCHEDULE, **options) as loader:
+        assert [rows_of(step) for step in loader] == expected
+
+
+def test_batches_of_a_step_cannot_share_their_addresses(numbered):
+    with pytest.raises(UsageError, match="has several batches at once; leave out one of them"):
+        loader_of(numbered, 3, 6, output="torch", static_addresses=True)

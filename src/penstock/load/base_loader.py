@@ -66,14 +66,14 @@ class BaseLoader(ABC):
         check_output(output, pin_memory=pin_memory)
         self.device = find_device(device, output=output, pin_memory=pin_memory)
         """where batches arrive; None for the host"""
-        if static_addresses and not crosses_compactly(self.device):
-            raise UsageError(
-                f"static_addresses=True needs a CUDA device, and device is {device!r:.40}"
-            )
         if static_addresses and self.global_batch_size is not None:
             raise UsageError(
                 "static_addresses=True hands out every batch in the same tensors, and a step of "
                 "global_batch_size has several batches at once; leave out one of them"
+            )
+        if static_addresses and not crosses_compactly(self.device):
+            raise UsageError(
+                f"static_addresses=True needs a CUDA device, and device is {device!r:.40}"
             )
         is_alone = rank is not None and self.ranks == 1  # and so not one of several on purpose
         self._has_to_agree = self._checks_ranks = check_ranks and not is_alone
