@@ -177,9 +177,12 @@ cdef class Walk:
         self.num_tokens += queue.num_tokens
         self.last, self.has_last, self.finished = span.step, True, finished
         self.position, self.skip = span.step.end, self.every - 1
-        queue.batches, queue.finished, queue.num_batches, queue.num_tokens = (), (), 0, 0
+        queue.num_batches = queue.num_tokens = 0
         queue.advance(fresh)
-        return batch if batches is None else batches
+        if batches is None:
+            return batch
+        queue.batches = queue.finished = ()
+        return batches
 
     cdef dict make_batch(self, StepQueue queue, int64_t number):
         """Return the batch of a step that has been read; upload the steps after it."""
