@@ -43,7 +43,7 @@ class Batch:
 
     @property
     def lengths(self):
-        return self._memory[32 : 32 + 8 * self.rows].view(np.int64).tolist()
+        return self._memory[48 : 48 + 8 * self.rows].view(np.int64).tolist()
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def token_layout(rows, width, *, token=2, derived=(), scratch_records=1 << 10, p
 
     Returns the table, and where the arrays start in the memory.
     """
-    header = 32 + 8 * rows
+    header = 48 + 8 * rows
     starts = {"input_ids": header, "labels": header + INT64 * rows * width}
     end = header + 2 * INT64 * rows * width
     described = {}

@@ -35,7 +35,7 @@ class Spans:
             FileKind.METADATA_BYTES: write_files(directory, contents, FileKind.METADATA_BYTES),
         }
         rows = len(samples)
-        start = 32 + 8 * rows + 64
+        start = 48 + 8 * rows + 64
         layout = LayoutTable(
             np.array([(2, 4, 4, 0, 4, 4, start, 0, -1, 0, 0, 0)], OUTPUT),
             np.empty(0, OUTPUT),

@@ -23,7 +23,8 @@ def read(files, segments, rows, width, **options):
     layout, starts = token_layout(rows, width, **options)
     memory = np.full(layout.num_bytes, 255, np.uint8)
     scratch = np.empty(1 << 12, np.uint8)
-    fault = read_segments(files, layout.together, np.array(segments, SEGMENT), memory, scratch)
+    listed = np.array([(*segment, 0) for segment in segments], SEGMENT)
+    fault = read_segments(files, layout.together, listed, memory, scratch)
     files.close()
     assert fault is None
     return [array(memory, starts, name, rows, width).tolist() for name in ("input_ids", "labels")]
@@ -106,7 +107,7 @@ def test_fields_of_records_go_out_under_their_own_and_masks_ignore_labels(tmp_pa
         width=2,
     )
     memory, scratch = np.zeros(128, np.uint8), np.empty(64, np.uint8)
-    segments = np.array([(0, 0, 0, 3, -1)], SEGMENT)
+    segments = np.array([(0, 0, 0, 3, -1, 0)], SEGMENT)
     assert read_segments(files, layout.together, segments, memory, scratch) is None
     assert memory[64:80].view("<i8").tolist() == [-100, 3]
     assert bytes(memory[96:102]) == b"onetwo"
@@ -124,7 +125,7 @@ def test_more_shards_than_places_take_turns_and_close_leaves_nothing_open(tmp_pa
 def fault_of(files):
     layout, _ = token_layout(1, 4)
     memory, scratch = np.zeros(layout.num_bytes, np.uint8), np.empty(1 << 12, np.uint8)
-    segments = np.array([(0, 0, 0, 5, -1)], SEGMENT)
+    segments = np.array([(0, 0, 0, 5, -1, 0)], SEGMENT)
     fault = read_segments(files, layout.together, segments, memory, scratch)
     files.close()
     return fault
@@ -177,7 +178,7 @@ def test_segments_outside_of_the_files_or_the_batch_are_refused(tmp_path, segmen
 def test_memory_that_is_too_small_is_refused(tmp_path):
     files = write_files(tmp_path, [np.arange(10, dtype="<u2")])
     layout, _ = token_layout(1, 4)
-    segments = np.array([(0, 0, 0, 5, -1)], SEGMENT)
+    segments = np.array([(0, 0, 0, 5, -1, 0)], SEGMENT)
     for memory, scratch in ((layout.num_bytes - 1, 1 << 12), (layout.num_bytes, 1 << 10)):
         with pytest.raises(ValueError, match="too small"):
             read_segments(
@@ -189,6 +190,7 @@ def test_memory_that_is_too_small_is_refused(tmp_path):
             )
 
 
-def test_counts_are_four_numbers():
-    assert COUNTS.names == ("num_tokens", "width", "num_boundaries", "max_seqlen")
-    assert COUNTS.itemsize == 32
+def test_counts_are_six_numbers():
+    of_batch = ("num_tokens", "width", "num_boundaries", "max_seqlen")
+    assert COUNTS.names == (*of_batch, "num_row_boundaries", "row_max_seqlen")
+    assert COUNTS.itemsize == 48

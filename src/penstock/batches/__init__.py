@@ -5,10 +5,13 @@
     label          the token that follows an input; -100 where there is none to learn
     layout         where the outputs are in the memory of a batch
     counts         what kernels say about a batch, in a header of that memory
+    slice          the part of every row that a context-parallel rank gets: one or two chunks
 
 For each row, `batch_filling` has `row_segments` list the segments of its sample (`document_search`
 cuts windows where documents end), `penstock.read` read them, and `labels_and_positions` derive the
 rest: all in one call outside the GIL. `batch_width` is that of the longest row. `outputs` says what
 each output is, and `layout` where it goes; `view_state` and `layout_table` have the view and the
 layout as kernels take them. `SampleReader` holds the files of one thread.
+`row_slice` says which chunks a slice has, and `row_chunks` clips a row's segments to a chunk, which
+is then filled as a row of its own.
 """

@@ -4,10 +4,19 @@ from libc.stdint cimport int64_t
 
 from penstock.metadata.span_groups cimport MetadataFiles, SpanList, SpanTable
 from penstock.read.files cimport Fault, Files, FileTable
-from penstock.read.segments cimport RecordReading
+from penstock.read.segments cimport OutputParams, Outputs, RecordReading, Segment
 from penstock.batches.layout_table cimport BatchCounts, LayoutParams, LayoutTable
 from penstock.batches.row_segments cimport RowSegments
 from penstock.batches.view_state cimport ViewParams, ViewState
+
+# What one thread needs to read slices of rows.
+cdef struct SliceReading:
+    Segment *clipped  # the segments of chunks; NULL if rows are whole
+    # The tokens of a whole row, where they tell how windows are cut:
+    OutputParams output
+    Outputs outputs
+    RecordReading tokens
+    char *row
 
 # What one thread needs to read batches of a view.
 cdef struct BatchReading:
@@ -17,6 +26,7 @@ cdef struct BatchReading:
     RecordReading records
     RecordReading apart  # the field in files of its own
     RowSegments listed
+    SliceReading slices
     MetadataFiles metadata
     SpanList *spans  # or NULL
     BatchCounts counts
@@ -30,6 +40,7 @@ cdef class BatchReader:
     cdef ViewState view
     cdef LayoutTable layout
     cdef tuple files
+    cdef int prepare_slices(self) except -1
     cpdef void close(self)
 
 

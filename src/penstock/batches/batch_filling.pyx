@@ -2,7 +2,7 @@
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 
 from penstock.system.checks cimport is_set, set_flag
 from penstock.system.memory_access cimport prefetch, store_u32
@@ -23,13 +23,16 @@ from penstock.read.files cimport (
 from penstock.read.segments cimport BatchRow, Segment, fill_segments
 from penstock.batches.batch_width cimport batch_width
 from penstock.batches.labels_and_positions cimport (
+    add_row_boundaries,
     begin_batch,
     end_batch,
     end_row,
     entry_at,
     finish_row,
+    number_columns,
 )
-from penstock.batches.layout_table cimport SegmentEntry
+from penstock.batches.layout_table cimport DerivedParams, SegmentEntry
+from penstock.batches.row_chunks cimport RowChunk, RowSliceParams, chunk_of, clip_segments
 from penstock.batches.row_segments cimport cut_by_eos, list_pieces, list_segments
 from penstock.batches.view_state cimport (
     ROWS,
@@ -60,7 +63,7 @@ cdef class BatchReader:
         cdef BatchReading *reading = &self.reading
         cdef FileTable *tables[NUM_KINDS]
         cdef Py_ssize_t kind
-        if layout.width != view.view.width or len(files) != NUM_KINDS or max_segments < 1:
+        if layout.row_width != view.view.width or len(files) != NUM_KINDS or max_segments < 1:
             raise ValueError("the layout does not belong to this view")
         for kind in range(NUM_KINDS):
             tables[kind] = NULL
@@ -107,8 +110,31 @@ cdef class BatchReader:
         reading.listed.max_segments = max_segments
         if not reading.listed.segments or not reading.records.scratch:
             raise MemoryError
+        if layout.layout.row_slice.parts > 1:
+            self.prepare_slices()
+
+    cdef int prepare_slices(self) except -1:
+        cdef BatchReading *reading = &self.reading
+        cdef SliceReading *slices = &reading.slices
+        slices.clipped = <Segment *>calloc(
+            reading.layout.row_slice.num_chunks * reading.listed.max_segments, sizeof(Segment)
+        )
+        if not slices.clipped:
+            raise MemoryError
+        if reading.view.kind == WINDOWS_BY_EOS:
+            slices.output = reading.layout.outputs.items[0]
+            slices.output.start = slices.output.extra_columns = 0
+            slices.outputs.count, slices.outputs.items = 1, &slices.output
+            slices.tokens = reading.records
+            slices.tokens.outputs = &slices.outputs
+            slices.row = <char *>calloc(reading.view.width, slices.output.column_bytes)
+            if not slices.row:
+                raise MemoryError
+        return 0
 
     def __dealloc__(self):
+        free(self.reading.slices.clipped)
+        free(self.reading.slices.row)
         free(self.reading.listed.segments)
         free(self.reading.records.scratch)
 
@@ -185,76 +211,162 @@ cdef void prefetch_rows(
 
 
 cdef bint read_fields(
-    BatchReading *reading, int64_t num_segments, const BatchRow *row
+    BatchReading *reading, const Segment *segments, int64_t num_segments, const BatchRow *row
 ) noexcept nogil:
     """Read all fields of a row; the one in files of its own last, as it may mask others."""
     if not fill_segments(
-        &reading.records, reading.listed.segments, num_segments, row.batch, row.width
+        &reading.records, segments, num_segments, row.batch, row.width
     ):
         return False
     return reading.layout.apart.count == 0 or fill_segments(
-        &reading.apart, reading.listed.segments, num_segments, row.batch, row.width
+        &reading.apart, segments, num_segments, row.batch, row.width
     )
 
 
-cdef bint derive(
-    BatchReading *reading, int64_t num_segments, const BatchRow *row, int64_t *num_tokens
+cdef bint fill_spans(
+    BatchReading *reading,
+    const Segment *segments,
+    int64_t num_segments,
+    const BatchRow *row,
+    int64_t batch_row,
 ) noexcept nogil:
-    """Derive outputs and spans from a row's segments; False, with a fault, on failure."""
-    cdef int64_t ids = reading.layout.metadata_ids.start
-    if reading.view.kind == WINDOWS_BY_EOS:
-        num_segments = cut_by_eos(&reading.listed, reading.layout.outputs.items, row)
-    num_tokens[0] = finish_row(
-        reading.layout,
-        row,
-        reading.listed.segments,
-        num_segments,
-        reading.view.mask_ends,
-        &reading.counts,
-    )
-    if not reading.spans:
-        return True
+    """Collect the spans of segments; False, with a fault, on failure."""
+    cdef char *ids = row.batch + reading.layout.metadata_ids.start + row.row * row.width * 4
+    cdef int64_t *row_first = reading.spans.row_first
     if not collect_spans(
         &reading.metadata,
         reading.spans,
-        reading.listed.segments,
+        segments,
         num_segments,
         row.width,
-        row.batch + ids + row.row * row.width * 4,
+        ids,
+        row_first[batch_row],
     ):
         return False
-    reading.spans.row_first[row.row + 1] = reading.spans.num_spans
+    row_first[batch_row + 1] = reading.spans.num_spans
     return True
+
+
+cdef int64_t fill_segments_of(
+    BatchReading *reading,
+    const Segment *segments,
+    int64_t num_segments,
+    const BatchRow *row,
+    int64_t batch_row,
+) noexcept nogil:
+    """Read segments into a row, and derive the rest; returns the number of inputs that are records.
+
+    -1, with a fault, on failure. `row` is a row of the batch, or a chunk of row `batch_row`.
+    """
+    cdef int64_t num_tokens, s
+    if reading.files.use_mmap:
+        for s in range(1, num_segments):
+            prefetch_items(reading.files, segments[s].start)
+    if not read_fields(reading, segments, num_segments, row):
+        return -1
+    if reading.view.is_plain:
+        return row.width
+    if reading.view.kind == WINDOWS_BY_EOS and not reading.slices.clipped:
+        num_segments = cut_by_eos(&reading.listed, reading.layout.outputs.items, row)
+    num_tokens = finish_row(
+        reading.layout, row, segments, num_segments, reading.view.mask_ends, &reading.counts
+    )
+    if reading.spans and not fill_spans(reading, segments, num_segments, row, batch_row):
+        return -1
+    return num_tokens
+
+
+cdef int64_t cut_before_reading(BatchReading *reading, int64_t width) noexcept nogil:
+    """Cut the first columns of a window by their tokens; returns the number of segments, or -1."""
+    cdef Segment window = reading.listed.segments[0]
+    cdef BatchRow row = BatchRow(reading.slices.row, width, 0)
+    window.row, window.length = 0, width
+    if not fill_segments(&reading.slices.tokens, &window, 1, row.batch, width):
+        return -1
+    return cut_by_eos(&reading.listed, &reading.slices.output, &row)
+
+
+cdef int64_t fill_slice(
+    BatchReading *reading, int64_t num_segments, const BatchRow *row
+) noexcept nogil:
+    """Read a row's slice, as `fill_segments_of` reads a whole row."""
+    cdef const LayoutParams *layout = reading.layout
+    cdef const RowSliceParams *row_slice = &layout.row_slice
+    cdef BatchRow whole = BatchRow(row.batch, row.width * row_slice.parts, row.row)
+    cdef RowChunk chunk = chunk_of(row_slice, row, row_slice.num_chunks - 1)
+    cdef bint has_row_boundaries = layout.row_cu_seqlens.start >= 0
+    cdef int64_t num_tokens = 0, num, k
+    if reading.view.kind == WINDOWS_BY_EOS:
+        # Positions in a chunk depend on the columns before it, boundaries of rows on all.
+        num = chunk.first_column + chunk.place.width
+        num_segments = cut_before_reading(reading, whole.width if has_row_boundaries else num)
+        if num_segments < 0:
+            return -1
+    if has_row_boundaries:
+        add_row_boundaries(layout, &whole, reading.listed.segments, num_segments, &reading.counts)
+    for k in range(row_slice.num_chunks):
+        chunk = chunk_of(row_slice, row, k)
+        number_columns(layout, &chunk)
+        num = clip_segments(reading.listed.segments, num_segments, &chunk, reading.slices.clipped)
+        num = fill_segments_of(reading, reading.slices.clipped, num, &chunk.place, row.row)
+        if num < 0:
+            return -1
+        num_tokens += num
+    return num_tokens
 
 
 cdef bint fill_row(BatchReading *reading, int64_t sample, const BatchRow *row) noexcept nogil:
     """Read one sample into a row; False, with a fault, on failure."""
-    cdef int64_t num_tokens = row.width, s
-    cdef int64_t num = list_segments(&reading.listed, sample, row.row)
-    if reading.files.use_mmap:
-        for s in range(1, num):
-            prefetch_items(reading.files, reading.listed.segments[s].start)
-    if num < 0 or not read_fields(reading, num, row):
+    cdef const Segment *segments = reading.listed.segments
+    cdef int64_t num = list_segments(&reading.listed, sample, row.row), num_tokens
+    if num < 0:
         return False
-    if not reading.view.is_plain and not derive(reading, num, row, &num_tokens):
+    if reading.slices.clipped:
+        num_tokens = fill_slice(reading, num, row)
+    else:
+        num_tokens = fill_segments_of(reading, segments, num, row, row.row)
+    if num_tokens < 0:
         return False
     end_row(row, num_tokens, &reading.counts)
     return True
 
 
-cdef void pad_boundaries(BatchReading *reading, int64_t num_rows, char *batch) noexcept nogil:
-    """Pad cu_seqlens with the end of the batch to its full length."""
-    cdef const LayoutParams *layout = reading.layout
-    cdef int64_t end = num_rows * reading.counts.width, last, k
-    if layout.cu_seqlens.start < 0 and layout.segment_table.start < 0:
+cdef void pad_boundaries(
+    const DerivedParams *boundaries, char *batch, int64_t num_rows, int64_t end, int64_t *num
+) noexcept nogil:
+    """Pad cu_seqlens with the end of the batch to its full length, if it is wanted."""
+    cdef int64_t last = num_rows * boundaries.max_entries, k
+    if boundaries.start < 0:
         return
-    last = num_rows * max(layout.cu_seqlens.max_entries, layout.segment_table.max_entries)
-    for k in range(reading.counts.num_boundaries, last + 1):
-        if layout.segment_table.start >= 0:
-            entry_at(layout, batch, k - 1)[0] = SegmentEntry(-1, <int32_t>end, 0, 0, 0)
-        else:
-            store_u32(batch + layout.cu_seqlens.start + 4 * k, <unsigned>end)
-    reading.counts.num_boundaries, reading.counts.max_seqlen = last + 1, reading.view.width
+    for k in range(num[0], last + 1):
+        store_u32(batch + boundaries.start + 4 * k, <unsigned>end)
+    num[0] = last + 1
+
+
+cdef void pad_table(
+    const LayoutParams *layout, char *batch, int64_t num_rows, int64_t end, int64_t *num
+) noexcept nogil:
+    """Pad the segment table as `pad_boundaries` pads cu_seqlens."""
+    cdef int64_t last = num_rows * layout.segment_table.max_entries, k
+    if layout.segment_table.start < 0:
+        return
+    for k in range(num[0] - 1, last):
+        entry_at(layout, batch, k)[0] = SegmentEntry(-1, <int32_t>end, 0, 0, 0)
+    num[0] = last + 1
+
+
+cdef void make_static(BatchReading *reading, int64_t num_rows, char *batch) noexcept nogil:
+    """Make what differs from batch to batch the same in all."""
+    cdef const LayoutParams *layout = reading.layout
+    cdef BatchCounts *counts = &reading.counts
+    cdef int64_t parts = layout.row_slice.parts, end = num_rows * counts.width
+    pad_boundaries(&layout.cu_seqlens, batch, num_rows, end, &counts.num_boundaries)
+    pad_table(layout, batch, num_rows, end, &counts.num_boundaries)
+    pad_boundaries(
+        &layout.row_cu_seqlens, batch, num_rows, end * parts, &counts.num_row_boundaries
+    )
+    counts.max_seqlen = reading.view.width // (parts * layout.row_slice.num_chunks)
+    counts.row_max_seqlen = reading.view.width
 
 
 cdef bint fill_batch(
@@ -262,12 +374,13 @@ cdef bint fill_batch(
 ) noexcept nogil:
     """Read samples into the memory of a batch; False, with a fault, on failure."""
     cdef const ViewParams *view = &reading.view
-    cdef int64_t row
+    cdef int64_t parts = reading.layout.row_slice.parts, row, width
     cdef BatchRow target
     reading.fault.code = FINE
     if view.kind == ROWS:
         prefetch_rows(view, samples, num_samples)
-    target = BatchRow(batch, batch_width(view, samples, num_samples), 0)
+    width = batch_width(view, samples, num_samples, parts * reading.layout.row_slice.num_chunks)
+    target = BatchRow(batch, width // parts, 0)
     begin_batch(reading.layout, batch, target.width, &reading.counts)
     if reading.spans:
         reading.spans.num_spans = 0
@@ -279,33 +392,54 @@ cdef bint fill_batch(
         if not fill_row(reading, samples[row], &target):
             return False
     if view.pad_boundaries:
-        pad_boundaries(reading, num_samples, batch)
+        make_static(reading, num_samples, batch)
     end_batch(reading.layout, batch, num_samples, &reading.counts)
     return not reading.spans or find_groups(&reading.metadata, reading.spans, num_samples)
 
 
-cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil:
-    """Ask the system to fetch the records of a sample."""
+# Segments that were listed.
+cdef struct SegmentList:
+    const Segment *first
+    int64_t count
+
+
+cdef SegmentList list_records(BatchReading *reading, int64_t sample) noexcept nogil:
+    """The records of a sample, or of its slice, without a search for the ends of documents."""
     cdef const ViewParams *view = &reading.view
-    cdef int64_t num = 1, s
+    cdef const RowSliceParams *row_slice = &reading.layout.row_slice
+    cdef Segment *segments = reading.listed.segments
+    cdef BatchRow row = BatchRow(NULL, view.width // row_slice.parts, 0)
+    cdef RowChunk chunk
+    cdef int64_t num = 1, num_clipped = 0, k
     if view.kind == ROWS:
         num = list_pieces(&reading.listed, sample, 0)
     else:
-        reading.listed.segments[0] = Segment(0, 0, sample * view.stride, view.width + 1, -1)
-    for s in range(num):
+        segments[0] = Segment(0, 0, sample * view.stride, view.width + 1, -1, 0)
+    # Of a narrow batch, the chunks are not known here; and to find an eos, more is read.
+    if not reading.slices.clipped or view.narrow_to > 0 or view.kind == WINDOWS_BY_EOS:
+        return SegmentList(segments, num)
+    for k in range(row_slice.num_chunks):
+        chunk = chunk_of(row_slice, &row, k)
+        num_clipped += clip_segments(
+            segments, num, &chunk, reading.slices.clipped + num_clipped
+        )
+    return SegmentList(reading.slices.clipped, num_clipped)
+
+
+cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil:
+    """Ask the system to fetch the records of a sample."""
+    cdef SegmentList records = list_records(reading, sample)
+    cdef int64_t s
+    for s in range(records.count):
         announce_items(
-            reading.files,
-            reading.listed.segments[s].start,
-            reading.listed.segments[s].length,
-            &reading.fault,
+            reading.files, records.first[s].start, records.first[s].length, &reading.fault
         )
 
 
 cdef int64_t first_record(BatchReading *reading, int64_t sample) noexcept nogil:
     """The first record of a sample; -1 if it has none or the stored rows are damaged."""
-    if reading.view.kind != ROWS:
-        return sample * reading.view.stride
-    return reading.listed.segments[0].start if list_pieces(&reading.listed, sample, 0) > 0 else -1
+    cdef SegmentList records = list_records(reading, sample)
+    return records.first[0].start if records.count > 0 else -1
 
 
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil:

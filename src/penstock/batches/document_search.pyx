@@ -156,6 +156,7 @@ cdef int64_t cut_by_documents(
                     records.first_item[shard] + record,
                     stop - record,
                     search.documents.first_item[shard] - shard + k,
+                    0,
                 )
                 num += 1
                 column += stop - record

@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t
 
 from penstock.batches.layout_table cimport BatchCounts, LayoutParams, SegmentEntry
+from penstock.batches.row_chunks cimport RowChunk
 from penstock.read.segments cimport BatchRow, Segment
 
 cpdef enum:
@@ -12,6 +13,14 @@ cpdef enum:
 cdef void begin_batch(
     const LayoutParams *layout, char *batch, int64_t width, BatchCounts *counts
 ) noexcept nogil
+cdef void add_row_boundaries(
+    const LayoutParams *layout,
+    const BatchRow *row,
+    const Segment *segments,
+    int64_t num_segments,
+    BatchCounts *counts,
+) noexcept nogil
+cdef void number_columns(const LayoutParams *layout, const RowChunk *chunk) noexcept nogil
 cdef int64_t finish_row(
     const LayoutParams *layout,
     const BatchRow *row,

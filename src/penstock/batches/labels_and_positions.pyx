@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 from penstock.system.memory_access cimport load_u32, store_u32
 from penstock.read.numbers cimport count_up, fill_numbers, store_integer
 from penstock.batches.layout_table cimport DerivedParams, SegmentEntry, table_length
+from penstock.batches.row_chunks cimport RowChunk
 from penstock.read.segments cimport OutputParams, fill_rest, place_of
 
 cdef enum:
@@ -23,8 +24,11 @@ cdef void begin_batch(
     """Reset the counts; `batch` is NULL if rows are only counted."""
     counts.num_tokens, counts.width = 0, width
     counts.num_boundaries, counts.max_seqlen = 1, 0
+    counts.num_row_boundaries, counts.row_max_seqlen = 1, 0
     if batch and layout.cu_seqlens.start >= 0:
         store_u32(batch + layout.cu_seqlens.start, 0)
+    if batch and layout.row_cu_seqlens.start >= 0:
+        store_u32(batch + layout.row_cu_seqlens.start, 0)
 
 
 cdef void end_row(const BatchRow *row, int64_t num_tokens, BatchCounts *counts) noexcept nogil:
@@ -74,17 +78,61 @@ cdef void ignore_last_label(
 
 
 cdef void add_boundary(
-    const LayoutParams *layout, char *batch, int64_t value, BatchCounts *counts
+    const DerivedParams *boundaries, char *batch, int64_t value, int64_t *num, int64_t *longest
 ) noexcept nogil:
-    """Append to cu_seqlens, if it is wanted."""
+    """Append to cu_seqlens or row_cu_seqlens, if it is wanted."""
     cdef char *following
     cdef int64_t previous
-    if layout.cu_seqlens.start >= 0:
-        following = batch + layout.cu_seqlens.start + 4 * counts.num_boundaries
+    if boundaries.start >= 0:
+        following = batch + boundaries.start + 4 * num[0]
         previous = <int32_t>load_u32(following - 4)
-        counts.max_seqlen = max(counts.max_seqlen, value - previous)
+        longest[0] = max(longest[0], value - previous)
         store_u32(following, <uint32_t>value)
-        counts.num_boundaries += 1
+        num[0] += 1
+
+
+cdef inline void add_local_boundary(
+    const LayoutParams *layout, char *batch, int64_t value, BatchCounts *counts
+) noexcept nogil:
+    add_boundary(
+        &layout.cu_seqlens, batch, value, &counts.num_boundaries, &counts.max_seqlen
+    )
+
+
+cdef void add_row_boundaries(
+    const LayoutParams *layout,
+    const BatchRow *row,
+    const Segment *segments,
+    int64_t num_segments,
+    BatchCounts *counts,
+) noexcept nogil:
+    """Append the segments and the padding of a whole row to row_cu_seqlens, if it is wanted."""
+    cdef int64_t end = 0, s
+    for s in range(num_segments + 1):
+        # The last label is not an input, and padding ends with the row.
+        if end == row.width:
+            break
+        end = row.width
+        if s < num_segments:
+            end = min(segments[s].column + segments[s].length, row.width)
+        add_boundary(
+            &layout.row_cu_seqlens,
+            row.batch,
+            row.row * row.width + end,
+            &counts.num_row_boundaries,
+            &counts.row_max_seqlen,
+        )
+
+
+cdef void number_columns(const LayoutParams *layout, const RowChunk *chunk) noexcept nogil:
+    """Number the columns of a chunk as those of the whole row, if that is wanted."""
+    cdef const BatchRow *row = &chunk.place
+    if layout.column_ids.start >= 0:
+        count_up(
+            derived_at(&layout.column_ids, row.batch, row.row * row.width),
+            chunk.first_column,
+            row.width,
+        )
 
 
 cdef inline char *derived_at(
@@ -115,18 +163,20 @@ cdef void finish_segment(
             segment.document,
             <int32_t>(element + count),
             <int32_t>(element + count),
-            <int32_t>-element,
+            <int32_t>(segment.first_position - element),
             1,
         )
         add_entry(layout, row.batch, &entry, counts)
         return
     if layout.position_ids.start >= 0:
-        count_up(derived_at(&layout.position_ids, row.batch, element), count)
+        count_up(
+            derived_at(&layout.position_ids, row.batch, element), segment.first_position, count
+        )
     if layout.document_ids.start >= 0:
         fill_numbers(
             derived_at(&layout.document_ids, row.batch, element), 8, count, segment.document
         )
-    add_boundary(layout, row.batch, element + count, counts)
+    add_local_boundary(layout, row.batch, element + count, counts)
 
 
 cdef int64_t finish_row(
@@ -165,6 +215,6 @@ cdef int64_t finish_row(
                 )
                 add_entry(layout, row.batch, &padding, counts)
         elif end < row.width:
-            add_boundary(layout, row.batch, first + row.width, counts)
+            add_local_boundary(layout, row.batch, first + row.width, counts)
     pad(&layout.attention_mask, row.batch, first, num_tokens, 1)
     return num_tokens

@@ -17,14 +17,22 @@ from numpy.typing import NDArray
 
 from penstock.batches.layout_table import COUNTS, SEGMENT_ENTRY, LayoutTable, padded_length
 from penstock.batches.outputs import SEGMENT_TABLE, DerivedOutput, Output
+from penstock.batches.row_slice import RowSlice
 from penstock.errors import UsageError
 from penstock.read.segments import OUTPUT
 
 ALIGNMENT_BYTES = 64
 _MAX_SCRATCH_BYTES = 1 << 18
 
+BoundaryCount = Literal["num_boundaries", "num_row_boundaries"]
 CountsRecord = np.void
-"""the counts of a batch: `num_tokens`, `width`, `num_boundaries`, `max_seqlen`"""
+"""the counts of a batch: `num_tokens`, `width`, `num_boundaries`, `max_seqlen` and, of whole rows,
+`num_row_boundaries` and `row_max_seqlen`"""
+
+_NUM_BOUNDARIES: dict[str, BoundaryCount] = {
+    "cu_seqlens": "num_boundaries",
+    "row_cu_seqlens": "num_row_boundaries",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +42,24 @@ class OutputPlace:
     dtype: np.dtype[Any]
     offset: int
     row_shape: tuple[int, ...]
-    count: Literal["num_boundaries", "width"] | None = None
+    count: BoundaryCount | Literal["width"] | None = None
     """the count that is the actual length, if the length differs from batch to batch"""
     extra_columns: int = 0
     """beside those of `width`, if that is the actual length"""
 
     def num_bytes(self, rows: int) -> int:
         """The largest size of its array, rounded up to where the next array may start."""
-        extra = 1 if self.count == "num_boundaries" else 0
+        extra = 0 if self.count in (None, "width") else 1
         size = (rows * math.prod(self.row_shape) + extra) * self.dtype.itemsize
         return size + -size % ALIGNMENT_BYTES
 
     def shape(self, rows: int, counts: CountsRecord) -> tuple[int, ...]:
         """The shape for `rows` rows."""
-        if self.count == "num_boundaries":
-            return (int(counts["num_boundaries"]),)
+        if self.count is None:
+            return (rows, *self.row_shape)
         if self.count == "width":
             return (rows, int(counts["width"]) + self.extra_columns, *self.row_shape[1:])
-        return (rows, *self.row_shape)
+        return (int(counts[self.count]),)
 
     def of(self, memory: NDArray[np.uint8], rows: int, counts: CountsRecord) -> NDArray[Any]:
         """The array of the first `rows` rows, without a copy."""
@@ -79,6 +87,13 @@ class BatchLayout:
     """the most segments of a row, padding included"""
     cuts_labels: bool = False
     """whether labels are ignored at the ends of documents or rows"""
+    row_slice: RowSlice | None = None
+    """the part of every row that batches have; None for whole rows"""
+
+    @property
+    def columns(self) -> int:
+        """The columns of the outputs: `width`, or those of the slice."""
+        return self.width if self.row_slice is None else self.row_slice.columns(self.width)
 
     def compact(self) -> "BatchLayout":
         """The same batch in the form that moves the fewest bytes to an accelerator.
@@ -121,19 +136,21 @@ class BatchLayout:
         """The place of each output, by name."""
         places: dict[str, OutputPlace] = {}
         end = self._header_bytes
+        columns = self.columns
         width_count: Literal["width"] | None = "width" if self.narrows else None
         every: list[Output | DerivedOutput] = [*self.outputs, *self.derived]
         for out in every:
             if isinstance(out, Output):
-                shape = (self.width + out.extra_columns, *self.record[out.field].shape)
+                shape = (columns + out.extra_columns, *self.record[out.field].shape)
                 place = OutputPlace(out.dtype, end, shape, width_count, out.extra_columns)
             elif out.name == SEGMENT_TABLE:  # the last output, so that its padding can be left out
                 length = padded_length(self.rows * out.max_entries)
                 place = OutputPlace(out.dtype, end, (-(-length // self.rows),))
-            elif out.name == "cu_seqlens":
-                place = OutputPlace(out.dtype, end, (out.max_entries,), "num_boundaries")
+            elif out.name in _NUM_BOUNDARIES:
+                count = _NUM_BOUNDARIES[out.name]
+                place = OutputPlace(out.dtype, end, (out.max_entries,), count)
             else:
-                place = OutputPlace(out.dtype, end, (self.width,), width_count)
+                place = OutputPlace(out.dtype, end, (columns,), width_count)
             end += place.num_bytes(self.rows)
             places[out.name] = place
         return places
@@ -171,11 +188,11 @@ class BatchLayout:
 
     @property
     def _scratch_records(self) -> int:
-        return max(1, min(self.width + 1, _MAX_SCRATCH_BYTES // self.record.itemsize))
+        return max(1, min(self.columns + 1, _MAX_SCRATCH_BYTES // self.record.itemsize))
 
     def for_kernels(self) -> LayoutTable:
         """The layout as kernels take it."""
-        places = self.places()
+        places, cut = self.places(), self.row_slice
         together, apart = list[tuple[int, ...]](), list[tuple[int, ...]]()
         for out in self.outputs:
             shown, mask = self._describe(out, places[out.name].offset), self._mask(out)
@@ -188,7 +205,7 @@ class BatchLayout:
                 together.append((*shown, *mask, out.extra_columns))
         every: list[Output | DerivedOutput] = [*self.outputs, *self.derived]
         derived = {
-            out.name: (
+            (isinstance(out, DerivedOutput) and out.content) or out.name: (
                 places[out.name].offset,
                 out.dtype.itemsize,
                 out.max_entries if isinstance(out, DerivedOutput) else 0,
@@ -203,7 +220,8 @@ class BatchLayout:
             scratch_records=self._scratch_records,
             num_bytes=self.num_bytes,
             rows=self.rows,
-            width=self.width,
+            width=self.columns,
+            row_slice=(0, 1, 1) if cut is None else (cut.part, cut.parts, cut.num_chunks),
         )
 
     def _describe(self, out: Output, start: int) -> tuple[int, ...]:

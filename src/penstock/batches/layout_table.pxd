@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.read.segments cimport Outputs, OutputTable
+from penstock.batches.row_chunks cimport RowSliceParams
 
 # What kernels say about a batch, at the start of its memory; the lengths of the rows follow.
 cdef struct BatchCounts:
@@ -10,6 +11,8 @@ cdef struct BatchCounts:
     int64_t width  # of the rows
     int64_t num_boundaries  # entries of cu_seqlens; segments of a compact batch, and one
     int64_t max_seqlen  # the longest run between two of them
+    int64_t num_row_boundaries  # entries of row_cu_seqlens
+    int64_t row_max_seqlen  # the longest run between two of them
 
 # A segment as a compact batch has it: what a device needs to derive all outputs of its columns.
 # Places are counted over all rows, end to end.
@@ -24,7 +27,7 @@ cdef struct SegmentEntry:
 cdef struct DerivedParams:
     int64_t start  # of its array in the batch's memory, or -1 if it is not wanted
     int64_t size  # of its numbers
-    int64_t max_entries  # of cu_seqlens or the segment table, for one row
+    int64_t max_entries  # of cu_seqlens, row_cu_seqlens or the segment table, for one row
 
 # Where the outputs go in the memory of a batch.
 cdef struct LayoutParams:
@@ -37,6 +40,9 @@ cdef struct LayoutParams:
     DerivedParams cu_seqlens
     DerivedParams metadata_ids
     DerivedParams segment_table  # of a compact batch, which has no labels and no other derived one
+    RowSliceParams row_slice
+    DerivedParams column_ids  # the columns of the whole rows
+    DerivedParams row_cu_seqlens  # as cu_seqlens, of the whole rows
 
 
 cdef class LayoutTable:
@@ -46,6 +52,7 @@ cdef class LayoutTable:
     cdef readonly int64_t num_bytes
     cdef readonly int64_t rows
     cdef readonly int64_t width
+    cdef readonly int64_t row_width
     cdef int check_derived(self, dict derived) except -1
 
 

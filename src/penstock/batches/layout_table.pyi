@@ -21,6 +21,8 @@ class LayoutTable:
     def rows(self) -> int: ...
     @property
     def width(self) -> int: ...
+    @property
+    def row_width(self) -> int: ...
     def __new__(
         cls,
         outputs: NDArray[np.void],
@@ -31,4 +33,5 @@ class LayoutTable:
         num_bytes: int,
         rows: int,
         width: int,
+        row_slice: tuple[int, int, int] = ...,
     ) -> Self: ...

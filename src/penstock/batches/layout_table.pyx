@@ -5,11 +5,20 @@ import numpy as np
 from libc.stdint cimport int64_t
 
 from penstock.read.segments cimport OutputTable
+from penstock.batches.row_chunks cimport RowSliceParams
 
 # The dtypes of the structs `BatchCounts` and `SegmentEntry`.
-COUNTS = np.dtype(
-    [(name, np.int64) for name in ("num_tokens", "width", "num_boundaries", "max_seqlen")]
-)
+COUNTS = np.dtype([
+    (name, np.int64)
+    for name in (
+        "num_tokens",
+        "width",
+        "num_boundaries",
+        "max_seqlen",
+        "num_row_boundaries",
+        "row_max_seqlen",
+    )
+])
 SEGMENT_ENTRY = np.dtype([
     ("document", np.int64),
     ("end", np.int32),
@@ -29,6 +38,8 @@ cdef class LayoutTable:
 
     `outputs` (`OUTPUT`) show fields of the records, `apart` those of the field in files of its own;
     `derived` has the start, the bytes of a number and the most entries of each derived output.
+    Arrays have `width` columns. They show the slice `row_slice` of rows of `row_width` columns,
+    given as its part, the number of parts and the number of chunks.
     """
 
     def __cinit__(
@@ -41,6 +52,7 @@ cdef class LayoutTable:
         int64_t num_bytes,
         int64_t rows,
         int64_t width,
+        tuple row_slice=(0, 1, 1),
     ):
         cdef LayoutParams *layout = &self.layout
         sizes = {
@@ -61,6 +73,13 @@ cdef class LayoutTable:
         layout.cu_seqlens = _derived(derived, "cu_seqlens")
         layout.metadata_ids = _derived(derived, "metadata_ids")
         layout.segment_table = _derived(derived, "segment_table")
+        layout.column_ids = _derived(derived, "column_ids")
+        layout.row_cu_seqlens = _derived(derived, "row_cu_seqlens")
+        part, parts, num_chunks = row_slice
+        if not (0 <= part < parts and 1 <= num_chunks <= min(parts, 2) and width % num_chunks == 0):
+            raise ValueError("rows cannot be sliced like this")
+        layout.row_slice = RowSliceParams(part, parts, num_chunks)
+        self.row_width = width * layout.row_slice.parts
         self.check_derived(derived)
 
     cdef int check_derived(self, dict derived) except -1:
@@ -68,7 +87,7 @@ cdef class LayoutTable:
         cdef object rows = self.rows, start, num_bytes
         places = [(0, sizeof(BatchCounts) + 8 * rows)]
         for name, (start, size, max_entries) in derived.items():
-            if name == "cu_seqlens":
+            if "cu_seqlens" in name:
                 count = rows * max_entries + 1
             elif name == "segment_table":
                 count = table_length(rows * max_entries)

@@ -44,11 +44,13 @@ class DerivedOutput(NamedTuple):
     """An output that is computed from the segments of a row."""
 
     name: str
-    """an `Extra`, or `SEGMENT_TABLE`"""
+    """an `Extra`, `SEGMENT_TABLE`, or what slices of rows have besides"""
     dtype: np.dtype[Any]
     max_entries: int = 0
     """the most entries that a row adds to cu_seqlens or the segment table; other outputs have one
     for each column"""
+    content: str = ""
+    """what it shows, if not what its name says"""
 
 
 def token_outputs(
@@ -84,8 +86,14 @@ def field_outputs(fields: np.dtype[Any], *, with_metadata: bool = False) -> tupl
     return tuple(outputs)
 
 
-def derived_outputs(extras: Collection[str], max_boundaries: int) -> tuple[DerivedOutput, ...]:
-    """The outputs of some extras; a row adds at most `max_boundaries` entries to cu_seqlens."""
+def derived_outputs(
+    extras: Collection[str], max_boundaries: int, chunks: Collection[tuple[int, int]] = ()
+) -> tuple[DerivedOutput, ...]:
+    """The outputs of some extras; a row adds at most `max_boundaries` entries to cu_seqlens.
+
+    `chunks` are those of a `RowSlice`. Slices always have `position_ids`: without them a model
+    would count their columns from 0. With `cu_seqlens` they also have those of the whole rows.
+    """
     # int32 where the consumer takes it: with int64 positions a packed batch takes a tenth longer.
     int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
     every = {
@@ -94,7 +102,16 @@ def derived_outputs(extras: Collection[str], max_boundaries: int) -> tuple[Deriv
         "attention_mask": DerivedOutput("attention_mask", int32),
         "cu_seqlens": DerivedOutput("cu_seqlens", int32, max_boundaries),
     }
-    return tuple(every[extra] for extra in every if extra in extras)
+    wanted = {extra for extra in every if extra in extras}
+    if chunks:
+        most = sum(min(max_boundaries, length) for _, length in chunks)
+        every["cu_seqlens"] = DerivedOutput("cu_seqlens", int32, most)
+        every["row_cu_seqlens"] = DerivedOutput("row_cu_seqlens", int32, max_boundaries)
+        wanted |= {"row_cu_seqlens"} if "cu_seqlens" in wanted else set()
+        if "position_ids" not in wanted:
+            every["position_ids"] = DerivedOutput("position_ids", int32, content="column_ids")
+            wanted.add("position_ids")
+    return tuple(output for name, output in every.items() if name in wanted)
 
 
 def check_extras(given: Any) -> tuple[Extra, ...]:

@@ -28,7 +28,7 @@ cdef int64_t list_segments(RowSegments *listed, int64_t sample, int64_t row) noe
         return cut_by_documents(
             &listed.search, sample * view.stride, view.width + 1, row, listed.segments
         )
-    listed.segments[0] = Segment(row, 0, sample * view.stride, view.width + 1, -1)
+    listed.segments[0] = Segment(row, 0, sample * view.stride, view.width + 1, -1, 0)
     return 1
 
 
@@ -51,7 +51,7 @@ cdef int64_t list_pieces(RowSegments *listed, int64_t sample, int64_t row) noexc
         ):
             is_right = False
             break
-        listed.segments[k] = Segment(row, column, piece.start, piece.length, piece.document)
+        listed.segments[k] = Segment(row, column, piece.start, piece.length, piece.document, 0)
         column += piece.length
     if not is_right:
         set_fault(listed.fault, WRONG_ROWS, RECORDS, 0, sample, 0)
@@ -84,7 +84,7 @@ cdef int64_t cut_by_eos(
             load_integer(tokens + (column - 1) * size, size, False) != listed.view.eos_id
         ):
             continue
-        listed.segments[num] = Segment(row.row, first, start + first, column - first, -1)
+        listed.segments[num] = Segment(row.row, first, start + first, column - first, -1, 0)
         num += 1
         first = column
     return num

@@ -66,7 +66,7 @@ class SampleReader:
         kinds = file_kinds(view, layout)
         num_sharers *= len(kinds)
         files = {kind: self._reader.new_files(kind, num_sharers=num_sharers) for kind in kinds}
-        spans = SpanTable(layout.rows, layout.width) if view.metadata is not None else None
+        spans = SpanTable(layout.rows, layout.columns) if view.metadata is not None else None
         self._spans = (
             SpanReader(self._reader, view.metadata, spans, files[FileKind.METADATA_BYTES])
             if spans is not None

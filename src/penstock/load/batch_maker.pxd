@@ -9,6 +9,7 @@ cdef enum Length:
     OF_LAYOUT
     OF_WIDEST_ROW
     OF_BOUNDARIES
+    OF_ROW_BOUNDARIES
 
 
 cdef class Shown:
@@ -29,4 +30,5 @@ cdef class BatchMaker:
     cdef list outputs
     cdef object from_numpy
     cdef bint has_boundaries
+    cdef bint has_row_boundaries
     cpdef dict make(self, BatchMemory memory, int64_t rows)

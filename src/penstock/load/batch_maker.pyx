@@ -32,11 +32,15 @@ cdef class Shown:
             self.length = OF_WIDEST_ROW
         elif place.count == "num_boundaries":
             self.length = OF_BOUNDARIES
+        elif place.count == "num_row_boundaries":
+            self.length = OF_ROW_BOUNDARIES
 
     cdef tuple shape_of(self, int64_t rows, const BatchCounts *counts):
         """Return the output's shape in a batch of `rows` rows."""
         if self.length == OF_BOUNDARIES:
             return (counts.num_boundaries,)
+        if self.length == OF_ROW_BOUNDARIES:
+            return (counts.num_row_boundaries,)
         if self.length == OF_WIDEST_ROW:
             return (rows, counts.width, *self.row_shape[1:])
         return self.shape if rows == self.rows else (rows, *self.row_shape)
@@ -65,6 +69,7 @@ cdef class BatchMaker:
     def __cinit__(self, dict places, int64_t rows, from_numpy=None):
         self.from_numpy = from_numpy
         self.has_boundaries = "cu_seqlens" in places
+        self.has_row_boundaries = "row_cu_seqlens" in places
         self.outputs = []
         for name, place in places.items():
             torch_dtype = None
@@ -96,4 +101,6 @@ cdef class BatchMaker:
             batch[shown.name] = output
         if self.has_boundaries:
             batch["max_seqlen"] = counts.max_seqlen
+        if self.has_row_boundaries:
+            batch["row_max_seqlen"] = counts.row_max_seqlen
         return batch

@@ -53,6 +53,7 @@ cdef bint collect_spans(
     int64_t num_segments,
     int64_t width,
     char *ids,
+    int64_t first_span,
 ) noexcept nogil
 cdef bint find_groups(
     const MetadataFiles *files, SpanList *list_, int64_t num_rows

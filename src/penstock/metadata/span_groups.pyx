@@ -142,12 +142,16 @@ cdef bint collect_spans(
     int64_t num_segments,
     int64_t width,
     char *ids,
+    int64_t first_span,
 ) noexcept nogil:
-    """Add the spans of the next row, with stored ids at `ids`; False, with a fault, on failure."""
+    """Add the spans of segments, with stored ids at `ids`; False, with a fault, on failure.
+
+    Spans are numbered from `first_span` on, the first of the row.
+    """
     cdef LastSpan last = LastSpan(-1, -1, -1)
     cdef IdRun run
     cdef int64_t s, left, start
-    run.first_span = list_.num_spans
+    run.first_span = first_span
     for s in range(num_segments):
         run.column, start = segments[s].column, segments[s].start
         left = min(segments[s].length, width - run.column)

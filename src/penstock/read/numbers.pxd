@@ -24,7 +24,7 @@ cdef void mask_numbers(
     const Numbers *mask, char *target, int64_t size, int64_t count, int64_t value
 ) noexcept nogil
 cdef void fill_numbers(char *target, int64_t size, int64_t count, int64_t value) noexcept nogil
-cdef void count_up(char *target, int64_t count) noexcept nogil
+cdef void count_up(char *target, int64_t first, int64_t count) noexcept nogil
 
 
 cdef inline int64_t load_integer(const char *address, int64_t size, bint is_signed) noexcept nogil:

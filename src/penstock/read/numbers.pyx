@@ -136,8 +136,9 @@ cdef void fill_numbers(char *target, int64_t size, int64_t count, int64_t value)
             store_integer(target + i * size, size, value)
 
 
-cdef void count_up(char *target, int64_t count) noexcept nogil:
-    """Set `count` integers of 4 bytes to 0, 1, 2 and so on."""
+cdef void count_up(char *target, int64_t first, int64_t count) noexcept nogil:
+    """Set `count` integers of 4 bytes to `first` and the numbers that follow."""
+    cdef uint32_t start = <uint32_t>first
     cdef int64_t i
     for i in range(count):
-        store_u32(target + 4 * i, <uint32_t>i)
+        store_u32(target + 4 * i, start + <uint32_t>i)

@@ -11,6 +11,7 @@ cdef struct Segment:
     int64_t start
     int64_t length
     int64_t document  # or -1
+    int64_t first_position  # of the first record in its document; 0 unless a row was sliced
 
 # An array that shows one field of the records.
 cdef struct OutputParams:

@@ -22,9 +22,10 @@ from penstock.read.files cimport (
 from penstock.read.numbers cimport Numbers, convert, fill_numbers, mask_numbers
 
 # The dtypes of the structs, field by field.
-SEGMENT = np.dtype(
-    [(name, np.int64) for name in ("row", "column", "start", "length", "document")]
-)
+SEGMENT = np.dtype([
+    (name, np.int64)
+    for name in ("row", "column", "start", "length", "document", "first_position")
+])
 OUTPUT = np.dtype([
     (name, np.int64)
     for name in (

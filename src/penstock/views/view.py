@@ -21,6 +21,7 @@ from penstock.batches.outputs import (
     token_dtype,
     token_outputs,
 )
+from penstock.batches.row_slice import RowSlice
 from penstock.batches.sample_reader import SampleReader
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
@@ -160,8 +161,10 @@ class View(Sequence[Batch]):
             blocks=blocks,
         )
 
-    def layout(self, rows: int, dtype: DTypeLike | None) -> BatchLayout:
-        """The memory of a batch of `rows` rows with tokens of type `dtype`."""
+    def layout(
+        self, rows: int, dtype: DTypeLike | None, row_slice: RowSlice | None = None
+    ) -> BatchLayout:
+        """The memory of a batch of `rows` rows, or slices of them, with tokens of type `dtype`."""
         if "cu_seqlens" in self.extras and rows * self.seq_len >= 1 << 31:
             raise UsageError(
                 f"cu_seqlens is int32 and cannot count {rows:,} x {self.seq_len:,} tokens; use "
@@ -172,11 +175,12 @@ class View(Sequence[Batch]):
             rows,
             self.seq_len,
             self._outputs(dtype),
-            self._derived(),
+            self._derived(row_slice),
             narrows=self.narrow_to > 0,
             apart=self.dataset.apart,
             max_boundaries=self._max_boundaries,
             cuts_labels=self._padding is not None or self._masks_ends,
+            row_slice=row_slice,
         )
 
     def _outputs(self, dtype: DTypeLike | None) -> tuple[Output, ...]:
@@ -195,8 +199,18 @@ class View(Sequence[Batch]):
         )
         return inputs_and_labels + others
 
-    def _derived(self) -> tuple[DerivedOutput, ...]:
-        return derived_outputs(self.extras, self._max_boundaries)
+    def _derived(self, row_slice: RowSlice | None) -> tuple[DerivedOutput, ...]:
+        chunks = () if row_slice is None else row_slice.chunks(self.seq_len)
+        outputs = derived_outputs(self.extras, self._max_boundaries, chunks)
+        fields = self.dataset.fields.names or ()
+        if row_slice is not None and self.seq_len >= 1 << 31:
+            raise UsageError(f"rows of {self.seq_len:,} are too long to be sliced")
+        # Records may have position ids of their own.
+        return tuple(
+            output
+            for output in outputs
+            if not (output.content == "column_ids" and output.name in fields)
+        )
 
     @property
     def _max_boundaries(self) -> int:

@@ -15,6 +15,7 @@ from penstock.batches.outputs import (
     token_dtype,
     token_outputs,
 )
+from penstock.batches.row_slice import RowSlice
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
 from penstock.text.marks import Add, choose_marks
@@ -87,14 +88,20 @@ class Packing:
         return self.buffer_size + (self.refill if self.policy == "bos_best_fit" else 0)
 
     def layout(
-        self, tokenizer: Tokenizer, seq_len: int, batch_size: int, dtype: DTypeLike | None
+        self,
+        tokenizer: Tokenizer,
+        seq_len: int,
+        batch_size: int,
+        dtype: DTypeLike | None,
+        row_slice: RowSlice | None = None,
     ) -> BatchLayout:
-        """The memory of a batch whose tokens have type `dtype`."""
+        """The memory of a batch, or of slices of its rows, whose tokens have type `dtype`."""
         if "cu_seqlens" in self.extras and batch_size * seq_len >= 1 << 31:
             raise UsageError(
                 f"cu_seqlens is int32 and cannot count {batch_size:,} x {seq_len:,} tokens; use "
                 "smaller batches"
             )
+        chunks = () if row_slice is None else row_slice.chunks(seq_len)
         stored = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
         tokens = token_dtype(stored, max(tokenizer.vocab_size, self.pad_id + 1), dtype)
         return BatchLayout(
@@ -102,9 +109,10 @@ class Packing:
             batch_size,
             seq_len,
             token_outputs(tokens, pad_id=self.pad_id),
-            derived_outputs(self.extras, seq_len + 1),
+            derived_outputs(self.extras, seq_len + 1, chunks),
             max_boundaries=seq_len + 1,
             cuts_labels=True,
+            row_slice=row_slice,
         )
 
     def fingerprint(self, seq_len: int) -> str:

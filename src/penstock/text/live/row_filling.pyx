@@ -49,18 +49,27 @@ from penstock.text.live.lane_buffer cimport (
     max_waiting,
 )
 from penstock.batches.layout_table cimport BatchCounts, LayoutParams, LayoutTable
-from penstock.batches.labels_and_positions cimport begin_batch, end_batch, end_row, finish_row
+from penstock.batches.labels_and_positions cimport (
+    add_row_boundaries,
+    begin_batch,
+    end_batch,
+    end_row,
+    finish_row,
+    number_columns,
+)
+from penstock.batches.row_chunks cimport RowChunk, RowSliceParams, chunk_of, clip_segments
 
 from penstock.pack.waiting_buffer import SLOT as _SLOT
 
 cdef struct LanePacker:
     Rules rules
     const LayoutParams *layout
-    int64_t width  # inputs in a row
+    int64_t width  # inputs in a whole row
     bint mask_ends
     Lane *lanes
     int64_t num_lanes
     Segment *segments  # of the row being packed
+    Segment *clipped  # of a chunk of it; NULL if rows are whole
     BatchCounts counts  # of the batch being packed
     int64_t next_row
 
@@ -90,7 +99,7 @@ cdef class LaneBuffers:
         """`marks` are the ids before and after every document, -1 for none."""
         cdef LanePacker *packer = &self.packer
         cdef int64_t lane, token_bytes
-        if num_lanes < 1 or layout.width < 1 or buffer_size < 1 or refill < 1:
+        if num_lanes < 1 or layout.row_width < 1 or buffer_size < 1 or refill < 1:
             raise ValueError("num_lanes, width, buffer_size and refill must be at least 1")
         if not FLAT <= policy <= FULL_BEST_FIT:
             raise ValueError(f"unknown policy {<int>policy}")
@@ -101,14 +110,18 @@ cdef class LaneBuffers:
             raise ValueError("the layout needs input_ids and labels, and tokens of 2 or 4 bytes")
         self.layout, self.fed = layout, [None] * num_lanes
         packer.rules.policy = policy
-        packer.rules.columns = layout.width + (policy == BOS_BEST_FIT)
+        packer.rules.columns = layout.row_width + (policy == BOS_BEST_FIT)
         packer.rules.buffer_size = 1 if policy == FLAT else buffer_size
         packer.rules.refill = refill
         packer.rules.marks = MarksParams(marks[0], marks[1])
-        packer.layout, packer.width, packer.mask_ends = &layout.layout, layout.width, mask_ends
+        packer.layout, packer.width, packer.mask_ends = &layout.layout, layout.row_width, mask_ends
         packer.lanes = <Lane *>calloc(num_lanes, sizeof(Lane))
         # Every segment has at least one token, and a row has at most width + 1.
-        packer.segments = <Segment *>calloc(layout.width + 2, sizeof(Segment))
+        packer.segments = <Segment *>calloc(layout.row_width + 2, sizeof(Segment))
+        if layout.layout.row_slice.parts > 1:
+            packer.clipped = <Segment *>calloc(layout.row_width + 2, sizeof(Segment))
+            if not packer.clipped:
+                raise MemoryError
         if not packer.lanes or not packer.segments:
             raise MemoryError
         packer.num_lanes = num_lanes
@@ -122,6 +135,7 @@ cdef class LaneBuffers:
             free_lane(&self.packer.lanes[lane])
         free(self.packer.lanes)
         free(self.packer.segments)
+        free(self.packer.clipped)
 
     @property
     def columns(self):
@@ -305,12 +319,14 @@ cdef LaneOutcome pack_rows(
     LanePacker *packer, const int64_t *lane_of_row, int64_t num_rows, char *batch
 ) noexcept nogil:
     """Pack rows from the next one on; return DONE, or what the next row needs."""
-    cdef BatchRow row = BatchRow(batch, packer.width, 0)
+    cdef int64_t width = packer.width // packer.layout.row_slice.parts
+    cdef BatchRow row = BatchRow(batch, width, 0)
+    cdef int64_t num_tokens
     cdef OpenRow *made
     cdef Lane *lane
     cdef LaneOutcome outcome
     if packer.next_row == 0:
-        begin_batch(packer.layout, batch, packer.width, &packer.counts)
+        begin_batch(packer.layout, batch, width, &packer.counts)
     while packer.next_row < num_rows:
         lane = &packer.lanes[lane_of_row[packer.next_row]]
         row.row = packer.next_row
@@ -318,7 +334,10 @@ cdef LaneOutcome pack_rows(
         if outcome != DONE:
             return outcome
         made = &lane.row
-        if batch != NULL:
+        num_tokens = min(made.columns, packer.width)
+        if batch != NULL and packer.clipped:
+            num_tokens = finish_slice(packer, &row, made.num_segments)
+        elif batch != NULL:
             finish_row(
                 packer.layout,
                 &row,
@@ -327,12 +346,32 @@ cdef LaneOutcome pack_rows(
                 packer.mask_ends,
                 &packer.counts,
             )
-        end_row(&row, min(made.columns, packer.width), &packer.counts)
+        end_row(&row, num_tokens, &packer.counts)
         made[0] = OpenRow(0, 0, False)
         packer.next_row += 1
     if batch != NULL:
         end_batch(packer.layout, batch, num_rows, &packer.counts)
     return DONE
+
+
+cdef int64_t finish_slice(
+    LanePacker *packer, const BatchRow *row, int64_t num_segments
+) noexcept nogil:
+    """Derive the outputs of a row's slice; returns the number of inputs that are tokens."""
+    cdef const RowSliceParams *row_slice = &packer.layout.row_slice
+    cdef BatchRow whole = BatchRow(row.batch, packer.width, row.row)
+    cdef RowChunk chunk
+    cdef int64_t num_tokens = 0, num, k
+    if packer.layout.row_cu_seqlens.start >= 0:
+        add_row_boundaries(packer.layout, &whole, packer.segments, num_segments, &packer.counts)
+    for k in range(row_slice.num_chunks):
+        chunk = chunk_of(row_slice, row, k)
+        number_columns(packer.layout, &chunk)
+        num = clip_segments(packer.segments, num_segments, &chunk, packer.clipped)
+        num_tokens += finish_row(
+            packer.layout, &chunk.place, packer.clipped, num, packer.mask_ends, &packer.counts
+        )
+    return num_tokens
 
 
 cdef LaneOutcome pack_row(LanePacker *packer, Lane *lane, const BatchRow *row) noexcept nogil:
@@ -431,21 +470,44 @@ cdef void show(
     LanePacker *packer, Lane *lane, const BatchRow *row, const Slot *piece, int64_t count
 ) noexcept nogil:
     """Append the first tokens of a piece to the row being packed."""
-    cdef const LayoutParams *layout = packer.layout
     cdef OpenRow *made = &lane.row
     if row.batch == NULL:
         return
     check(made.num_segments < packer.width + 2)
     check(piece.start + count <= lane.arena.used)
-    unpack(
-        &layout.outputs,
-        row,
-        made.columns,
-        token_at(&lane.arena, piece.start),
-        lane.arena.token_bytes,
-        count,
-    )
     packer.segments[made.num_segments] = Segment(
-        row.row, made.columns, piece.start, count, piece.document
+        row.row, made.columns, piece.start, count, piece.document, 0
     )
+    if packer.clipped:
+        show_slice(packer, lane, row, &packer.segments[made.num_segments])
+    else:
+        show_segment(packer, lane, row, &packer.segments[made.num_segments])
     made.num_segments += 1
+
+
+cdef inline void show_segment(
+    LanePacker *packer, Lane *lane, const BatchRow *row, const Segment *segment
+) noexcept nogil:
+    """Write the tokens of a segment."""
+    unpack(
+        &packer.layout.outputs,
+        row,
+        segment.column,
+        token_at(&lane.arena, segment.start),
+        lane.arena.token_bytes,
+        segment.length,
+    )
+
+
+cdef void show_slice(
+    LanePacker *packer, Lane *lane, const BatchRow *row, const Segment *segment
+) noexcept nogil:
+    """Write the tokens of a segment that are in the row's slice."""
+    cdef const RowSliceParams *row_slice = &packer.layout.row_slice
+    cdef RowChunk chunk
+    cdef Segment clipped
+    cdef int64_t k
+    for k in range(row_slice.num_chunks):
+        chunk = chunk_of(row_slice, row, k)
+        if clip_segments(segment, 1, &chunk, &clipped):
+            show_segment(packer, lane, &chunk.place, &clipped)
