@@ -17,7 +17,13 @@ INTERNAL = {
     *("Documents.__init__", "Packed.__init__", "View.__init__", "Windows.__init__"),
     *("Order.__init__", "Shard.__init__"),
     *("Documents.recipe", "Packed.recipe", "PlannedView.rows"),
-    *("View.layout", "Packing.layout", "RecordStream.reader", "Order.new_state"),
+    *(
+        "View.layout",
+        "Packing.layout",
+        "RecordStream.reader",
+        "Order.new_state",
+        "Parallel.row_slice",
+    ),
     *("View.for_kernels", "Windows.for_kernels", "PlannedView.for_kernels"),
     *("Source.blocks", "Source.read", "Source.slices", "TokenizeReport.of", "TextLoader.lanes"),
 }

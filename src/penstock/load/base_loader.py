@@ -52,8 +52,6 @@ class BaseLoader(ABC):
         self._finds_rank = rank is None and parallel is None
         self.parallel = find_share(parallel, rank, ranks)
         self.rank, self.ranks = self.parallel.rank, self.parallel.ranks
-        if self.parallel.context_ranks > 1:
-            raise UsageError("loaders cannot slice rows for context parallelism yet")
         self.batch_size = integer("batch_size", batch_size, 1, 1 << 31)
         self.global_batch_size = (
             None if global_batch_size is None else BatchSizes.of(global_batch_size)
@@ -71,9 +69,10 @@ class BaseLoader(ABC):
                 "static_addresses=True hands out every batch in the same tensors, and a step of "
                 "global_batch_size has several batches at once; leave out one of them"
             )
-        if static_addresses and not crosses_compactly(self.device):
+        if static_addresses and not crosses_compactly(self.device, self.parallel.row_slice):
             raise UsageError(
-                f"static_addresses=True needs a CUDA device, and device is {device!r:.40}"
+                "static_addresses=True needs a CUDA device and whole rows, and device is "
+                f"{device!r:.40}, for {self.parallel}"
             )
         is_alone = rank is not None and self.ranks == 1  # and so not one of several on purpose
         self._has_to_agree = self._checks_ranks = check_ranks and not is_alone

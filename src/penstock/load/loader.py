@@ -163,6 +163,11 @@ class Loader(BaseLoader):
         )
         if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
+        if digest_tokens and self.parallel.row_slice is not None:
+            raise UsageError(
+                "digest_tokens=True hashes whole rows, and this rank gets a slice of each; leave "
+                "it out (digest() hashes which samples a step has)"
+            )
         threads = num_reading_threads(threads)
         if cache_files is not None and not isinstance(cache_files, bool):
             raise UsageError(f"cache_files is {cache_files!r}; it must be True, False or None")
@@ -171,7 +176,7 @@ class Loader(BaseLoader):
         self._source = ReadAhead(
             view=view,
             order=self.order,
-            layout=view.layout(self.batch_size, plain_dtype(dtype)),
+            layout=view.layout(self.batch_size, plain_dtype(dtype), self.parallel.row_slice),
             plan=self.plan,
             prefetch=reading_depth(prefetch, threads, _MAX_DEPTH),
             threads=threads,

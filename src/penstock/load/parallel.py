@@ -8,14 +8,13 @@ import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self, get_args
 
 from penstock.arguments import integer, one_of
+from penstock.batches.row_slice import ContextLayout, RowSlice
 from penstock.errors import UsageError
 from penstock.load.ranks import find_rank, find_world
 from penstock.reprs import counted
-
-ContextLayout = Literal["zigzag", "contiguous"]
 
 _ROLES = {
     "data": "dp data ddp fsdp hsdp batch replicate shard dp_replicate dp_shard",
@@ -54,13 +53,22 @@ class Parallel:
             number = integer(rank, getattr(self, rank), 0, count - 1)
             object.__setattr__(self, ranks, count)
             object.__setattr__(self, rank, number)
-        one_of("context_layout", self.context_layout, ("zigzag", "contiguous"))
+        one_of("context_layout", self.context_layout, get_args(ContextLayout))
 
     def __str__(self) -> str:
         share = f"rank {self.rank} of {self.ranks}"
         if self.context_ranks > 1:
             share += f", context rank {self.context_rank} of {self.context_ranks}"
         return share
+
+    @property
+    def row_slice(self) -> RowSlice | None:
+        """The slice of every row that this process gets; None for whole rows."""
+        if self.context_ranks == 1:
+            return None
+        return RowSlice(
+            part=self.context_rank, parts=self.context_ranks, layout=self.context_layout
+        )
 
     @classmethod
     def from_mesh(

@@ -49,11 +49,15 @@ class ReadAhead:
     @property
     def memory_layout(self) -> BatchLayout:
         """The layout that batches are read in: compact, if a device makes the outputs."""
-        return self.layout.compact() if crosses_compactly(self.device) else self.layout
+        return self.layout.compact() if self._is_compact else self.layout
+
+    @property
+    def _is_compact(self) -> bool:
+        return crosses_compactly(self.device, self.layout.row_slice)
 
     def new_walk(self) -> Walk:
         """Return a walk over all steps."""
-        layout, feeds = self.memory_layout, crosses_compactly(self.device)
+        layout, feeds = self.memory_layout, self._is_compact
         # Two besides those read ahead: the step in the user's hands, and the one that comes next.
         pool = Pool(
             layout.num_bytes,
@@ -109,7 +113,7 @@ class ReadAhead:
 
     def _digest(self, memory: BatchMemory, step: Step) -> str:
         content = np.frombuffer(memoryview(memory), np.uint8)
-        if crosses_compactly(self.device):
+        if self._is_compact:
             from penstock.load.widening import widen
 
             outputs = widen(self.layout, content, step.rows)

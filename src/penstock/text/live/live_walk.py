@@ -57,7 +57,8 @@ class LivePlan:
     @property
     def memory_layout(self) -> BatchLayout:
         """The layout that rows are packed in: compact, if a device makes the outputs."""
-        return self.layout.compact() if crosses_compactly(self.device) else self.layout
+        is_compact = crosses_compactly(self.device, self.layout.row_slice)
+        return self.layout.compact() if is_compact else self.layout
 
     @property
     def batch_span(self) -> int:
@@ -427,7 +428,8 @@ class LiveWalk:
         rate = (counts.tokens - tokens) / max(time.perf_counter() - began, 1e-9)
         return counts.to_stats(
             seconds,
-            row_tokens=self.plan.layout.width,
+            row_tokens=self.plan.layout.columns,
+            row_parts=self.plan.layout.width // self.plan.layout.columns,
             tokens_per_second=rate,
             ready=pipeline.num_ready if pipeline else 0,
             skipped_rows=self._skipped.count,

@@ -157,7 +157,11 @@ class TextLoader(BaseLoader):
             tokenizer=self.tokenizer,
             packing=self.packing,
             layout=self.packing.layout(
-                self.tokenizer, self.seq_len, self.batch_size, plain_dtype(dtype)
+                self.tokenizer,
+                self.seq_len,
+                self.batch_size,
+                plain_dtype(dtype),
+                self.parallel.row_slice,
             ),
             rank=self.rank,
             ranks=self.ranks,

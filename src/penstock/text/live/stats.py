@@ -67,11 +67,12 @@ class LiveCounts(NamedTuple):
         seconds: Seconds,
         *,
         row_tokens: int,
+        row_parts: int,
         tokens_per_second: float,
         ready: int,
         skipped_rows: int,
     ) -> TextLoaderStats:
-        """Return the public statistics."""
+        """Return the public statistics; a row has `row_parts` slices of `row_tokens` tokens."""
         threads = seconds.waiting_for_text + seconds.tokenizing + seconds.idle
         packer = seconds.waiting_for_tokens + seconds.packing + seconds.waiting_for_consumer
         columns = self.rows * row_tokens
@@ -82,7 +83,8 @@ class LiveCounts(NamedTuple):
             tokens_per_second=tokens_per_second,
             waited_seconds=seconds.consumer_waiting,
             ready=ready,
-            cropped_share=self.cropped / max(1, self.cropped + self.tokens),
+            # Where documents are cropped rows are full, so slices have equally many tokens.
+            cropped_share=self.cropped / max(1, self.cropped + self.tokens * row_parts),
             skipped_rows=skipped_rows,
             padded_share=(columns - self.tokens) / max(1, columns),
             waiting_for_reader=seconds.waiting_for_text / (threads or 1.0),
