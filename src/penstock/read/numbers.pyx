@@ -126,7 +126,13 @@ cdef void fill_numbers(char *target, int64_t size, int64_t count, int64_t value)
     """Set `count` integers of `size` bytes to one value."""
     cdef int64_t i
     if size == 8:
-        for i in range(count):
+        # Four at a time: how fast a loop of one store is depends on where its code lies.
+        for i in range(0, count - 3, 4):
+            store_u64(target + 8 * i, value)
+            store_u64(target + 8 * i + 8, value)
+            store_u64(target + 8 * i + 16, value)
+            store_u64(target + 8 * i + 24, value)
+        for i in range(count - count % 4, count):
             store_u64(target + 8 * i, value)
     elif size == 4:
         for i in range(count):
