@@ -55,6 +55,30 @@ def test_batches_on_the_device_are_those_of_the_host(data, view, dtype):
         assert there.state_dict() == here.state_dict()
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_slices_of_rows_on_the_device_are_those_of_the_host(data, view, layout):
+    chosen = view(data)
+    if chosen.seq_len % 4:
+        chosen = data.windows(96, extras=EXTRAS, mask_ends=True)
+    options = {"rank": 0, "ranks": 1, "context_rank": 1, "context_ranks": 2}
+    parallel = penstock.Parallel(context_layout=layout, **options)
+    there = penstock.Loader(chosen, 8, parallel=parallel, tail="keep", device="cuda")
+    here = penstock.Loader(chosen, 8, parallel=parallel, tail="keep")
+    for arrived, expected in zip(there, here, strict=True):
+        assert_same(on_host(arrived), expected)
+
+
+def test_steps_of_several_batches_arrive_whole(data):
+    options = {"global_batch_size": [(0, 12), (100, 30)], "rank": 1, "ranks": 2, "tail": "keep"}
+    there = penstock.Loader(data.packed(128), 4, device="cuda", **options)
+    here = penstock.Loader(data.packed(128), 4, **options)
+    for step, expected in zip(there, here, strict=True):
+        assert len(step) == len(expected) > 1
+        for batch, same in zip(step, expected, strict=True):
+            assert_same(on_host(batch), same)
+
+
 @pytest.mark.parametrize("device", ["cuda:0", 0, torch.device("cuda"), torch.device("cuda:0")])
 def test_names_numbers_and_objects_mean_the_same_device(data, device):
     batch = next(iter(penstock.Loader(data.windows(16), 2, device=device)))

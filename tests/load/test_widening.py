@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.batches.row_slice import RowSlice
 from penstock.batches.sample_reader import SampleReader
 from penstock.load.widening import widen
 from tests.helpers.datasets import write_dataset, write_documents
+from tests.helpers.row_slices import read_slices
 
 pytest.importorskip("torch")
 EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
@@ -32,20 +34,24 @@ def masked(tmp_path_factory):
     return write_documents(tmp_path_factory.mktemp("masked") / "d", documents, masked=True)
 
 
-def read_compactly(view, samples, dtype):
+def read_compactly(view, samples, dtype, row_slice=None):
     """Samples read in compact form, and widened."""
-    layout = view.layout(len(samples), dtype)
+    layout = view.layout(len(samples), dtype, row_slice)
     memory = np.full(layout.compact().num_bytes, 0xA5, np.uint8)
     reader = SampleReader(view, layout.compact())
     reader.read(np.array(samples, np.int64), memory)
     reader.close()
     counts = layout.counts(memory)
     batch = widen(layout, memory, len(samples))
-    return batch | ({"max_seqlen": int(counts["max_seqlen"])} if "cu_seqlens" in batch else {})
+    if "cu_seqlens" in batch:
+        batch["max_seqlen"] = int(counts["max_seqlen"])
+    if "row_cu_seqlens" in batch:
+        batch["row_max_seqlen"] = int(counts["row_max_seqlen"])
+    return batch
 
 
 extras = st.lists(st.sampled_from(EXTRAS), unique=True)
-seq_lens = st.integers(1, 70)
+seq_lens = st.integers(1, 70) | st.integers(1, 6).map(lambda times: 12 * times)
 VIEWS = st.one_of(
     st.builds(
         lambda seq_len, extras, mask: (
@@ -93,6 +99,25 @@ def test_a_compact_batch_has_everything_that_the_batch_has(kind, view, dtype, dr
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         assert np.asarray(found[name]).dtype == np.asarray(values).dtype, name
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@given(
+    view=VIEWS,
+    layout=st.sampled_from(["contiguous", "zigzag"]),
+    draw=st.data(),
+)
+@pytest.mark.parametrize("kind", ["data", "masked"])
+def test_slices_of_rows_cross_compactly_too(kind, view, layout, draw, request):
+    chosen = view(request.getfixturevalue(kind))
+    assume(chosen.seq_len % 12 == 0)
+    parts = draw.draw(st.integers(2, 3))
+    row_slice = RowSlice(part=draw.draw(st.integers(0, parts - 1)), parts=parts, layout=layout)
+    samples = draw.draw(st.lists(st.integers(0, len(chosen) - 1), min_size=1, max_size=4))
+    expected = read_slices(chosen, samples, row_slice)
+    found = read_compactly(chosen, samples, np.int64, row_slice)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 

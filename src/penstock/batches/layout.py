@@ -29,7 +29,7 @@ CountsRecord = np.void
 """the counts of a batch: `num_tokens`, `width`, `num_boundaries`, `max_seqlen` and, of whole rows,
 `num_row_boundaries` and `row_max_seqlen`"""
 
-_NUM_BOUNDARIES: dict[str, BoundaryCount] = {
+BOUNDARY_COUNTS: dict[str, BoundaryCount] = {
     "cu_seqlens": "num_boundaries",
     "row_cu_seqlens": "num_row_boundaries",
 }
@@ -95,6 +95,11 @@ class BatchLayout:
         """The columns of the outputs: `width`, or those of the slice."""
         return self.width if self.row_slice is None else self.row_slice.columns(self.width)
 
+    @property
+    def chunks(self) -> list[tuple[int, int]]:
+        """The first column and the length of each chunk of a row that batches have."""
+        return [(0, self.width)] if self.row_slice is None else self.row_slice.chunks(self.width)
+
     def compact(self) -> "BatchLayout":
         """The same batch in the form that moves the fewest bytes to an accelerator.
 
@@ -121,33 +126,38 @@ class BatchLayout:
                 dtype = self.record[labels.mask].base
                 outputs.append(Output("label_mask", labels.mask, dtype, extra_columns=1))
         outputs += shown.values()
-        has_table = bool(self.derived) or self.cuts_labels
+        by_row = tuple(out for out in self.derived if out.name == "row_cu_seqlens")
+        by_column = [out for out in self.derived if out.content == "column_ids"]
+        has_table = len(self.derived) > len(by_row) + len(by_column) or self.cuts_labels
         if has_table and self.rows * self.width >= 1 << 31:
             raise UsageError(
                 f"batches of {self.rows:,} x {self.width:,} tokens are too large for a device; use "
                 "smaller ones"
             )
-        table = DerivedOutput(SEGMENT_TABLE, SEGMENT_ENTRY, self.max_boundaries)
-        return replace(
-            self, outputs=tuple(outputs), derived=(table,) if has_table else (), cuts_labels=False
-        )
+        most = self.max_boundaries
+        if self.row_slice is not None:
+            most = sum(min(most, length) for _, length in self.chunks)
+        table = DerivedOutput(SEGMENT_TABLE, SEGMENT_ENTRY, most)
+        derived = (*by_row, table) if has_table else by_row
+        return replace(self, outputs=tuple(outputs), derived=derived, cuts_labels=False)
 
     def places(self) -> dict[str, OutputPlace]:
         """The place of each output, by name."""
         places: dict[str, OutputPlace] = {}
         end = self._header_bytes
-        columns = self.columns
+        columns, num_chunks = self.columns, len(self.chunks)
         width_count: Literal["width"] | None = "width" if self.narrows else None
         every: list[Output | DerivedOutput] = [*self.outputs, *self.derived]
         for out in every:
             if isinstance(out, Output):
-                shape = (columns + out.extra_columns, *self.record[out.field].shape)
-                place = OutputPlace(out.dtype, end, shape, width_count, out.extra_columns)
+                extra = out.extra_columns * num_chunks
+                shape = (columns + extra, *self.record[out.field].shape)
+                place = OutputPlace(out.dtype, end, shape, width_count, extra)
             elif out.name == SEGMENT_TABLE:  # the last output, so that its padding can be left out
                 length = padded_length(self.rows * out.max_entries)
                 place = OutputPlace(out.dtype, end, (-(-length // self.rows),))
-            elif out.name in _NUM_BOUNDARIES:
-                count = _NUM_BOUNDARIES[out.name]
+            elif out.name in BOUNDARY_COUNTS:
+                count = BOUNDARY_COUNTS[out.name]
                 place = OutputPlace(out.dtype, end, (out.max_entries,), count)
             else:
                 place = OutputPlace(out.dtype, end, (columns,), width_count)

@@ -55,11 +55,14 @@ cdef class LayoutTable:
         tuple row_slice=(0, 1, 1),
     ):
         cdef LayoutParams *layout = &self.layout
-        sizes = {
+        part, parts, num_chunks = row_slice
+        if not (0 <= part < parts and 1 <= num_chunks <= min(parts, 2) and width % num_chunks == 0):
+            raise ValueError("rows cannot be sliced like this")
+        sizes = {  # a chunk of a row is a row of its own
             "scratch_records": scratch_records,
             "num_bytes": num_bytes,
-            "rows": rows,
-            "width": width,
+            "rows": rows * num_chunks,
+            "width": width // num_chunks,
         }
         self.together = OutputTable(outputs, **sizes)
         self.apart = OutputTable(apart, **sizes)
@@ -75,9 +78,6 @@ cdef class LayoutTable:
         layout.segment_table = _derived(derived, "segment_table")
         layout.column_ids = _derived(derived, "column_ids")
         layout.row_cu_seqlens = _derived(derived, "row_cu_seqlens")
-        part, parts, num_chunks = row_slice
-        if not (0 <= part < parts and 1 <= num_chunks <= min(parts, 2) and width % num_chunks == 0):
-            raise ValueError("rows cannot be sliced like this")
         layout.row_slice = RowSliceParams(part, parts, num_chunks)
         self.row_width = width * layout.row_slice.parts
         self.check_derived(derived)

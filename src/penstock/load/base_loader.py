@@ -69,10 +69,9 @@ class BaseLoader(ABC):
                 "static_addresses=True hands out every batch in the same tensors, and a step of "
                 "global_batch_size has several batches at once; leave out one of them"
             )
-        if static_addresses and not crosses_compactly(self.device, self.parallel.row_slice):
+        if static_addresses and not crosses_compactly(self.device):
             raise UsageError(
-                "static_addresses=True needs a CUDA device and whole rows, and device is "
-                f"{device!r:.40}, for {self.parallel}"
+                f"static_addresses=True needs a CUDA device, and device is {device!r:.40}"
             )
         is_alone = rank is not None and self.ranks == 1  # and so not one of several on purpose
         self._has_to_agree = self._checks_ranks = check_ranks and not is_alone

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.batches.layout import BatchLayout
-from penstock.batches.row_slice import RowSlice
 from penstock.errors import UsageError
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory
@@ -78,9 +77,9 @@ def find_device(device: Any, *, output: str, pin_memory: bool) -> "torch.device 
     return torch.device(found.type, index)
 
 
-def crosses_compactly(device: "torch.device | None", row_slice: RowSlice | None) -> bool:
-    """Whether batches cross to the device in their compact form, which slices of rows lack."""
-    if device is None or device.type != "cuda" or row_slice is not None:
+def crosses_compactly(device: "torch.device | None") -> bool:
+    """Whether batches cross to the device in their compact form."""
+    if device is None or device.type != "cuda":
         return False
     import torch
 
@@ -97,7 +96,7 @@ def new_feed(
     """Return the feed of a device; None for the host."""
     if device is None:
         return None
-    if not crosses_compactly(device, layout.row_slice):
+    if not crosses_compactly(device):
         return PlainFeed(maker, device)
     from penstock.load.feed import CudaFeed
 

@@ -20,6 +20,7 @@ from collections import deque
 import numpy as np
 import torch
 
+from penstock.batches.outputs import SEGMENT_TABLE
 from penstock.load.widening import CompactShape, DeviceWidening, max_words, torch_dtype
 
 cimport cython
@@ -54,6 +55,9 @@ cdef class Slab:
     cdef uintptr_t address
     cdef Handle stream
     cdef int num_blocks, num_used
+
+
+cdef class Upload
 
 
 cdef class DeviceShape:
@@ -92,8 +96,8 @@ cdef class DeviceShape:
             self.graph = <Handle><uintptr_t>self.widening.graph_handle
         return 0
 
-    cdef dict views(self, Slab slab, int64_t block, int64_t num_boundaries):
-        """The outputs in a block; `cu_seqlens` with the boundaries of this batch."""
+    cdef dict views(self, Slab slab, int64_t block, Upload upload):
+        """The outputs of an upload in a block, which may be a copy."""
         cdef dict views = {}
         cdef int64_t offset, per_word
         for name, dtype, size, stride, offset, per_word in self.outputs:
@@ -101,17 +105,12 @@ cdef class DeviceShape:
             if typed is None:
                 typed = slab.typed[dtype] = slab.words.view(dtype)
             if name == "cu_seqlens":
-                size = (num_boundaries,)
+                size = (upload.num_boundaries,)
+            elif name == "row_cu_seqlens":
+                size = (upload.num_row_boundaries,)
             offset += block * self.num_words * per_word
             views[name] = typed.as_strided(size, stride, offset)
         return views
-
-
-cdef Slab new_slab(int64_t num_words, int num_blocks, device):
-    cdef Slab slab = Slab.__new__(Slab)
-    slab.words = torch.empty(num_words * num_blocks, dtype=torch.int64, device=device)
-    slab.typed, slab.address, slab.num_blocks = {}, slab.words.data_ptr(), num_blocks
-    return slab
 
 
 @cython.no_gc
@@ -122,7 +121,7 @@ cdef class Upload:
     cdef Slab slab
     cdef int64_t block  # its number in the slab
     cdef DriverEvent has_arrived
-    cdef int64_t num_boundaries
+    cdef int64_t num_boundaries, num_row_boundaries
     cdef dict on_host
     cdef bint is_pending
     cdef pid_t pid
@@ -134,6 +133,13 @@ cdef class Upload:
             if driver.push_context(self.has_arrived.context.handle) == 0:
                 driver.wait_event(self.slab.stream, self.has_arrived.handle, 0)
                 driver.pop_context(&popped)
+
+
+cdef Slab new_slab(int64_t num_words, int num_blocks, device):
+    cdef Slab slab = Slab.__new__(Slab)
+    slab.words = torch.empty(num_words * num_blocks, dtype=torch.int64, device=device)
+    slab.typed, slab.address, slab.num_blocks = {}, slab.words.data_ptr(), num_blocks
+    return slab
 
 
 @cython.no_gc_clear  # dealloc needs what is in flight
@@ -153,14 +159,16 @@ cdef class CudaFeed:
     cdef dict shapes
     cdef object in_flight  # events, and the memory that is needed until they pass
     cdef list on_host
-    cdef bint has_table, has_boundaries, static_addresses
+    cdef bint has_table, has_boundaries, has_row_boundaries, static_addresses
     cdef int64_t num_uploads
 
     def __cinit__(self, layout, device, *, bint static_addresses=False):
         compact = layout.compact()
         self.ahead = AHEAD
         self.layout, self.device, self.static_addresses = layout, device, static_addresses
-        self.has_table, self.has_boundaries = bool(compact.derived), "cu_seqlens" in layout.places()
+        self.has_table = SEGMENT_TABLE in compact.places()
+        self.has_boundaries = "cu_seqlens" in layout.places()
+        self.has_row_boundaries = "row_cu_seqlens" in layout.places()
         self.on_host = [
             (name, place)
             for name, place in compact.places().items()
@@ -191,9 +199,12 @@ cdef class CudaFeed:
                 upload = self.queue(memory, shape)
                 if number == self.num_uploads:  # no signal handler used the loader meanwhile
                     break
-        upload.num_boundaries, upload.on_host = memory.counts().num_boundaries, {}
+        upload.num_boundaries = memory.counts().num_boundaries
+        upload.num_row_boundaries, upload.on_host = memory.counts().num_row_boundaries, {}
         if self.has_boundaries:
             upload.on_host["max_seqlen"] = memory.counts().max_seqlen
+        if self.has_row_boundaries:
+            upload.on_host["row_max_seqlen"] = memory.counts().row_max_seqlen
         for name, place in self.on_host:
             content = np.frombuffer(memory, np.uint8)
             upload.on_host[name] = place.of(content, rows, self.layout.counts(content)).copy()
@@ -310,7 +321,7 @@ cdef class CudaFeed:
             if self.static_slab is None:
                 self.static_slab = new_slab(max_words(self.layout), 1, self.device)
             slab, block = self.copy_of(slab, block, shape, self.static_slab)
-        return shape.views(slab, block, upload.num_boundaries) | upload.on_host
+        return shape.views(slab, block, upload) | upload.on_host
 
     cdef tuple copy_of(self, Slab slab, int64_t block, DeviceShape shape, Slab target):
         """Copy a block to the first block of a slab, on the current stream; return that block."""

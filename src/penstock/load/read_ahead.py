@@ -53,7 +53,7 @@ class ReadAhead:
 
     @property
     def _is_compact(self) -> bool:
-        return crosses_compactly(self.device, self.layout.row_slice)
+        return crosses_compactly(self.device)
 
     def new_walk(self) -> Walk:
         """Return a walk over all steps."""

@@ -7,7 +7,7 @@ operations of torch on the whole batch.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.batches.layout import ALIGNMENT_BYTES, BatchLayout, CountsRecord
+from penstock.batches.layout import ALIGNMENT_BYTES, BOUNDARY_COUNTS, BatchLayout, CountsRecord
 from penstock.batches.layout_table import padded_length
 from penstock.batches.outputs import IGNORED, SEGMENT_TABLE
 
@@ -61,12 +61,16 @@ class Widening:
 
     def __init__(self, layout: BatchLayout, shape: CompactShape, compact: Tensor) -> None:
         self.shape, self._compact = shape, compact
-        self.is_full_size = (shape.rows, shape.width) == (layout.rows, layout.width)
+        self.is_full_size = (shape.rows, shape.width) == (layout.rows, layout.columns)
+        whole = shape.width * (layout.row_slice.parts if layout.row_slice is not None else 1)
+        self._chunks = replace(layout, width=whole).chunks
         self.outputs, self.num_words = _output_views(layout, shape)
         self._places = layout.compact().places()
         self._operations: list[Operation] = self._token_operations()
         if SEGMENT_TABLE in self._places:
-            self._operations.append(self._derivation(cuts_labels=layout.cuts_labels))
+            self._operations.append(self._derivation(layout))
+        if any(out.content == "column_ids" for out in layout.derived):
+            self._operations.append(partial(_copy, "position_ids", self._column_ids()))
         for name in self._places:
             if name in self.outputs:
                 self._operations.append(partial(_copy, name, self._stored(name)))
@@ -78,7 +82,17 @@ class Widening:
         place = self._places[name]
         if name == SEGMENT_TABLE:
             return (self.shape.num_segments,)
-        return (self.shape.rows, self.shape.width + place.extra_columns, *place.row_shape[1:])
+        if place.count == "num_row_boundaries":
+            return (self.shape.rows * place.row_shape[0] + 1,)
+        if place.extra_columns:  # each chunk of a row has one, and is a row of its own
+            return (*self._chunked_size[:1], self._chunked_size[1] + 1, *place.row_shape[1:])
+        return (self.shape.rows, self.shape.width, *place.row_shape[1:])
+
+    @property
+    def _chunked_size(self) -> tuple[int, int]:
+        """The size of tokens if chunks are rows."""
+        count = len(self._chunks)
+        return (self.shape.rows * count, self.shape.width // count)
 
     def _end(self, name: str) -> int:
         place = self._places[name]
@@ -97,7 +111,7 @@ class Widening:
     def _token_operations(self) -> list["Operation"]:
         if "tokens" not in self._places:
             return []
-        tokens, size = self._stored("tokens"), (2, self.shape.rows, self.shape.width)
+        tokens, size = self._stored("tokens"), (2, *self._chunked_size)
         inputs, labels = self.outputs["input_ids"], self.outputs["labels"]
         operations: list[Operation] = []
         if inputs.dtype == labels.dtype:  # in one operation: labels are one column further on
@@ -112,13 +126,21 @@ class Widening:
             operations.append(partial(_ignore_masked, self._stored("label_mask")[:, 1:]))
         return operations
 
-    def _derivation(self, *, cuts_labels: bool) -> "Operation":
+    def _column_ids(self) -> Tensor:
+        """The columns of whole rows that each row has."""
+        ranges = [torch.arange(first, first + length) for first, length in self._chunks]
+        columns = torch.cat(ranges).to(torch.int32)
+        return columns.to(self._compact.device).expand(self.shape.rows, -1)
+
+    def _derivation(self, layout: BatchLayout) -> "Operation":
         """What follows from the segment of each column."""
         count = self.shape.rows * self.shape.width
         columns = torch.arange(count, dtype=torch.int32, device=self._compact.device)
         halves = self._stored(SEGMENT_TABLE, torch.int32)
         words = self._stored(SEGMENT_TABLE, torch.int64)
-        wanted = frozenset(self.outputs) - (set() if cuts_labels else {"labels"})
+        unwanted = {out.name for out in layout.derived if out.content == "column_ids"}
+        unwanted |= set() if layout.cuts_labels else {"labels"}
+        wanted = frozenset(self.outputs) - unwanted
         return partial(_derive, wanted, columns, words, halves)
 
     def make(self, block: Tensor) -> None:
@@ -126,13 +148,6 @@ class Widening:
         outputs = {name: output.of(block) for name, output in self.outputs.items()}
         for run in self._operations:
             run(block, outputs)
-
-    def views(self, block: Tensor, num_boundaries: int) -> dict[str, Tensor]:
-        """The outputs in a block; `cu_seqlens` with the boundaries of this batch."""
-        outputs = {name: output.of(block) for name, output in self.outputs.items()}
-        if "cu_seqlens" in outputs:
-            outputs["cu_seqlens"] = outputs["cu_seqlens"][:num_boundaries]
-        return outputs
 
 
 class DeviceWidening(Widening):
@@ -191,6 +206,8 @@ def _output_views(layout: BatchLayout, shape: CompactShape) -> tuple[dict[str, O
         size = (shape.rows, shape.width, *place.row_shape[1:])
         if name == "cu_seqlens":
             size = (shape.num_segments + 1,)
+        elif name == "row_cu_seqlens":
+            size = (shape.rows * place.row_shape[0] + 1,)
         stride = torch.empty(size, device="meta").stride()
         views[name] = OutputView(dtype, size, stride, num_words * _WORD_BYTES // dtype.itemsize)
         num_bytes = math.prod(size) * dtype.itemsize
@@ -200,15 +217,16 @@ def _output_views(layout: BatchLayout, shape: CompactShape) -> tuple[dict[str, O
 
 def max_words(layout: BatchLayout) -> int:
     """The words of the largest block."""
-    most = padded_length(layout.rows * layout.max_boundaries)
-    return _output_views(layout, CompactShape(layout.rows, layout.width, most))[1]
+    table = layout.compact().derived[-1:]
+    most = padded_length(layout.rows * table[0].max_entries) if table else 0
+    return _output_views(layout, CompactShape(layout.rows, layout.columns, most))[1]
 
 
 Operation = Callable[[Tensor, dict[str, Tensor]], None]
 
 
 def _copy(name: str, source: Tensor, block: Tensor, outputs: dict[str, Tensor]) -> None:
-    outputs[name].copy_(source)
+    outputs[name].view(source.shape).copy_(source)
 
 
 def _copy_pair(pair: OutputView, both: Tensor, block: Tensor, outputs: dict[str, Tensor]) -> None:
@@ -216,7 +234,7 @@ def _copy_pair(pair: OutputView, both: Tensor, block: Tensor, outputs: dict[str,
 
 
 def _ignore_masked(mask: Tensor, block: Tensor, outputs: dict[str, Tensor]) -> None:
-    outputs["labels"].masked_fill_(mask == 0, IGNORED)
+    outputs["labels"].view(mask.shape).masked_fill_(mask == 0, IGNORED)
 
 
 def _derive(
@@ -256,7 +274,7 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
 
 def shape_of(layout: BatchLayout, rows: int, counts: CountsRecord) -> CompactShape:
     """The shape of a compact batch with these counts."""
-    has_table = bool(layout.compact().derived)
+    has_table = SEGMENT_TABLE in layout.compact().places()
     num_segments = padded_length(int(counts["num_boundaries"]) - 1) if has_table else 0
     return CompactShape(rows, int(counts["width"]), num_segments)
 
@@ -267,5 +285,8 @@ def widen(layout: BatchLayout, memory: NDArray[np.uint8], rows: int) -> dict[str
     widening = Widening(layout, shape_of(layout, rows, counts), torch.from_numpy(memory))
     block = torch.empty(widening.num_words, dtype=torch.int64)
     widening.make(block)
-    views = widening.views(block, int(counts["num_boundaries"]))
-    return {name: view.numpy() for name, view in views.items()}
+    outputs = {name: view.of(block).numpy() for name, view in widening.outputs.items()}
+    for name, count in BOUNDARY_COUNTS.items():
+        if name in outputs:
+            outputs[name] = outputs[name][: int(counts[count])]
+    return outputs

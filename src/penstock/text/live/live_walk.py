@@ -57,7 +57,7 @@ class LivePlan:
     @property
     def memory_layout(self) -> BatchLayout:
         """The layout that rows are packed in: compact, if a device makes the outputs."""
-        is_compact = crosses_compactly(self.device, self.layout.row_slice)
+        is_compact = crosses_compactly(self.device)
         return self.layout.compact() if is_compact else self.layout
 
     @property
