@@ -131,7 +131,7 @@ def test_no_step_synchronizes_or_takes_more_memory(data):
         finally:
             torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
-        assert torch.cuda.memory_allocated() <= allocated + 3 * 8 * 256 * 8 * 8
+        assert torch.cuda.memory_allocated() < allocated + (1 << 20)  # a slab or two
         assert torch.cuda.memory_reserved() == reserved
         assert torch.cuda.memory_stats()["num_device_alloc"] == num_mallocs
 

@@ -20,7 +20,7 @@ from collections import deque
 import numpy as np
 import torch
 
-from penstock.batches.outputs import SEGMENT_TABLE
+from penstock.batches.outputs import SEGMENT_TABLE as _SEGMENT_TABLE
 from penstock.load.widening import CompactShape, DeviceWidening, max_words, torch_dtype
 
 cimport cython
@@ -166,7 +166,7 @@ cdef class CudaFeed:
         compact = layout.compact()
         self.ahead = AHEAD
         self.layout, self.device, self.static_addresses = layout, device, static_addresses
-        self.has_table = SEGMENT_TABLE in compact.places()
+        self.has_table = _SEGMENT_TABLE in compact.places()
         self.has_boundaries = "cu_seqlens" in layout.places()
         self.has_row_boundaries = "row_cu_seqlens" in layout.places()
         self.on_host = [
