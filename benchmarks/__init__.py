@@ -10,3 +10,9 @@ Compare ratios within a run; absolute numbers depend on the machine and the hour
 `report` prints, `corpora` generates the data (in bench-data/, kept for the next run), `consumer`
 uses the batches, and `reference.c` shows what the hardware can do without a loader.
 """
+
+import warnings
+
+from penstock.errors import WaitingWarning
+
+warnings.simplefilter("ignore", WaitingWarning)  # to wait is all that many of them do

@@ -23,15 +23,16 @@ from penstock.errors import SplitsError as SplitsError
 from penstock.errors import StateError as StateError
 from penstock.errors import UsageError as UsageError
 from penstock.errors import VerificationError as VerificationError
+from penstock.errors import WaitingWarning as WaitingWarning
 from penstock.fetching import fetch as fetch
 from penstock.fetching.report import FetchReport as FetchReport
 from penstock.finishing import finish as finish
 from penstock.formats.shard import Manifest as Manifest
 from penstock.formats.shard import Shard as Shard
 from penstock.load.loader import Loader as Loader
-from penstock.load.loader import LoaderStats as LoaderStats
 from penstock.load.parallel import Parallel as Parallel
 from penstock.load.plan import Tail as Tail
+from penstock.load.stats import LoaderStats as LoaderStats
 from penstock.opening import open as open
 from penstock.order.block_shuffle import BlockShuffle as BlockShuffle
 from penstock.order.digests import sum_digests as sum_digests
@@ -70,4 +71,8 @@ from penstock.views.packed import Packed as Packed
 from penstock.views.view import Batch as Batch
 from penstock.views.view import View as View
 from penstock.views.windows import Windows as Windows
+from penstock.watching import OnSteps as OnSteps
+from penstock.watching import log_to as log_to
+from penstock.watching import log_to_tensorboard as log_to_tensorboard
+from penstock.watching import log_to_wandb as log_to_wandb
 from penstock.write.writer import Writer as Writer

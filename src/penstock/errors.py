@@ -1,4 +1,4 @@
-"""The errors that Penstock raises on purpose.
+"""The errors that Penstock raises on purpose, and its warning.
 
     PenstockError
     ├── FormatError        (ValueError)         a file contradicts its manifest or its format
@@ -11,7 +11,11 @@
     │   └── SplitsError                         the source has several splits; choose one
     └── VerificationError  (AssertionError)     a check found a difference
 
-Each is also the built-in error that a caller would expect, so `except FileNotFoundError` works.
+And one warning:
+
+    WaitingWarning         (UserWarning)        a training loop waits for its loader
+
+Each error is also the built-in one that a caller would expect, so `except FileNotFoundError` works.
 Messages say what was found and where, what was expected, and what to do.
 """
 
@@ -67,3 +71,7 @@ class SplitsError(UsageError):
 
 class VerificationError(PenstockError, AssertionError):
     """A check found a difference."""
+
+
+class WaitingWarning(UserWarning):
+    """A training loop waits for its loader more than 1 % of the time; says what to change."""

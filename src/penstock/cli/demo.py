@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import UsageError, VerificationError
+from penstock.errors import UsageError, VerificationError, WaitingWarning
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
@@ -194,8 +194,11 @@ def _prove(directory: Path, data: "Dataset", checkpoint: int) -> None:
 
 
 def _show_throughput(data: "Dataset") -> None:
+    import warnings
+
     from penstock.load.loader import Loader
 
+    warnings.simplefilter("ignore", WaitingWarning)  # nothing is trained here
     import_module("torch")  # which takes seconds, and is not to be measured
     made = time.perf_counter()
     with Loader(data.windows(SEQ_LEN), 64, seed=SEED, endless=True) as loader:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -13,9 +14,13 @@ from penstock.load.frameworks import check_caller
 from penstock.load.parallel import find_share
 from penstock.load.rank_agreement import check_agreement
 from penstock.load.state import HEADER, State, check_identity, check_keys
+from penstock.load.stats import LoaderStats, LoaderTotals
 from penstock.load.tensors import check_output
+from penstock.load.watch import Watch
+from penstock.load.watched_iteration import ProfilerRange, WatchedIteration, Watching
 from penstock.load.workers import Worker, find_worker
 from penstock.reprs import one_line
+from penstock.watching import OnSteps
 
 BatchDict = dict[str, Any]
 LoaderStep = Any
@@ -75,6 +80,7 @@ class BaseLoader(ABC):
             )
         is_alone = rank is not None and self.ranks == 1  # and so not one of several on purpose
         self._has_to_agree = self._checks_ranks = check_ranks and not is_alone
+        self._watching: Watching | None = None
 
     @property
     @abstractmethod
@@ -89,6 +95,15 @@ class BaseLoader(ABC):
         After the last batch of an epoch, a `Loader` is in the next epoch, and a `TextLoader` stays
         in the same one until the next `iter` or `set_epoch`.
         """
+
+    @property
+    @abstractmethod
+    def stats(self) -> LoaderStats:
+        """Counts since this loader was made."""
+
+    @abstractmethod
+    def _totals(self) -> LoaderTotals:
+        """What the loader has done up to now."""
 
     @abstractmethod
     def close(self) -> None:
@@ -157,7 +172,10 @@ class BaseLoader(ABC):
             self._skip_rest_of_epoch()
         if self._has_to_agree:
             self._compare_with_other_ranks()
-        return self._iterate()
+        iteration = self._iterate()
+        if self._watching is None:
+            return iteration
+        return WatchedIteration(iteration, self._watching, self._call_back)
 
     def _compare_with_other_ranks(self) -> None:
         sizes = self.global_batch_size
@@ -210,6 +228,58 @@ class BaseLoader(ABC):
         """
         if self._begin_epoch(integer("epoch", epoch, 0, (1 << 40) - 1)):
             self._has_to_agree = self._checks_ranks
+
+    def watch(self, callback: OnSteps, every: int = 100) -> None:
+        """Call `callback(step, metrics)` after every `every` steps, from the next `iter` on.
+
+        It is called in the thread that iterates, when that asks for the step after. `step` counts
+        the steps that were handed out while the loader was watched. `metrics` has `tokens` and
+        `rows` of this rank since the loader was made, `epoch`, `position`, `ready` and `in_flight`
+        as they are, and the others of `stats` since the last call (see docs/watching.md).
+
+        >>> loader = penstock.Loader(data.windows(4), batch_size=2, output="numpy")
+        >>> loader.watch(lambda step, metrics: print(step, metrics["tokens"]), every=5)
+        >>> for batch in loader:
+        ...     pass
+        5 40.0
+        10 80.0
+        """
+        if not callable(callback):
+            raise UsageError(f"watch takes a function of a step and metrics, not {callback!r:.60}")
+        every = integer("every", every, 1, 1 << 62)
+        self._watching = self._watching or Watching()
+        watch = Watch(callback, every, self._watching.steps, self._totals())
+        self._watching.watches.append(watch)
+
+    def annotate(self) -> None:
+        """Show each `next`, from the next `iter` on, as a range "penstock.next" in profiles.
+
+        Of torch.profiler, and of tools that read NVTX ranges if CUDA is in use.
+        """
+        if find_spec("torch") is None:
+            raise UsageError("annotate needs torch: pip install 'penstock[torch]'")
+        self._watching = self._watching or Watching()
+        self._watching.annotate(ProfilerRange("penstock.next"))
+
+    def _call_back(self, steps: int) -> None:
+        """Call the callbacks that are due after so many steps."""
+        assert self._watching is not None
+        for watch in self._watching.watches:
+            if steps == watch.steps:  # time between iterations does not count
+                watch.totals = self._totals()
+            elif steps - watch.steps >= watch.every:
+                stats = self.stats
+                others = {
+                    "epoch": float(self.epoch),
+                    "position": float(self.position),
+                    "ready": float(stats.ready),
+                    "in_flight": float(stats.in_flight),
+                }
+                watch.call(steps, self._totals(), others)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle for other processes: without callbacks, which stay in this one."""
+        return self.__dict__ | {"_watching": None}
 
     def __enter__(self) -> Self:
         return self

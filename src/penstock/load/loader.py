@@ -1,7 +1,6 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from penstock.load.frameworks import check_caller
 from penstock.load.plan import Step, StepPlan, Tail
 from penstock.load.read_ahead import ReadAhead
 from penstock.load.state import State
+from penstock.load.stats import LoaderStats, LoaderTotals, common_stats
 from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_reading_threads, reading_depth
 from penstock.load.walk import Iteration, Walk
@@ -28,21 +28,6 @@ from penstock.views.view import View
 
 _MAX_POSITION = 1 << 62
 _MAX_DEPTH = 512
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderStats:
-    """What a loader has done since it was made."""
-
-    batches: int
-    """several in a step, if the loader has a global_batch_size"""
-    rows: int
-    tokens: int
-    """records that were handed out as inputs; padding does not count"""
-    waited_seconds: float
-    """how long the consumer stood waiting for batches"""
-    ready: int
-    """batches that are read and wait to be taken"""
 
 
 def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
@@ -323,12 +308,14 @@ class Loader(BaseLoader):
         """Counts since this loader was made."""
         walk = self._walk
         return LoaderStats(
-            batches=walk.num_batches,
-            rows=walk.num_samples,
-            tokens=walk.num_tokens,
-            waited_seconds=walk.waited_seconds,
+            **common_stats(walk.totals, walk.first_totals),
+            last_wait_seconds=walk.last_wait_seconds,
             ready=walk.num_ready,
+            in_flight=walk.num_uploads,
         )
+
+    def _totals(self) -> LoaderTotals:
+        return self._walk.totals
 
     def samples(self) -> Indices:
         """Which samples of the view the rows of the last step are, on this rank."""
@@ -368,7 +355,7 @@ class Loader(BaseLoader):
         check_caller(self, endless=self.endless)
         if get_spawning_popen() is None:
             self._refuse_if_workers_moved()
-        settings = {key: value for key, value in self.__dict__.items() if key != "_walk"}
+        settings = {key: value for key, value in super().__getstate__().items() if key != "_walk"}
         board = Board() if get_spawning_popen() is None else self._board
         return settings | {"position": self._walk.position, "_board": board}
 

@@ -1,5 +1,6 @@
 """`ReadAhead`: how a loader reads its steps ahead, and with how many threads."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,16 @@ from penstock.load.devices import crosses_compactly, new_feed
 from penstock.load.file_caching import pass_over_files
 from penstock.load.file_pass import FilePass
 from penstock.load.plan import Step, StepPlan
+from penstock.load.ranks import num_rank_processors
+from penstock.load.stats import LoaderTotals
 from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader, num_step_readers
 from penstock.load.tensors import as_tensors, from_numpy, new_pinned
 from penstock.load.token_digest import token_digest
+from penstock.load.waiting import check_waiting, reading_advice
 from penstock.load.walk import Walk
+from penstock.load.workers import find_worker
+from penstock.metadata.span_decoding import check_decoder
 from penstock.order.digests import digest_text
 from penstock.order.order import Order
 from penstock.views.view import View
@@ -68,7 +74,7 @@ class ReadAhead:
         maker = BatchMaker(self.layout.places(), layout.rows, from_numpy(self.output))
         finish = self._finish if self._finishes else None
         feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)
-        return Walk(self.plan, pool, maker, self._new_queue, finish, feed)
+        return Walk(self.plan, pool, maker, self._new_queue, finish, feed, self._check_waiting)
 
     def _new_queue(self, position: int, skip: int, every: int) -> StepQueue:
         """Return a queue of every `every`-th step from `position` on, after `skip` steps."""
@@ -94,6 +100,25 @@ class ReadAhead:
         reader = SampleReader(self.view, self.memory_layout, num_sharers)
         announcer = Announcer(self.order.new_state(), reader.batches, self.layout.rows, file_pass)
         return StepReader(self.plan, self.order.new_state(), announcer, reader)
+
+    def _check_waiting(self, first: LoaderTotals, now: LoaderTotals, is_uncached: bool) -> float:
+        if find_worker() is not None:  # a DataLoader has batches in store
+            return math.inf
+        return check_waiting(first, now, lambda: self._advice(is_uncached))
+
+    def _advice(self, is_uncached: bool) -> str:
+        view = self.view
+        inputs = self.memory_layout.places().get("input_ids")
+        return reading_advice(
+            prefetch=self.prefetch,
+            threads=self.threads,
+            num_processors=num_rank_processors(),
+            decodes=view.metadata is not None and callable(check_decoder(view.metadata)),
+            is_uncached=is_uncached,
+            cache_files=self.cache_files,
+            widens=inputs is not None and inputs.dtype.itemsize > view.dataset.fields[0].itemsize,
+            access=view.dataset.access,
+        )
 
     @property
     def _finishes(self) -> bool:

@@ -53,11 +53,13 @@ cdef class StepQueue:
     cdef dict uploads  # by number: steps that the consumer has sent on to a device
     cdef object turn
     cdef double waited
+    cdef double woken_at  # when the consumer last stopped waiting
     # What the walk has taken of a step that is not complete.
     cdef object batches
     cdef object finished
     cdef int64_t num_batches
     cdef int64_t num_tokens
+    cdef int64_t num_columns
     cdef MicroBatch step_forward(self, MicroBatch *next) noexcept
     cdef int request(self, BatchMemory memory) except -1
     cdef int start_threads(self) except -1

@@ -6,6 +6,7 @@ from penstock.load.step_reader import StepReader
 
 class StepQueue:
     num_ready: int
+    misses_cache: bool
     def __new__(
         cls,
         plan: StepPlan,

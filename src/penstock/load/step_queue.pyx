@@ -215,7 +215,8 @@ cdef class StepQueue:
                         wait_once(queue, number)
                 PyErr_CheckSignals()  # a handler may do anything, even fork
         finally:
-            self.waited += seconds_now() - started
+            self.woken_at = seconds_now()
+            self.waited += self.woken_at - started
         return 0
 
     cdef int read_here(self, int64_t number) except -1:
@@ -298,6 +299,15 @@ cdef class StepQueue:
         for k in range(self.queue.num_places):
             count += is_set(&self.queue.places[k].is_done)
         return count
+
+    @property
+    def misses_cache(self):
+        """True if a thread has recently announced rows that were not in the page cache."""
+        cdef int number
+        for number in range(self.num_threads + 1):
+            if self.parts[number].reading.announcing.num_announced > 0:
+                return True
+        return False
 
     cdef int refuse_own_threads(self) except -1:
         """Raise in a thread of this queue, which would wait for itself."""

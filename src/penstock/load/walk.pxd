@@ -9,6 +9,17 @@ from penstock.load.plan cimport StepPlan, StepSpan
 from penstock.load.step_queue cimport StepQueue
 
 
+# As `LoaderTotals`.
+cdef struct WalkTotals:
+    double seconds
+    int64_t batches
+    int64_t rows
+    int64_t columns
+    int64_t tokens
+    double waited_seconds
+    int64_t uploaded_bytes
+
+
 cdef class Walk:
     cdef StepPlan plan
     cdef Pool pool
@@ -16,6 +27,7 @@ cdef class Walk:
     cdef object new_queue
     cdef object finish
     cdef object feed  # or None
+    cdef object check_waiting  # or None
     cdef pid_t pid
     cdef StepQueue queue
     cdef readonly int64_t position
@@ -28,9 +40,17 @@ cdef class Walk:
     cdef readonly int64_t num_batches
     cdef readonly int64_t num_samples
     cdef readonly int64_t num_tokens
-    cdef double waited_before
+    cdef int64_t num_columns
+    cdef double waited_before  # by queues before this one
+    cdef double waited_until_last  # step
+    cdef readonly double last_wait_seconds
+    cdef WalkTotals first  # when the first step was handed out; its seconds are 0 before
+    cdef double seconds_to_check  # after the first step
+    cdef double check_at  # the consumer's waiting is checked when it waits after this time
     cdef int notice_fork(self) except -1
     cdef StepQueue let_go(self)
+    cdef WalkTotals count_up(self) except *
+    cdef int note_waiting(self, StepQueue queue) except -1
     cdef object next_step(self, Iteration iteration)
     cdef int start(self) except -1
     cdef bint has_step(self, StepQueue queue, int64_t number) noexcept

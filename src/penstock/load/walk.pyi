@@ -5,6 +5,7 @@ from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool
 from penstock.load.devices import DeviceFeed
 from penstock.load.plan import Step, StepPlan
+from penstock.load.stats import LoaderTotals
 from penstock.load.step_queue import StepQueue
 
 _Finish = Callable[[dict[str, Any], BatchMemory, Step, dict[str, Any] | None], Any]
@@ -19,7 +20,9 @@ class Walk:
     last_step: Step | None
     num_ready: int
     num_uploads: int
-    waited_seconds: float
+    last_wait_seconds: float
+    totals: LoaderTotals
+    first_totals: LoaderTotals | None
     def __new__(
         cls,
         plan: StepPlan,
@@ -28,6 +31,7 @@ class Walk:
         new_queue: Callable[[int, int, int], StepQueue],
         finish: _Finish | None = None,
         feed: DeviceFeed | None = None,
+        check_waiting: Callable[[LoaderTotals, LoaderTotals, bool], float] | None = None,
     ) -> Self: ...
     def jump_to(self, position: int) -> None: ...
     def take_every(self, every: int, *, skip: int) -> None: ...

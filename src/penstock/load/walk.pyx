@@ -12,6 +12,7 @@ interrupt the next call goes on with the same step, and a new queue reads the st
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
+from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 from posix.unistd cimport getpid
 
@@ -21,8 +22,11 @@ from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.load.step_queue cimport StepQueue, StepRing
 from penstock.load.step_reader cimport WantedStep
 from penstock.system.checks cimport is_set
+from penstock.system.threads cimport seconds_now
 
+from penstock.load import waiting
 from penstock.load.plan import Step
+from penstock.load.stats import LoaderTotals
 
 
 cdef int close(StepQueue queue) except -1:
@@ -38,16 +42,26 @@ cdef class Walk:
     `new_queue(position, skip, every)` returns a `StepQueue`. If given, `finish(batch, memory, step,
     decoded)` completes a batch in Python, where `step` has the batch's own position and rows; the
     results for the last step's batches are kept as `finished`. If given, `feed` (see
-    `load.devices`) brings batches to a device.
+    `load.devices`) brings batches to a device. If given,
+    `check_waiting(first, now, is_uncached)` is called from time to time when the consumer has
+    waited, and returns when to call it again (see `load.waiting`).
     """
 
     def __cinit__(
-        self, StepPlan plan, Pool pool, BatchMaker maker, new_queue, finish=None, feed=None
+        self,
+        StepPlan plan,
+        Pool pool,
+        BatchMaker maker,
+        new_queue,
+        finish=None,
+        feed=None,
+        check_waiting=None,
     ):
         self.plan, self.pool, self.maker = plan, pool, maker
         self.new_queue, self.finish = new_queue, finish
-        self.feed = feed
-        self.every = 1
+        self.feed, self.check_waiting = feed, check_waiting
+        self.every, self.check_at = 1, INFINITY
+        self.seconds_to_check = INFINITY if check_waiting is None else waiting.LEAST_SECONDS
         self.pid = getpid()
 
     def __dealloc__(self):
@@ -83,8 +97,9 @@ cdef class Walk:
         self.pid = getpid()
         self.queue = None
         self.has_last, self.finished = False, None
-        self.num_batches = self.num_samples = self.num_tokens = 0
-        self.waited_before = 0
+        self.num_batches = self.num_samples = self.num_tokens = self.num_columns = 0
+        self.waited_before = self.waited_until_last = self.last_wait_seconds = 0
+        self.first.seconds, self.check_at = 0, INFINITY
         return 0
 
     cdef StepQueue let_go(self):
@@ -145,6 +160,8 @@ cdef class Walk:
         cdef BatchMemory memory, fresh
         cdef list finished = None, batches = None
         queue.wait_for(number)
+        if queue.woken_at > self.check_at:
+            self.note_waiting(queue)
         if not self.has_step(queue, number):
             if self.queue is queue and is_set(&queue.queue.is_stopped):
                 raise RuntimeError("the interpreter is exiting and has stopped all loaders")
@@ -168,6 +185,7 @@ cdef class Walk:
         queue.uploads.pop(number, None)
         queue.num_batches += 1
         queue.num_tokens += memory.counts().num_tokens
+        queue.num_columns += span.rows * memory.counts().width
         if span.num_left:
             queue.batches, queue.finished = batches, finished
             queue.advance(fresh)
@@ -175,9 +193,15 @@ cdef class Walk:
         self.num_batches += queue.num_batches
         self.num_samples += span.step.rows
         self.num_tokens += queue.num_tokens
+        self.num_columns += queue.num_columns
         self.last, self.has_last, self.finished = span.step, True, finished
         self.position, self.skip = span.step.end, self.every - 1
-        queue.num_batches = queue.num_tokens = 0
+        queue.num_batches = queue.num_tokens = queue.num_columns = 0
+        self.last_wait_seconds = self.waited_before + queue.waited - self.waited_until_last
+        self.waited_until_last += self.last_wait_seconds
+        if not self.first.seconds:
+            self.first = self.count_up()
+            self.check_at = self.first.seconds + self.seconds_to_check
         queue.advance(fresh)
         if batches is None:
             return batch
@@ -226,9 +250,32 @@ cdef class Walk:
         return 0 if self.queue is None else self.queue.num_ready
 
     @property
-    def waited_seconds(self):
-        """How long the consumer has waited for batches."""
-        return self.waited_before + (0 if self.queue is None else self.queue.waited)
+    def totals(self):
+        """What has been done up to now."""
+        return LoaderTotals(**self.count_up())
+
+    @property
+    def first_totals(self):
+        """The totals when the first step was handed out, or None."""
+        return LoaderTotals(**self.first) if self.first.seconds else None
+
+    cdef WalkTotals count_up(self) except *:
+        """Return what has been done up to now; runs no Python code."""
+        return WalkTotals(
+            seconds=seconds_now(),
+            batches=self.num_batches,
+            rows=self.num_samples,
+            columns=self.num_columns,
+            tokens=self.num_tokens,
+            waited_seconds=self.waited_before + (0 if self.queue is None else self.queue.waited),
+            uploaded_bytes=0 if self.feed is None else self.feed.num_bytes,
+        )
+
+    cdef int note_waiting(self, StepQueue queue) except -1:
+        """Have the waiting checked, which may raise: the step is still to be taken."""
+        self.check_at = INFINITY
+        self.check_at = self.check_waiting(self.first_totals, self.totals, queue.misses_cache)
+        return 0
 
 
 cdef class Iteration:

@@ -1,5 +1,6 @@
 """`LiveWalk`: how far a `TextLoader` has come in its lanes, and the batches from there on."""
 
+import math
 import os
 import threading
 import time
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.batches.layout import BatchLayout
 from penstock.errors import UsageError
+from penstock.load import waiting
 from penstock.load.base_loader import BatchDict, LoaderStep
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.batch_sizes import BatchSizes
 from penstock.load.devices import crosses_compactly, new_feed
+from penstock.load.ranks import num_rank_processors
+from penstock.load.stats import LoaderTotals, common_stats
 from penstock.load.tensors import from_numpy, new_pinned
 from penstock.reprs import counted
 from penstock.text.live.block_dealing import Lanes
@@ -22,7 +26,14 @@ from penstock.text.live.lane_text import LanePosition, LaneText
 from penstock.text.live.packing import Packing
 from penstock.text.live.pipeline import EpochEnd, PackedBatch, Pipeline, RankWork
 from penstock.text.live.row_counts import RowCounts, count_rows
-from penstock.text.live.stats import LiveCounts, Seconds, SkippedRows, TextLoaderStats
+from penstock.text.live.stats import (
+    LiveCounts,
+    Seconds,
+    SkippedRows,
+    TextLoaderStats,
+    shares_of_time,
+    tokenizing_advice,
+)
 from penstock.text.sources import Source
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
@@ -135,8 +146,10 @@ class LiveWalk:
         self._part: PartOfStep | None = None
         self._ended_at: LoaderPosition | None = None
         self._restored_at: LoaderPosition | None = None
-        self._first: tuple[float, int] | None = None
-        """when the first batch came, and its tokens"""
+        self._first: LoaderTotals | None = None
+        """when the first batch came"""
+        self._check_at = 0.0
+        """when to check how much of the time the training loop waits"""
         self._pid = os.getpid()  # last: interrupted, a forked child begins again
 
     def notice_fork(self) -> None:
@@ -313,17 +326,22 @@ class LiveWalk:
         here, started = self._here(), time.perf_counter()
         ready = self._get_ready(rows)
         now = time.perf_counter()
-        self._seconds.consumer_waiting += now - started
+        waited = now - started
+        self._seconds.consumer_waiting += waited
         if isinstance(ready, EpochEnd):
             return None
         before, num_tokens = here.counts, ready.memory.num_tokens
-        self._first = self._first or (now, num_tokens)
+        if here is not self.reached:
+            waited += before.last_wait_seconds  # for the batches before this in the same step
         counts = LiveCounts(
             before.batches + 1,
             before.rows + ready.rows,
             before.tokens + num_tokens,
             before.cropped + ready.num_cropped,
+            waited,
         )
+        if now > self._check_at:
+            self._check_waiting(counts)
         return self._make(ready), LoaderPosition(
             here.epoch,
             here.position + self.plan.batch_span,
@@ -417,23 +435,54 @@ class LiveWalk:
         )
         return Pipeline(work, self._pool, plan.prefetch)
 
+    def totals(self) -> LoaderTotals:
+        """What was done up to now."""
+        return self._totals_of(self.reached.counts)
+
+    def _totals_of(self, counts: LiveCounts) -> LoaderTotals:
+        return LoaderTotals(
+            time.perf_counter(),
+            counts.batches,
+            counts.rows,
+            counts.rows * self.plan.layout.columns,
+            counts.tokens,
+            self._seconds.consumer_waiting,
+            0 if self._feed is None else self._feed.num_bytes,
+        )
+
     def stats(self) -> TextLoaderStats:
         """Counts since this walk was made."""
+        pipeline, reached, layout = self._pipeline, self.reached, self.plan.layout
+        return TextLoaderStats(
+            **common_stats(self.totals(), self._first),
+            **shares_of_time(self._seconds_so_far()),
+            last_wait_seconds=reached.counts.last_wait_seconds,
+            ready=pipeline.num_ready if pipeline else 0,
+            in_flight=sum(position >= reached.position for position in list(self._on_device)),
+            cropped_share=reached.counts.cropped_share(layout.width // layout.columns),
+            skipped_rows=self._skipped.count,
+        )
+
+    def _seconds_so_far(self) -> Seconds:
+        """The time that all threads have spent."""
         pipeline, seconds = self._pipeline, Seconds()
         seconds.add(self._seconds)
         if pipeline is not None:
             seconds.add(pipeline.seconds)
-        began, tokens = self._first or (time.perf_counter(), 0)
-        counts = self.reached.counts
-        rate = (counts.tokens - tokens) / max(time.perf_counter() - began, 1e-9)
-        return counts.to_stats(
-            seconds,
-            row_tokens=self.plan.layout.columns,
-            row_parts=self.plan.layout.width // self.plan.layout.columns,
-            tokens_per_second=rate,
-            ready=pipeline.num_ready if pipeline else 0,
-            skipped_rows=self._skipped.count,
-        )
+        return seconds
+
+    def _check_waiting(self, counts: LiveCounts) -> None:
+        """Warn if the training loop waits too much; that may raise, and then no batch is lost."""
+        totals = self._totals_of(counts)
+        if self._first is None:
+            self._first = totals
+            self._check_at = totals.seconds + waiting.LEAST_SECONDS
+        else:
+            self._check_at = math.inf
+            self._check_at = waiting.check_waiting(self._first, totals, self._advice)
+
+    def _advice(self) -> str:
+        return tokenizing_advice(self._seconds_so_far(), self.plan.threads, num_rank_processors())
 
     def close(self) -> None:
         """End all threads; the next batch starts them again."""
@@ -445,10 +494,7 @@ class LiveWalk:
         pipeline = self._pipeline
         if pipeline is not None:
             pipeline.close()  # interrupted, it stays here, to be closed by whoever comes next
-            seconds = Seconds()
-            seconds.add(self._seconds)
-            seconds.add(pipeline.seconds)
-            self._seconds, self._pipeline = seconds, None
+            self._seconds, self._pipeline = self._seconds_so_far(), None
             self._part, self._on_device = None, {}
 
     def __getstate__(self) -> dict[str, Any]:

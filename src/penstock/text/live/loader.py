@@ -11,6 +11,7 @@ from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.base_loader import BaseLoader, LoaderStep
 from penstock.load.batch_sizes import GlobalBatchSize
 from penstock.load.state import State
+from penstock.load.stats import LoaderTotals
 from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_tokenizing_threads, tokenizing_depth
 from penstock.load.workers import Worker
@@ -338,6 +339,9 @@ class TextLoader(BaseLoader):
     def stats(self) -> TextLoaderStats:
         """Counts since this loader was made."""
         return self.walk.stats()
+
+    def _totals(self) -> LoaderTotals:
+        return self.walk.totals()
 
     def close(self) -> None:
         """End all threads; iterating again starts them again."""

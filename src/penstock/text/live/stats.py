@@ -1,29 +1,23 @@
 """What a `TextLoader` has done, and what it has waited for."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from penstock.load.stats import LoaderStats
+from penstock.reprs import counted
 from penstock.text.sources import BadRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextLoaderStats:
-    """What a loader has done since it was created."""
+class TextLoaderStats(LoaderStats):
+    """What a loader has done since it was created, and what its threads have waited for.
 
-    batches: int
-    rows: int
-    tokens: int
-    """tokens handed out as inputs, without padding"""
-    tokens_per_second: float
-    """since the first batch, so without start-up but including the training loop's own time"""
-    waited_seconds: float
-    """time that the training loop spent in the loader, nearly all of it waiting for batches"""
-    ready: int
-    """packed batches that wait to be taken"""
+    Here `waited_seconds` is the time that the training loop spent in the loader, nearly all of it
+    waiting for batches.
+    """
+
     cropped_share: float
     """the share of document tokens that were dropped at the ends of documents"""
-    padded_share: float
-    """the share of input columns that are padding"""
     skipped_rows: int
     """bad rows that a source with bad_rows='skip' skipped, counted every time they are read"""
     waiting_for_reader: float
@@ -61,36 +55,37 @@ class LiveCounts(NamedTuple):
     rows: int = 0
     tokens: int = 0
     cropped: int = 0
+    last_wait_seconds: float = 0.0
+    """for the last step"""
 
-    def to_stats(
-        self,
-        seconds: Seconds,
-        *,
-        row_tokens: int,
-        row_parts: int,
-        tokens_per_second: float,
-        ready: int,
-        skipped_rows: int,
-    ) -> TextLoaderStats:
-        """Return the public statistics; a row has `row_parts` slices of `row_tokens` tokens."""
-        threads = seconds.waiting_for_text + seconds.tokenizing + seconds.idle
-        packer = seconds.waiting_for_tokens + seconds.packing + seconds.waiting_for_consumer
-        columns = self.rows * row_tokens
-        return TextLoaderStats(
-            batches=self.batches,
-            rows=self.rows,
-            tokens=self.tokens,
-            tokens_per_second=tokens_per_second,
-            waited_seconds=seconds.consumer_waiting,
-            ready=ready,
-            # Where documents are cropped rows are full, so slices have equally many tokens.
-            cropped_share=self.cropped / max(1, self.cropped + self.tokens * row_parts),
-            skipped_rows=skipped_rows,
-            padded_share=(columns - self.tokens) / max(1, columns),
-            waiting_for_reader=seconds.waiting_for_text / (threads or 1.0),
-            waiting_for_tokenizer=seconds.waiting_for_tokens / (packer or 1.0),
-            waiting_for_consumer=seconds.waiting_for_consumer / (packer or 1.0),
-        )
+    def cropped_share(self, row_parts: int) -> float:
+        """Return the share of document tokens that were dropped, if rows have so many slices."""
+        # Where documents are cropped rows are full, so slices have equally many tokens.
+        return self.cropped / max(1, self.cropped + self.tokens * row_parts)
+
+
+def shares_of_time(seconds: Seconds) -> dict[str, Any]:
+    """Return the shares of `TextLoaderStats` that say what threads have waited for."""
+    threads = seconds.waiting_for_text + seconds.tokenizing + seconds.idle
+    packer = seconds.waiting_for_tokens + seconds.packing + seconds.waiting_for_consumer
+    return {
+        "waiting_for_reader": seconds.waiting_for_text / (threads or 1.0),
+        "waiting_for_tokenizer": seconds.waiting_for_tokens / (packer or 1.0),
+        "waiting_for_consumer": seconds.waiting_for_consumer / (packer or 1.0),
+    }
+
+
+def tokenizing_advice(seconds: Seconds, threads: int, num_processors: int) -> str:
+    """Return what to change so that batches of text come faster, as a sentence."""
+    beforehand = "tokenize the text beforehand (penstock tokenize)"
+    if seconds.waiting_for_text > seconds.tokenizing:
+        return f"The tokenizing threads wait for text: use a faster disk, or {beforehand}."
+    if seconds.packing > seconds.waiting_for_tokens:
+        return f"The packing thread cannot keep up: {beforehand}."
+    if threads < num_processors:
+        more = f"pass threads={num_processors}"
+        return f"{counted(threads, 'thread')} cannot tokenize fast enough: {more}, or {beforehand}."
+    return f"The tokenizing threads cannot keep up: {beforehand}."
 
 
 class SkippedRows:
