@@ -79,16 +79,18 @@ def test_callbacks_are_called_after_every_so_many_steps_of_all_epochs(make_loade
     every=st.lists(st.integers(1, 4), max_size=2),
     annotates=st.booleans(),
     endless=st.booleans(),
+    sizes=st.sampled_from([None, 4, 6]),
     ranges=st.lists(st.integers(0, 20), min_size=1, max_size=4),
     moves=st.sampled_from(["none", "resume", "set_epoch", "close"]),
 )
 def test_a_watched_loader_gives_the_same_steps_and_states(
-    make_loader, kind, every, annotates, endless, ranges, moves
+    make_loader, kind, every, annotates, endless, sizes, ranges, moves
 ):
     def run(loader):
         for number in ranges:
-            for batch in itertools.islice(loader, number):
-                yield batch["input_ids"].tolist(), loader.state_dict()
+            for step in itertools.islice(loader, number):
+                batches = step if sizes else [step]
+                yield inputs_of(batches), loader.state_dict()
             if moves == "resume":
                 loader.load_state_dict(loader.state_dict())
             elif moves == "set_epoch" and not endless:
@@ -96,12 +98,25 @@ def test_a_watched_loader_gives_the_same_steps_and_states(
             elif moves == "close":
                 loader.close()
 
-    with make_loader(kind, endless=endless) as plain, make_loader(kind, endless=endless) as watched:
+    options = {"endless": endless, "global_batch_size": sizes}
+    with make_loader(kind, **options) as plain, make_loader(kind, **options) as watched:
         for each in every:
             watched.watch(lambda step, metrics: None, each)
         if annotates:
             watched.annotate()
         assert list(run(watched)) == list(run(plain))
+
+
+@kinds
+def test_a_step_of_several_batches_counts_once(make_loader, kind):
+    calls = []
+    with make_loader(kind, global_batch_size=6) as loader:
+        loader.watch(lambda step, metrics: calls.append((step, metrics["rows"])), every=2)
+        list(itertools.islice(loader, 5))
+        stats = loader.stats
+    assert calls == [(2, 12), (4, 24)]
+    assert (stats.batches, stats.rows) == (15, 30)
+    assert 0 <= stats.last_wait_seconds <= stats.waited_seconds
 
 
 @kinds
