@@ -93,3 +93,19 @@ def test_nanochats_batches_arrive_whole_while_the_gpu_is_busy(device, tmp_path, 
         assert inputs.device.type == targets.device.type == "cuda"
         assert torch.equal(inputs.cpu(), first)
         assert torch.equal(targets.cpu(), second)
+
+
+def test_stats_count_what_crosses_and_ranges_are_balanced(documents):
+    with penstock.Loader(documents.windows(64), 8, device="cuda", endless=True) as loader:
+        loader.annotate()
+        calls = []
+        loader.watch(lambda step, metrics: calls.append(metrics), every=10)
+        depth = torch.cuda.nvtx.range_push("outside")
+        for _ in islice(loader, 40):
+            pass
+        assert torch.cuda.nvtx.range_pop() == depth
+        stats = loader.stats
+    assert stats.uploaded_bytes >= 40 * 8 * 64 * 2
+    assert stats.bytes_per_second > 0
+    assert 0 <= stats.in_flight <= 2
+    assert all(metrics["bytes_per_second"] > 0 for metrics in calls)

@@ -1,6 +1,6 @@
 """Callbacks and profiler ranges around the steps of a loader: they see all and change nothing."""
 
-import contextlib
+import ctypes
 import gc
 import itertools
 import logging
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import penstock
+from penstock.load.watched_iteration import ProfilerRange, WatchedIteration, Watching
 from tests.helpers.datasets import inputs_of, write_dataset
 
 NAMES = {
@@ -213,28 +214,24 @@ def test_how_often_must_be_a_positive_number(make_loader, every):
         make_loader().watch(3)
 
 
-@pytest.mark.parametrize("kind", ["Loader", "TextLoader"])
+@kinds
 def test_interrupts_lose_no_step_of_a_watched_loader(make_loader, kind):
-    """Python itself loses what a call returned if a signal handler raises after it: `for` not."""
-    cell, got = {}, []
+    cell, got, num_caught = {}, [], 0
     loader = make_loader(kind, endless=True)
     loader.watch(lambda step, metrics: sum(range(300)), every=1)
     loader.annotate()
     batches = iter(loader)
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    num_caught = 0
     try:
         for number in range(400):
-            cell.clear()
             try:
                 signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 60))
-                for cell["batch"] in batches:
+                for cell["batch"] in batches:  # no signal handler runs before it is stored
                     break
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 num_caught += 1
-            with contextlib.suppress(KeyError):
-                got.append(cell["batch"]["input_ids"].tolist())
+            got += inputs_of([cell.pop("batch")]) if cell else []
             assert loader.position == 2 * len(got)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -243,6 +240,29 @@ def test_interrupts_lose_no_step_of_a_watched_loader(make_loader, kind):
     with make_loader(kind, endless=True) as plain:
         assert inputs_of(itertools.islice(plain, len(got))) == got
     assert num_caught > 20
+
+
+@pytest.mark.parametrize("annotates", [False, True])
+def test_a_signal_that_arrives_when_a_step_was_taken_is_handled_after_its_return(annotates):
+    watching = Watching()
+    watching.watches.append(None)
+    if annotates:
+        watching.annotate(ProfilerRange("steps"))
+    taking = map(ctypes.CDLL(None)["raise"], [signal.SIGALRM] * 9)  # which all succeed: 0
+    steps, cell, num_caught = WatchedIteration(taking, watching, lambda steps: None), {}, 0
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(9):
+            try:
+                for cell["step"] in steps:
+                    break
+                os.getpid()
+            except KeyboardInterrupt:
+                num_caught += 1
+            assert cell.pop("step") == 0
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert (num_caught, watching.steps) == (9, 9)
 
 
 @pytest.mark.slow
