@@ -252,9 +252,9 @@ class BaseLoader(ABC):
         self._watching.watches.append(watch)
 
     def annotate(self) -> None:
-        """Show each `next`, from the next `iter` on, as a range "penstock.next" in profiles.
+        """Mark each `next`, from the next `iter` on, as a range "penstock.next" for profilers.
 
-        Of torch.profiler, and of tools that read NVTX ranges if CUDA is in use.
+        The range is one of torch.profiler, and if CUDA is in use, of NVTX as well.
         """
         if find_spec("torch") is None:
             raise UsageError("annotate needs torch: pip install 'penstock[torch]'")

@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.batches.layout import BatchLayout
 from penstock.batches.sample_reader import SampleReader
+from penstock.formats.shard import TOKEN
 from penstock.load.announcing import Announcer
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool
@@ -116,7 +117,8 @@ class ReadAhead:
             decodes=view.metadata is not None and callable(check_decoder(view.metadata)),
             is_uncached=is_uncached,
             cache_files=self.cache_files,
-            widens=inputs is not None and inputs.dtype.itemsize > view.dataset.fields[0].itemsize,
+            widens=inputs is not None
+            and inputs.dtype.itemsize > view.dataset.fields[TOKEN].itemsize,
             access=view.dataset.access,
         )
 

@@ -57,8 +57,8 @@ def reading_advice(
             f"shuffle=penstock.BlockShuffle(…){cache}."
         )
     if threads < num_processors - 1:
-        reading = "1 thread reads" if threads == 1 else f"{threads} threads read"
-        return f"Only {reading} ahead: pass threads={num_processors - 1}."
+        more = min(2 * threads, num_processors - 1)
+        return f"There are processors to spare: pass threads={more} instead of {threads}."
     faster = ["dtype=None, which copies tokens in their stored type"] * widens
     faster += ['penstock.open(…, access="mmap")'] * (access != "mmap")
     if faster:

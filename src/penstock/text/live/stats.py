@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from penstock.load.stats import LoaderStats
-from penstock.reprs import counted
 from penstock.text.sources import BadRow
 
 
@@ -83,8 +82,8 @@ def tokenizing_advice(seconds: Seconds, threads: int, num_processors: int) -> st
     if seconds.packing > seconds.waiting_for_tokens:
         return f"The packing thread cannot keep up: {beforehand}."
     if threads < num_processors:
-        more = f"pass threads={num_processors}"
-        return f"{counted(threads, 'thread')} cannot tokenize fast enough: {more}, or {beforehand}."
+        more = f"pass threads={min(2 * threads, num_processors)} instead of {threads}"
+        return f"The tokenizing threads cannot keep up: {more}, or {beforehand}."
     return f"The tokenizing threads cannot keep up: {beforehand}."
 
 
