@@ -1,5 +1,6 @@
 """Batches that arrive on a CUDA device: the same as on the host, at the right time, for good."""
 
+import os
 import warnings
 from itertools import islice
 
@@ -245,3 +246,22 @@ def test_states_tokens_and_jumps_are_those_of_the_host(data):
     there.load_state_dict(state)  # uploads of other steps are under way
     for batch, expected in zip(there, rest, strict=True):
         assert_same(on_host(batch), expected)
+
+
+def test_workers_and_forks_are_refused_in_words(data):
+    loader = penstock.Loader(data.windows(64), 4, device="cuda")
+    next(iter(loader))
+    workers = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=1)
+    with pytest.raises(penstock.UsageError, match="in the workers of a DataLoader"):
+        next(iter(workers))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            next(iter(loader))
+        except RuntimeError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 1000).startswith(b"a forked process cannot use CUDA")
+    assert next(iter(loader))["input_ids"].shape == (4, 64)

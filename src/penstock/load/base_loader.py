@@ -165,6 +165,11 @@ class BaseLoader(ABC):
         expected = check_caller(self, endless=self.endless)
         worker = find_worker()
         if worker is not None:
+            if self.device is not None:
+                raise UsageError(
+                    f"batches cannot be made on {self.device} in the workers of a DataLoader; "
+                    "iterate over the loader itself, use num_workers=0, or leave out device"
+                )
             return self._iterate_as_worker(worker)
         if expected.state is not None:
             self.load_state_dict(expected.state)

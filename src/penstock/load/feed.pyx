@@ -25,7 +25,6 @@ from penstock.load.widening import CompactShape, DeviceWidening, max_words, torc
 
 cimport cython
 from libc.stdint cimport int64_t, uintptr_t
-from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
 from penstock.batches.layout_table cimport table_length
@@ -124,12 +123,11 @@ cdef class Upload:
     cdef int64_t num_boundaries, num_row_boundaries
     cdef dict on_host
     cdef bint is_pending
-    cdef pid_t pid
 
     def __dealloc__(self):
         cdef Handle popped
         # Not handed out, the block may still be written to when its memory is used again.
-        if self.is_pending and self.pid == getpid():
+        if self.is_pending and self.has_arrived.context.pid == getpid():
             if driver.push_context(self.has_arrived.context.handle) == 0:
                 driver.wait_event(self.slab.stream, self.has_arrived.handle, 0)
                 driver.pop_context(&popped)
@@ -191,6 +189,11 @@ cdef class CudaFeed:
         cdef int64_t number
         cdef Upload upload
         cdef DeviceShape shape
+        if self.context.pid != getpid():
+            raise RuntimeError(
+                "a forked process cannot use CUDA: start it by spawn, or make its loader with "
+                "device='cpu'"
+            )
         with self.lock:
             shape = self.shape_of(memory, rows)
             while True:
@@ -230,8 +233,7 @@ cdef class CudaFeed:
         cdef Upload upload = Upload.__new__(Upload)
         cdef Slab slab = shape.take_block(self.device)
         pinned = page_locked(memory)
-        upload.shape, upload.pid = shape, getpid()
-        upload.slab, upload.block = slab, slab.num_used
+        upload.shape, upload.slab, upload.block = shape, slab, slab.num_used
         upload.has_arrived = DriverEvent(self.context)
         self.forget_copied()
         try:

@@ -1,5 +1,7 @@
 """The functions of the CUDA driver that feeds use. See `cuda_driver.pyx`."""
 
+from posix.types cimport pid_t
+
 ctypedef void *Handle  # a context, stream, event, executable graph or address
 
 # Each returns 0, or the number of an error.
@@ -24,6 +26,7 @@ cdef int raise_error(int error) except -1
 
 cdef class DriverContext:
     cdef Handle handle
+    cdef pid_t pid
 
 
 cdef class DriverEvent:

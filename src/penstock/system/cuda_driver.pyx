@@ -5,6 +5,7 @@ the same. The driver's library is loaded when it is first needed.
 """
 
 cimport cython
+from posix.unistd cimport getpid
 
 cdef extern from "<dlfcn.h>" nogil:
     void *dlopen(const char *path, int flags)
@@ -71,6 +72,7 @@ cdef class DriverContext:
 
     def __cinit__(self):
         load_driver()
+        self.pid = getpid()
         raise_error(driver.get_context(&self.handle))
         if not self.handle:
             raise RuntimeError("CUDA is not initialized in this thread")
@@ -90,7 +92,9 @@ cdef class DriverEvent:
 
     def __dealloc__(self):
         cdef Handle popped
-        if self.handle and driver.push_context(self.context.handle) == 0:
+        if not self.handle or self.context.pid != getpid():
+            return  # a forked child cannot use the driver
+        if driver.push_context(self.context.handle) == 0:
             driver.destroy_event(self.handle)
             driver.pop_context(&popped)
 
