@@ -1,29 +1,21 @@
-"""The training example: killed at any moment, it ends with the same weights.
+"""The training example: killed at any moment, it ends with the same weights."""
 
-Most runs are processes of a fork server: as real as others, and killed like them, but torch is
-imported once and not for each of them.
-"""
-
-import multiprocessing
 import os
 import random
 import re
-import runpy
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
 
-from tests.helpers import paths
+from tests.helpers.example_runs import EXAMPLES, Run, newest_step, run_ranks, torchrun
 
 pytestmark = pytest.mark.process
 
-EXAMPLE = paths.ROOT / "examples" / "train_from_text.py"
+EXAMPLE = "train_from_text.py"
 SMALL = ["--tokenizer", "bytes", "--seq-len", "32", "--checkpoint-every", "5"]
 WORDS = ["the", "water", "flows", "down", "through", "a", "pipe", "and", "drives", "turbines"]
 
@@ -38,73 +30,15 @@ def text(tmp_path_factory):
     return directory
 
 
-class Run:
-    """The example at work, in a process of its own."""
-
-    def __init__(self, arguments, log, environment=None):
-        context = multiprocessing.get_context("forkserver")
-        # A server that another test has started is used as it is, which is slower, no different.
-        context.set_forkserver_preload(
-            ["torch._dynamo", "torch._inductor", "penstock.text.live.pipeline", __name__]
-        )
-        self.log = log
-        log.touch()
-        command = [str(EXAMPLE), *map(str, arguments)]
-        details = (command, log, environment or {})
-        self.process = context.Process(target=run_example, args=details, daemon=True)
-        self.process.start()
-
-    def wait_for(self, is_there):
-        """Until it is there, or the process has ended."""
-        while not is_there() and self.process.is_alive():
-            time.sleep(0.001)
-
-    def end(self):
-        """What it printed, once it has ended well."""
-        self.process.join()
-        assert self.process.exitcode == 0, self.log.read_text()
-        return self.log.read_text()
-
-
-def run_example(command, log, environment):
-    with log.open("a") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    os.environ.update(environment)
-    sys.argv = command
-    runpy.run_path(command[0], run_name="__main__")
-
-
-@contextmanager
-def torchrun(arguments, log):
-    """The example on two ranks, as users start it."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, *launch, EXAMPLE, *map(str, arguments)],
-            stdout=output,
-            stderr=output,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()  # if it still runs, with all ranks
-        process.wait()
-
-
 def results(printed):
     """The digests of the rows and of the weights."""
     return re.findall(r"^(rows|weights) ([0-9a-f]+)$", printed, re.M)
 
 
-def newest_step(out):
-    return max((int(path.stem[5:]) for path in out.glob("step-*.pt")), default=0)
-
-
 def test_the_example_trains_from_pythons_own_sources_with_a_tokenizer_of_its_own(tmp_path):
+    arguments = ["--out", tmp_path / "run", "--batch-size", "2", "--steps", "10"]
     done = subprocess.run(
-        [sys.executable, EXAMPLE, "--out", tmp_path / "run", "--batch-size", "2", "--steps", "10"],
+        [sys.executable, EXAMPLES / EXAMPLE, *arguments],
         capture_output=True,
         text=True,
         timeout=100,
@@ -121,12 +55,12 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_weights_of_one_that_
     text, tmp_path
 ):
     arguments = [text, *SMALL, "--steps", 150, "--batch-size", 3]
-    alone = Run([*arguments, "--out", tmp_path / "alone"], tmp_path / "alone.log")
+    alone = Run(EXAMPLE, [*arguments, "--out", tmp_path / "alone"], tmp_path / "alone.log")
     out, moments, num_killed = tmp_path / "killed", random.Random(time.time_ns()), 0
     for number in range(6):
         before = newest_step(out)
         pace = ["--threads", 1 + number % 3, "--prefetch", 1 + 3 * number]
-        run = Run([*arguments, *pace, "--out", out], tmp_path / f"killed-{number}.log")
+        run = Run(EXAMPLE, [*arguments, *pace, "--out", out], tmp_path / f"killed-{number}.log")
         if number == 0:  # before it has saved anything, or soon after
             run.wait_for(lambda run=run: "begins" in run.log.read_text())
         else:
@@ -136,7 +70,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_weights_of_one_that_
         run.process.join()
         num_killed += run.process.exitcode == -signal.SIGKILL
         (out / "checkpoint.tmp").write_bytes(b"half of a")
-    last = Run([*arguments, "--out", out], tmp_path / "last.log").end()
+    last = Run(EXAMPLE, [*arguments, "--out", out], tmp_path / "last.log").end()
     assert num_killed >= 3  # a fast machine may come to the end before the others
     assert "begins at step 0\n" not in last
     assert len(results(last)) == 2
@@ -147,33 +81,28 @@ def test_ranks_of_torchrun_resume_with_the_same_weights_and_one_rank_alone_with_
     text, tmp_path
 ):
     arguments = [text, *SMALL, "--steps", 40, "--lanes", 2]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     two = [*arguments, "--batch-size", 2, "--out"]
-    alone = [
-        Run([*two, tmp_path / "alone"], tmp_path / f"{rank}.log", address | {"RANK": str(rank)})
-        for rank in range(2)
-    ]
+    alone = run_ranks(EXAMPLE, [*two, tmp_path / "alone"], 2, tmp_path / "logs")
     expected, nothing = (results(run.end()) for run in alone)
     assert (len(expected), nothing) == (2, [])
 
     killed, one_rank, log = tmp_path / "killed", tmp_path / "one-rank", tmp_path / "torchrun.log"
-    with torchrun([*two, killed], log) as process:
+    with torchrun(EXAMPLE, [*two, killed], 2, log) as process:
         while not newest_step(killed) and process.poll() is None:
             time.sleep(0.001)
         victim = re.search(r"rank 1 of 2, process (\d+), begins at step 0\n", log.read_text())
         os.kill(int(victim[1]), signal.SIGKILL)
         assert process.wait(100) != 0
     shutil.copytree(killed, one_rank)
-    with torchrun([*two, killed], log) as process:
+    with torchrun(EXAMPLE, [*two, killed], 2, log) as process:
         assert process.wait(100) == 0, log.read_text()
     begin = re.search(r"rank 0 of 2, process \d+, begins at step (\d+)\n", log.read_text())
     assert 0 < int(begin[1]) < 40
     assert results(log.read_text()) == expected
 
-    run = Run([*arguments, "--batch-size", 4, "--out", one_rank], tmp_path / "one-rank.log")
+    run = Run(
+        EXAMPLE, [*arguments, "--batch-size", 4, "--out", one_rank], tmp_path / "one-rank.log"
+    )
     printed = run.end()
     assert f"begins at step {begin[1]}\n" in printed
     rows, weights = results(printed)

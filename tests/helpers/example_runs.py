@@ -1,0 +1,107 @@
+"""The training examples at work, in processes of their own.
+
+Most are processes of a fork server: as real as others, and killed like them, but torch is imported
+once and not for each of them.
+"""
+
+import multiprocessing
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+from tests.helpers import paths
+
+EXAMPLES = paths.ROOT / "examples"
+ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+
+class Run:
+    """One process."""
+
+    def __init__(self, example, arguments, log, environment=ON_CPU):
+        context = multiprocessing.get_context("forkserver")
+        # A server that another test has started is used as it is, which is slower, no different.
+        context.set_forkserver_preload(
+            [
+                "torch._dynamo",
+                "torch._inductor",
+                "torch.distributed.checkpoint",
+                "torch.distributed.fsdp",
+                "penstock.text.live.pipeline",
+                __name__,
+            ]
+        )
+        self.log = log
+        log.touch()
+        command = [str(EXAMPLES / example), *map(str, arguments)]
+        details = (command, log, environment)
+        self.process = context.Process(target=run_example, args=details, daemon=True)
+        self.process.start()
+
+    def wait_for(self, is_there):
+        """Until it is there, or the process has ended."""
+        while not is_there() and self.process.is_alive():
+            time.sleep(0.001)
+
+    def end(self):
+        """What it printed, once it has ended well."""
+        self.process.join()
+        assert self.process.exitcode == 0, self.log.read_text()
+        return self.log.read_text()
+
+
+def run_example(command, log, environment):
+    with log.open("a") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ.update(environment)
+    sys.argv = command
+    sys.path.insert(0, str(EXAMPLES))
+    runpy.run_path(command[0], run_name="__main__")
+
+
+def run_ranks(example, arguments, ranks, directory):
+    """One run per rank, with a log each in the directory."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)} | ON_CPU
+    directory.mkdir(exist_ok=True)
+    return [
+        Run(
+            example,
+            arguments,
+            directory / f"{rank}.log",
+            address | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]
+
+
+@contextmanager
+def torchrun(example, arguments, ranks, log):
+    """All ranks, as users start them."""
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, *launch, EXAMPLES / example, *map(str, arguments)],
+            stdout=output,
+            stderr=output,
+            env=os.environ | ON_CPU,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()  # if it still runs, with all ranks
+        process.wait()
+
+
+def newest_step(out):
+    """The step of the newest complete checkpoint; 0 if there is none."""
+    files = [path.stem for path in out.glob("step-*.pt")]
+    folders = [path.parent.name for path in out.glob("step-*/.metadata")]
+    return max((int(name[5:]) for name in files + folders), default=0)
