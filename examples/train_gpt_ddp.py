@@ -78,6 +78,7 @@ def train(options: argparse.Namespace) -> None:
     loader.close()
     if rank == 0:
         print_digest(model.parameters())
+    dist.barrier()  # gloo can deadlock in a process that ends right after another collective
     dist.destroy_process_group()
 
 

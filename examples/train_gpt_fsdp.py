@@ -125,6 +125,7 @@ def train(options: argparse.Namespace) -> None:
     )
     if rank == 0:
         print_digest(weights.values())
+    dist.barrier()  # gloo can deadlock in a process that ends right after another collective
     dist.destroy_process_group()
 
 
