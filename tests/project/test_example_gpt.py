@@ -51,7 +51,9 @@ def on_gpu(*values):
     ("attention", "device"),
     [("sdpa", "cpu"), ("flex", "cpu"), *map(on_gpu, ["sdpa", "varlen", "flash", "flex"])],
 )
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.filterwarnings(
+    "ignore:flex_attention called without torch.compile", "ignore::DeprecationWarning:torch"
+)
 def test_every_document_of_a_row_gets_the_logits_that_it_gets_alone(
     attention, device, static_shapes, documents, gpt
 ):

@@ -22,6 +22,9 @@ class DeviceFeed(Protocol):
     def num_bytes(self) -> int:
         """How many bytes have been uploaded."""
 
+    def check_process(self) -> None:
+        """Raise in a process that cannot use the device."""
+
     def upload(self, memory: BatchMemory, rows: int) -> Any:
         """Begin to bring the batch in `memory` to the device."""
 
@@ -35,6 +38,9 @@ class PlainFeed:
     def __init__(self, maker: BatchMaker, device: "torch.device") -> None:
         self._maker, self._device = maker, device
         self.ahead = self.num_bytes = 0
+
+    def check_process(self) -> None:
+        """Do nothing: torch says what a forked process cannot use."""
 
     def upload(self, memory: BatchMemory, rows: int) -> dict[str, Any]:
         """Copy a batch to the device."""

@@ -184,16 +184,19 @@ cdef class CudaFeed:
         if self.in_flight:
             orphans.append(self.in_flight)
 
-    def upload(self, BatchMemory memory, int64_t rows):
-        """Queue the copy of a batch to the device, and what makes its outputs there."""
-        cdef int64_t number
-        cdef Upload upload
-        cdef DeviceShape shape
+    def check_process(self):
+        """Raise in a process that cannot use the device."""
         if self.context.pid != getpid():
             raise RuntimeError(
                 "a forked process cannot use CUDA: start it by spawn, or make its loader with "
                 "device='cpu'"
             )
+
+    def upload(self, BatchMemory memory, int64_t rows):
+        """Queue the copy of a batch to the device, and what makes its outputs there."""
+        cdef int64_t number
+        cdef Upload upload
+        cdef DeviceShape shape
         with self.lock:
             shape = self.shape_of(memory, rows)
             while True:

@@ -131,7 +131,10 @@ cdef class Walk:
     cdef int start(self) except -1:
         """Start to read at the position; another thread may be doing the same."""
         cdef int64_t position = self.position, skip = self.skip, every = self.every
-        cdef StepQueue queue = self.new_queue(position, skip, every)
+        cdef StepQueue queue
+        if self.feed is not None:
+            self.feed.check_process()
+        queue = self.new_queue(position, skip, every)
         queue.start(self.pool)
         is_wanted = self.position == position and self.skip == skip and self.every == every
         if self.queue is None and is_wanted:

@@ -11,7 +11,7 @@ cdef class ProfilerRange:
     """A range of torch's profiler, and of NVTX if CUDA is in use."""
 
     cdef str name
-    cdef object new_record, is_cuda_used, push, pop
+    cdef object new_record, is_cuda_used, begin_range, end_range
 
     def __cinit__(self, str name):
         import torch
@@ -21,7 +21,7 @@ cdef class ProfilerRange:
         # Their public counterparts are Python functions.
         self.new_record = torch._C._profiler._RecordFunctionFast
         self.is_cuda_used = torch.cuda.is_initialized
-        self.push, self.pop = nvtx._nvtx.rangePushA, nvtx._nvtx.rangePop
+        self.begin_range, self.end_range = nvtx._nvtx.rangePushA, nvtx._nvtx.rangePop
 
     cdef object next_of(self, inner):
         """Return the next item of an iterator, taken inside of the range."""
@@ -29,12 +29,12 @@ cdef class ProfilerRange:
         record = self.new_record(self.name)
         record.__enter__()
         if with_nvtx:
-            self.push(self.name)
+            self.begin_range(self.name)
         try:
             return next(inner)
         finally:
             if with_nvtx:
-                self.pop()
+                self.end_range()
             record.__exit__(None, None, None)
 
 
