@@ -30,7 +30,7 @@ def measure_short(quick: bool) -> Section:
 
 def measure_model(quick: bool) -> Section:
     """Time the steps of a GPT."""
-    return _measure("124 M model", _model_step(), 3 if quick else 15, 8, limit=1.001)
+    return _measure("124 M model", _model_step(), 3 if quick else 11, 8, limit=1.001)
 
 
 def _measure(topic: str, step: Step, num_rounds: int, num_steps: int, limit: float) -> Section:

@@ -1,6 +1,7 @@
 """Batches that arrive on a CUDA device: the same as on the host, at the right time, for good."""
 
 import os
+import threading
 import warnings
 from itertools import islice
 
@@ -137,20 +138,84 @@ def test_no_step_synchronizes_or_takes_more_memory(data):
         assert torch.cuda.memory_stats()["num_device_alloc"] == num_mallocs
 
 
+def test_batches_of_many_shapes_are_right_and_take_no_more_memory(data):
+    view = data.documents(300, by_length=True, pad_to=1, extras=EXTRAS)
+    here = penstock.Loader(view, 4, endless=True)
+    with penstock.Loader(view, 4, endless=True, device="cuda") as there:
+        shapes, reserved = set(), 0
+        for number, (arrived, expected) in enumerate(islice(zip(there, here, strict=True), 1500)):
+            shapes.add(arrived["input_ids"].shape)
+            if number % 10 == 0:
+                assert_same(on_host(arrived), expected)
+            if number == 500:
+                reserved = torch.cuda.memory_reserved()
+        assert len(shapes) > 64
+        assert torch.cuda.memory_reserved() <= reserved + (1 << 21)
+
+
 def test_the_consumer_may_change_its_stream_at_any_step(data):
     here = list(penstock.Loader(data.windows(64), 4))
     there = penstock.Loader(data.windows(64), 4, device="cuda")
     streams = [torch.cuda.Stream() for _ in range(3)]
     sums = []
-    for number, batch in zip(range(len(here)), there, strict=False):
-        if number % 5 == 0:
-            torch.cuda._sleep(100_000)
-        sums.append(batch["input_ids"].sum() * 2 + batch["labels"].sum())
-        torch.cuda.set_stream(streams[number % 3])
-    torch.cuda.set_stream(torch.cuda.default_stream())
+    try:
+        for number, batch in zip(range(len(here)), there, strict=False):
+            if number % 50 == 0:
+                torch.cuda._sleep(BUSY_CYCLES // 20)
+            sums.append(batch["input_ids"].sum() * 2 + batch["labels"].sum())
+            torch.cuda.set_stream(streams[number % 3])
+    finally:
+        torch.cuda.set_stream(torch.cuda.default_stream())
     torch.cuda.synchronize()
     expected = [int(b["input_ids"].sum() * 2 + b["labels"].sum()) for b in here]
     assert [int(total) for total in sums] == expected
+
+
+def test_threads_with_streams_of_their_own_share_a_loader(data):
+    here = {
+        (int(b["input_ids"].sum()), int(b["labels"].sum()))
+        for b in islice(penstock.Loader(data.windows(64), 4, endless=True), 300)
+    }
+    found = []
+    with penstock.Loader(data.windows(64), 4, endless=True, device="cuda") as loader:
+        batches = iter(loader)
+
+        def take():
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for number in range(100):
+                    batch = next(batches)
+                    if number % 20 == 0:
+                        torch.cuda._sleep(BUSY_CYCLES // 50)
+                    found.append((batch["input_ids"].sum(), batch["labels"].sum()))
+                torch.cuda.current_stream().synchronize()
+
+        threads = [threading.Thread(target=take) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert loader.stats.in_flight <= 2
+    assert {(int(inputs), int(labels)) for inputs, labels in found} == here
+
+
+def test_a_loader_that_began_in_inference_mode_serves_training(data):
+    loader = penstock.Loader(data.packed(64), 4, device="cuda", endless=True)
+    with torch.inference_mode():
+        next(iter(loader))
+    table = torch.nn.Embedding(50_000, 8, device="cuda")
+    for batch in islice(loader, 20):
+        table(batch["input_ids"]).sum().backward()
+
+
+def test_a_batch_is_not_loaded_in_a_capture(data):
+    loader = penstock.Loader(data.windows(64), 4, device="cuda")
+    batches = iter(loader)
+    here = next(iter(penstock.Loader(data.windows(64), 4)))
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="before the capture"), torch.cuda.graph(graph):
+        next(batches)
+    torch.cuda.synchronize()
+    assert_same(on_host(next(batches)), here)
 
 
 def test_static_addresses_feed_a_cuda_graph(data):

@@ -8,14 +8,11 @@ from hypothesis import strategies as st
 import penstock
 from penstock.batches.row_slice import RowSlice
 from penstock.batches.sample_reader import SampleReader
-from penstock.load.batch_maker import BatchMaker
-from penstock.load.batch_memory import Pool
-from penstock.load.devices import PlainFeed
 from penstock.load.widening import widen
 from tests.helpers.datasets import write_dataset, write_documents
 from tests.helpers.row_slices import read_slices
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
 
 
@@ -138,39 +135,3 @@ def test_padding_that_the_stored_type_cannot_hold_crosses_in_a_wider_one(tmp_pat
     assert (next(iter(loader))["input_ids"] == 70_000).any()
     stored = packing.layout(loader.tokenizer, 32, 1, np.int64).compact().places()["tokens"]
     assert stored.dtype == np.int64
-
-
-def test_a_device_that_is_not_there_is_refused_by_name(data):
-    view = data.windows(16)
-    for device in ("cuda:99", "mps", "nonsense", 3.5):
-        with pytest.raises(penstock.UsageError, match=f"device={device!r}"):
-            penstock.Loader(view, 2, device=device)
-    with pytest.raises(penstock.UsageError, match="static_addresses=True needs a CUDA device"):
-        penstock.Loader(view, 2, device="cpu", static_addresses=True)
-    with pytest.raises(penstock.UsageError, match="remove output='numpy'"):
-        penstock.Loader(view, 2, device="cpu", output="numpy")
-
-
-def test_the_cpu_is_a_device_like_others(data):
-    here = penstock.Loader(data.packed(64), 4)
-    for batch, expected in zip(
-        penstock.Loader(data.packed(64), 4, device="cpu"), here, strict=True
-    ):
-        penstock.testing.assert_same(batch, expected)
-
-
-def test_other_devices_get_a_plain_copy(data):
-    layout = data.packed(64, extras=EXTRAS).layout(4, np.int64)
-    memory = Pool(layout.num_bytes, 1).take()
-    SampleReader(data.packed(64, extras=EXTRAS), layout).read(
-        np.arange(4), np.frombuffer(memory, np.uint8)
-    )
-    maker = BatchMaker(layout.places(), 4, torch.from_numpy)
-    feed = PlainFeed(maker, torch.device("meta"))
-    batch = feed.hand_out(feed.upload(memory, 4))
-    assert {value.device.type for name, value in batch.items() if name != "max_seqlen"} == {"meta"}
-    assert batch["input_ids"].shape == (4, 64)
-    assert batch["max_seqlen"] == maker.make(memory, 4)["max_seqlen"]
-    assert feed.num_bytes == sum(
-        value.nbytes for name, value in batch.items() if name != "max_seqlen"
-    )

@@ -75,7 +75,7 @@ def find_device(device: Any, *, output: str, pin_memory: bool) -> "torch.device 
         raise UsageError(f"device={device!r}: torch finds no device of type {found.type!r} here")
     index = module.current_device() if found.index is None else found.index
     if index >= module.device_count():
-        raise UsageError(f"device={device!r}: there are {module.device_count()} of these, from 0")
+        raise UsageError(f"device={device!r}: torch finds {module.device_count()}, numbered from 0")
     if pin_memory:
         raise UsageError(
             "pin_memory=True is for batches that stay on the host; leave it out with device=…"
@@ -93,15 +93,9 @@ def crosses_compactly(device: "torch.device | None") -> bool:
 
 
 def new_feed(
-    device: "torch.device | None",
-    layout: BatchLayout,
-    maker: BatchMaker,
-    *,
-    static_addresses: bool,
-) -> DeviceFeed | None:
-    """Return the feed of a device; None for the host."""
-    if device is None:
-        return None
+    device: "torch.device", layout: BatchLayout, maker: BatchMaker, *, static_addresses: bool
+) -> DeviceFeed:
+    """Return the feed of a device."""
     if not crosses_compactly(device):
         return PlainFeed(maker, device)
     from penstock.load.feed import CudaFeed

@@ -11,7 +11,7 @@ before its turn, and the host never waits for the device:
   feed writes to it after event a, when all earlier uses of this memory have ended; the consumer
   reads it after event b. Small blocks are allocated several at a time, as a `Slab`.
 - Page-locked memory is kept until event b has passed.
-- Everything else on the device is used by the feed's stream alone, in order.
+- What the feed keeps on the device is used by its own stream alone, in order.
 """
 
 import threading
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from penstock.batches.outputs import SEGMENT_TABLE as _SEGMENT_TABLE
-from penstock.load.widening import CompactShape, DeviceWidening, max_words, torch_dtype
+from penstock.load.widening import CompactShape, DeviceWidening, Recorder, max_words, torch_dtype
 
 cimport cython
 from libc.stdint cimport int64_t, uintptr_t
@@ -34,6 +34,7 @@ from penstock.system.cuda_driver cimport (
     DriverEvent,
     Handle,
     driver,
+    is_capturing,
     raise_error,
 )
 
@@ -41,7 +42,7 @@ AHEAD = 2  # the copy of the next batch overlaps a whole step, even if the consu
 cdef enum:
     MAX_SHAPES = 32
     SLAB_BLOCKS = 8
-    SLAB_BYTES = 1 << 23  # a batch that is held keeps so much memory from being reused, or itself
+    SLAB_BYTES = 1 << 23  # a batch that is held keeps its slab: this much, or one large batch
 
 cdef list orphans = []  # what deallocated feeds left in flight
 
@@ -68,7 +69,7 @@ cdef class DeviceShape:
     cdef int64_t num_words  # of a block
     cdef int64_t first_byte, num_bytes  # of the compact batch
     cdef uintptr_t made  # the block that the recorded graph writes to
-    cdef Handle graph  # NULL if it is not recorded, or torch does not tell
+    cdef Handle graph  # NULL if it is not recorded, or torch does not expose it
 
     def __cinit__(self, widening):
         self.widening, self.num_words = widening, widening.num_words
@@ -78,7 +79,7 @@ cdef class DeviceShape:
             for name, out in widening.outputs.items()
         ]
 
-    cdef Slab take_block(self, device):
+    cdef Slab slab_with_room(self, device):
         """Return a slab whose next block is free, for the current stream."""
         cdef Slab slab = self.slab
         cdef Handle stream = current_stream(device)
@@ -125,17 +126,15 @@ cdef class Upload:
     cdef bint is_pending
 
     def __dealloc__(self):
-        cdef Handle popped
-        # Not handed out, the block may still be written to when its memory is used again.
+        # The block may still be written to, or copied, when its memory is used again.
         if self.is_pending and self.has_arrived.context.pid == getpid():
-            if driver.push_context(self.has_arrived.context.handle) == 0:
-                driver.wait_event(self.slab.stream, self.has_arrived.handle, 0)
-                driver.pop_context(&popped)
+            self.has_arrived.wait_in(self.slab.stream)
 
 
 cdef Slab new_slab(int64_t num_words, int num_blocks, device):
     cdef Slab slab = Slab.__new__(Slab)
-    slab.words = torch.empty(num_words * num_blocks, dtype=torch.int64, device=device)
+    with torch.inference_mode(False):  # the next batches may be for training
+        slab.words = torch.empty(num_words * num_blocks, dtype=torch.int64, device=device)
     slab.typed, slab.address, slab.num_blocks = {}, slab.words.data_ptr(), num_blocks
     return slab
 
@@ -149,7 +148,7 @@ cdef class CudaFeed:
 
     cdef readonly int ahead
     cdef readonly int64_t num_bytes
-    cdef object layout, device, torch_stream, compact, lock
+    cdef object layout, device, torch_stream, recorder, compact, lock
     cdef DriverContext context
     cdef Handle stream
     cdef uintptr_t compact_address
@@ -173,7 +172,8 @@ cdef class CudaFeed:
             if name in layout.places() and torch_dtype(place.dtype) is None
         ]
         self.torch_stream = torch.cuda.Stream(device)
-        with torch.cuda.stream(self.torch_stream):
+        with torch.cuda.stream(self.torch_stream), torch.inference_mode(False):
+            self.recorder = Recorder(layout, device)
             self.compact = torch.empty(compact.num_bytes, dtype=torch.uint8, device=device)
             self.context = DriverContext()
         self.stream = <Handle><uintptr_t>self.torch_stream.cuda_stream
@@ -217,40 +217,62 @@ cdef class CudaFeed:
         return upload
 
     cdef DeviceShape shape_of(self, BatchMemory memory, int64_t rows):
-        """Return how to make a batch; of many shapes, the first that was made makes room."""
+        """Return how to make a batch; beyond `MAX_SHAPES`, the least recently used is forgotten."""
         cdef int64_t num_segments = 0
         if self.has_table:
             num_segments = table_length(memory.counts().num_boundaries - 1)
         key = (rows, memory.counts().width, num_segments)
-        shape = self.shapes.get(key)
+        shape = self.shapes.pop(key, None)
         if shape is None:
             while len(self.shapes) >= MAX_SHAPES:
                 self.shapes.pop(next(iter(self.shapes)))
-            with torch.cuda.stream(self.torch_stream):
-                widening = DeviceWidening(self.layout, CompactShape(*key), self.compact)
-            shape = self.shapes[key] = DeviceShape(widening)
+            with torch.cuda.stream(self.torch_stream), torch.inference_mode(False):
+                widening = DeviceWidening(
+                    self.layout, CompactShape(*key), self.compact, self.recorder
+                )
+            shape = DeviceShape(widening)
+        self.shapes[key] = shape
         return shape
 
     cdef Upload queue(self, BatchMemory memory, DeviceShape shape):
         """Queue the operations of one upload."""
         cdef Upload upload = Upload.__new__(Upload)
-        cdef Slab slab = shape.take_block(self.device)
-        pinned = page_locked(memory)
+        cdef Slab slab = shape.slab_with_room(self.device)
+        pinned = page_locked(memory, shape)
+        source = pinned.data_ptr()
+        if memory.tensor is None and shape.num_bytes:
+            source -= shape.first_byte
+        if is_capturing(slab.stream):
+            raise RuntimeError(
+                "a batch cannot be loaded while the current stream is being captured into a graph: "
+                "call next() before the capture"
+            )
         upload.shape, upload.slab, upload.block = shape, slab, slab.num_used
         upload.has_arrived = DriverEvent(self.context)
         self.forget_copied()
         try:
-            raise_error(self.begin(upload, shape, pinned.data_ptr()))
+            raise_error(self.begin(upload, shape, source))
+            self.in_flight.append((upload.has_arrived, memory, pinned))
             if not shape.graph:
-                with torch.cuda.stream(self.torch_stream):
-                    first = upload.block * shape.num_words
-                    shape.widening.make(slab.words[first : first + shape.num_words])
-                shape.note_recording()
-        finally:
-            raise_error(self.mark(upload, self.stream))
-        self.in_flight.append((upload.has_arrived, memory, pinned))
+                self.make(upload)
+        except BaseException:
+            shape.slab = None  # its later blocks may lack what its first one waited for
+            upload.has_arrived.record(self.stream)
+            raise
+        raise_error(upload.has_arrived.record(self.stream))
         self.num_bytes += shape.num_bytes
         return upload
+
+    cdef int make(self, Upload upload) except -1:
+        """Make the outputs of a batch by torch's operations."""
+        cdef DeviceShape shape = upload.shape
+        consumer = torch.cuda.current_stream(self.device)
+        first = upload.block * shape.num_words
+        with torch.cuda.stream(self.torch_stream), torch.inference_mode(False):
+            block = upload.slab.words[first : first + shape.num_words]
+            shape.widening.make_for(consumer, block)
+        shape.note_recording()
+        return 0
 
     cdef int begin(self, Upload upload, DeviceShape shape, uintptr_t source) noexcept:
         """Queue the copy, and the recorded graph if there is one; returns an error, or 0."""
@@ -265,8 +287,8 @@ cdef class CudaFeed:
             if not error:
                 error = driver.wait_event(self.stream, event, 0)
         slab.num_used += 1
+        upload.is_pending = True
         if not error and shape.num_bytes:
-            upload.is_pending = True
             error = driver.copy(
                 <Handle>(self.compact_address + shape.first_byte),
                 <Handle>(source + shape.first_byte),
@@ -277,26 +299,6 @@ cdef class CudaFeed:
             error = driver.launch_graph(shape.graph, self.stream)
             if not error:
                 error = driver.copy(block, <Handle>shape.made, 8 * shape.num_words, self.stream)
-        driver.pop_context(&popped)
-        return error
-
-    cdef int mark(self, Upload upload, Handle stream) noexcept:
-        """Move an upload's event to the end of a stream's work; returns an error, or 0."""
-        cdef Handle popped
-        cdef int error = driver.push_context(self.context.handle)
-        if error:
-            return error
-        error = driver.record_event(upload.has_arrived.handle, stream)
-        driver.pop_context(&popped)
-        return error
-
-    cdef int wait(self, Upload upload, Handle stream) noexcept:
-        """Make a stream wait for an upload; returns an error, or 0."""
-        cdef Handle popped
-        cdef int error = driver.push_context(self.context.handle)
-        if error:
-            return error
-        error = driver.wait_event(stream, upload.has_arrived.handle, 0)
         driver.pop_context(&popped)
         return error
 
@@ -314,26 +316,30 @@ cdef class CudaFeed:
         cdef DeviceShape shape = upload.shape
         cdef Slab slab
         cdef int64_t block
-        raise_error(self.wait(upload, consumer))
+        raise_error(upload.has_arrived.wait_in(consumer))
         slab, block = upload.slab, upload.block
         if consumer == slab.stream:
             upload.is_pending = False
         else:  # the memory would be reused in the order of the other stream
             copied = new_slab(shape.num_words, 1, self.device)
-            slab, block = self.copy_of(slab, block, shape, copied)
-            raise_error(self.mark(upload, consumer))
+            copy_block(slab, block, shape, copied)
+            slab, block = copied, 0
+            upload.is_pending = True  # until this copy has ended
+            raise_error(upload.has_arrived.record(consumer))
         if self.static_addresses and shape.widening.is_full_size:
             if self.static_slab is None:
                 self.static_slab = new_slab(max_words(self.layout), 1, self.device)
-            slab, block = self.copy_of(slab, block, shape, self.static_slab)
+            copy_block(slab, block, shape, self.static_slab)
+            slab, block = self.static_slab, 0
         return shape.views(slab, block, upload) | upload.on_host
 
-    cdef tuple copy_of(self, Slab slab, int64_t block, DeviceShape shape, Slab target):
-        """Copy a block to the first block of a slab, on the current stream; return that block."""
-        cdef int64_t first = block * shape.num_words
-        source = slab.words[first : first + shape.num_words]
-        target.words[: shape.num_words].copy_(source)
-        return target, 0
+
+cdef int copy_block(Slab slab, int64_t block, DeviceShape shape, Slab target) except -1:
+    """Copy a block to the first block of another slab, on the current stream."""
+    cdef int64_t first = block * shape.num_words
+    source = slab.words[first : first + shape.num_words]
+    target.words[: shape.num_words].copy_(source)
+    return 0
 
 
 cdef object raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -346,8 +352,9 @@ cdef Handle current_stream(device) except? NULL:
     return <Handle><uintptr_t>torch.cuda.current_stream(device).cuda_stream
 
 
-cdef object page_locked(BatchMemory memory):
-    """Return the memory of a batch as page-locked bytes, copied if it is not."""
+cdef object page_locked(BatchMemory memory, DeviceShape shape):
+    """Return the memory of a batch if it is page-locked, else a copy of the compact batch."""
     if memory.tensor is not None:
         return memory.tensor
-    return torch.frombuffer(memory, dtype=torch.uint8).pin_memory()
+    content = torch.frombuffer(memory, dtype=torch.uint8)
+    return content[shape.first_byte : shape.first_byte + shape.num_bytes].pin_memory()

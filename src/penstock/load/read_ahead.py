@@ -74,7 +74,9 @@ class ReadAhead:
         )
         maker = BatchMaker(self.layout.places(), layout.rows, from_numpy(self.output))
         finish = self._finish if self._finishes else None
-        feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)
+        feed = None
+        if self.device is not None:
+            feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)
         return Walk(self.plan, pool, maker, self._new_queue, finish, feed, self._check_waiting)
 
     def _new_queue(self, position: int, skip: int, every: int) -> StepQueue:

@@ -66,6 +66,7 @@ cdef class Walk:
 
     def __dealloc__(self):
         if self.queue is not None:
+            self.queue.uploads.clear()  # here, not when one of its threads ends
             self.queue.abandon()
 
     def jump_to(self, int64_t position):
@@ -107,6 +108,7 @@ cdef class Walk:
         cdef StepQueue queue = self.queue
         if queue is not None:
             queue.refuse_own_threads()
+            queue.uploads.clear()
             self.waited_before += queue.waited
         self.queue = None
         return queue
@@ -220,7 +222,9 @@ cdef class Walk:
         upload = self.upload(queue, number)
         for ahead in range(number + 1, min(number + 1 + <int>self.feed.ahead, ring.end)):
             place = ahead % ring.num_places
-            if not is_set(&ring.places[place].is_done) or queue.failures[place] is not None:
+            if ring.first > ahead or not is_set(&ring.places[place].is_done):
+                break  # another thread has taken it, or it has not been read
+            if queue.failures[place] is not None:
                 break
             self.upload(queue, ahead)
         return self.feed.hand_out(upload)
@@ -232,7 +236,8 @@ cdef class Walk:
         if upload is None:
             rows = queue.queue.places[place].batch.rows
             upload = self.feed.upload(queue.memories[place], rows)
-            queue.uploads[number] = upload
+            if queue.queue.first <= number:  # else another thread has taken it meanwhile
+                queue.uploads[number] = upload
         return upload
 
     @property

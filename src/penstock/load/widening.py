@@ -128,9 +128,11 @@ class Widening:
 
     def _column_ids(self) -> Tensor:
         """The columns of whole rows that each row has."""
-        ranges = [torch.arange(first, first + length) for first, length in self._chunks]
-        columns = torch.cat(ranges).to(torch.int32)
-        return columns.to(self._compact.device).expand(self.shape.rows, -1)
+        ranges = [
+            torch.arange(first, first + length, dtype=torch.int32, device=self._compact.device)
+            for first, length in self._chunks
+        ]
+        return torch.cat(ranges).expand(self.shape.rows, -1)
 
     def _derivation(self, layout: BatchLayout) -> "Operation":
         """What follows from the segment of each column."""
@@ -150,47 +152,69 @@ class Widening:
             run(block, outputs)
 
 
+class Recorder:
+    """What the recorded graphs of a feed share: they run one after the other, on its stream."""
+
+    def __init__(self, layout: BatchLayout, device: torch.device) -> None:
+        self.made = torch.empty(max_words(layout), dtype=torch.int64, device=device)
+        """where graphs put the outputs of a batch"""
+        self._pool: Any = torch.cuda.graph_pool_handle()
+
+    def record(
+        self, make: Callable[[Tensor], None], num_words: int, consumer: torch.cuda.Stream
+    ) -> torch.cuda.CUDAGraph:
+        """Record `make(block)` on the current stream."""
+        stream = torch.cuda.current_stream(self.made.device)
+        graph = torch.cuda.CUDAGraph()
+        # Some versions of torch set its random generator's state for graphs when they begin: not
+        # while a graph of the user may be running.
+        stream.wait_stream(consumer)
+        # Not by torch.cuda.graph, which synchronizes and empties torch's caches.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            make(self.made[:num_words])
+        finally:
+            graph.capture_end()
+        consumer.wait_stream(stream)
+        return graph
+
+
 class DeviceWidening(Widening):
     """A widening on a CUDA device, on the current stream; at its third use a graph is recorded.
 
     Deriving outputs takes about ten operations, which take the host 100 us to launch; a graph of
-    them takes 3 us. It writes to `made`, from where the result is copied to the block.
+    them takes 3 us. Its result is copied to the block.
     """
 
     _NUM_EAGER = 2  # the first runs load kernels, which must not happen in a recording
 
-    def __init__(self, layout: BatchLayout, shape: CompactShape, compact: Tensor) -> None:
+    def __init__(
+        self, layout: BatchLayout, shape: CompactShape, compact: Tensor, recorder: Recorder
+    ) -> None:
         super().__init__(layout, shape, compact)
+        self._recorder = recorder
         self._num_made = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.made: Tensor | None = None
 
-    def make(self, block: Tensor) -> None:
-        """Compute all outputs of the compact batch into a block of `num_words` words."""
-        if self.graph is None and self._num_made == self._NUM_EAGER:
-            self._record()
-        if self.graph is not None and self.made is not None:
+    @property
+    def made(self) -> Tensor:
+        """Where the graph puts the outputs."""
+        return self._recorder.made[: self.num_words]
+
+    def make_for(self, consumer: torch.cuda.Stream, block: Tensor) -> None:
+        """Compute all outputs of the compact batch into a block that `consumer` will use."""
+        if self.graph is None and self._num_made == self._NUM_EAGER and self.shape.rows:
+            self.graph = self._recorder.record(self.make, self.num_words, consumer)
+        if self.graph is not None:
             self.graph.replay()
             block.copy_(self.made)
         else:
-            super().make(block)
+            self.make(block)
             self._num_made += 1
-
-    def _record(self) -> None:
-        made = torch.empty(self.num_words, dtype=torch.int64, device=self._compact.device)
-        graph = torch.cuda.CUDAGraph()
-        # Not by torch.cuda.graph, which synchronizes and empties torch's caches. Other threads of
-        # the user may go on using CUDA meanwhile.
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            super().make(made)
-        finally:
-            graph.capture_end()
-        self.graph, self.made = graph, made
 
     @property
     def graph_handle(self) -> int:
-        """The handle of the recorded graph; 0 if this version of torch does not tell."""
+        """The handle of the recorded graph; 0 if this version of torch does not expose it."""
         graph: Any = self.graph
         handle: int = graph.raw_cuda_graph_exec() if hasattr(graph, "raw_cuda_graph_exec") else 0
         return handle
@@ -199,7 +223,9 @@ class DeviceWidening(Widening):
 def _output_views(layout: BatchLayout, shape: CompactShape) -> tuple[dict[str, OutputView], int]:
     """The outputs that torch has types for in a block, and the number of its words."""
     views, num_words = dict[str, OutputView](), 0
-    for name, place in layout.places().items():  # cu_seqlens is the last: its length differs
+    places = layout.places()
+    for name in sorted(places, key="cu_seqlens".__eq__):  # the last: its length differs
+        place = places[name]
         dtype = torch_dtype(place.dtype)
         if dtype is None:
             continue

@@ -16,12 +16,13 @@ cdef struct DriverFunctions:
     int (*wait_event)(Handle, Handle, unsigned int) noexcept nogil
     int (*copy)(Handle, Handle, size_t, Handle) noexcept nogil  # to, from, bytes
     int (*launch_graph)(Handle, Handle) noexcept nogil
+    int (*get_capture)(Handle, int *) noexcept nogil
     int (*error_text)(int, const char **) noexcept nogil
 
 cdef DriverFunctions driver
 
-cdef int load_driver() except -1
 cdef int raise_error(int error) except -1
+cdef bint is_capturing(Handle stream) noexcept
 
 
 cdef class DriverContext:
@@ -32,4 +33,6 @@ cdef class DriverContext:
 cdef class DriverEvent:
     cdef DriverContext context
     cdef Handle handle
+    cdef int record(self, Handle stream) noexcept
+    cdef int wait_in(self, Handle stream) noexcept
     cdef bint has_passed(self) noexcept

@@ -51,6 +51,7 @@ cdef int load_driver() except -1:
         library, "cuMemcpyAsync"
     )
     driver.launch_graph = <int (*)(Handle, Handle) noexcept nogil>find(library, "cuGraphLaunch")
+    driver.get_capture = <int (*)(Handle, int *) noexcept nogil>find(library, "cuStreamIsCapturing")
     driver.error_text = <int (*)(int, const char **) noexcept nogil>find(
         library, "cuGetErrorString"
     )
@@ -65,6 +66,12 @@ cdef int raise_error(int error) except -1:
         driver.error_text(error, &text)
         raise RuntimeError(f"CUDA error {error}: {text.decode() if text else 'unknown'}")
     return 0
+
+
+cdef bint is_capturing(Handle stream) noexcept:
+    """Whether a stream's work is being captured into a graph, or may not be used because of one."""
+    cdef int status = 0
+    return driver.get_capture(stream, &status) != 0 or status != 0
 
 
 cdef class DriverContext:
@@ -97,6 +104,24 @@ cdef class DriverEvent:
         if driver.push_context(self.context.handle) == 0:
             driver.destroy_event(self.handle)
             driver.pop_context(&popped)
+
+    cdef int record(self, Handle stream) noexcept:
+        """Move this point to the end of a stream's work; returns an error, or 0."""
+        cdef Handle popped
+        cdef int error = driver.push_context(self.context.handle)
+        if error == 0:
+            error = driver.record_event(self.handle, stream)
+            driver.pop_context(&popped)
+        return error
+
+    cdef int wait_in(self, Handle stream) noexcept:
+        """Make a stream wait for this point; returns an error, or 0."""
+        cdef Handle popped
+        cdef int error = driver.push_context(self.context.handle)
+        if error == 0:
+            error = driver.wait_event(stream, self.handle, 0)
+            driver.pop_context(&popped)
+        return error
 
     cdef bint has_passed(self) noexcept:
         """Whether the stream has passed this point."""

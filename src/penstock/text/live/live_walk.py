@@ -15,7 +15,7 @@ from penstock.load.base_loader import BatchDict, LoaderStep
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.batch_sizes import BatchSizes
-from penstock.load.devices import crosses_compactly, new_feed
+from penstock.load.devices import DeviceFeed, crosses_compactly, new_feed
 from penstock.load.ranks import num_rank_processors
 from penstock.load.stats import LoaderTotals, common_stats
 from penstock.load.tensors import from_numpy, new_pinned
@@ -136,11 +136,7 @@ class LiveWalk:
         keep = plan.prefetch + 2 + 2 * plan.max_batches
         self._pool = Pool(plan.memory_layout.num_bytes, keep, new_tensor)
         self._maker = BatchMaker(plan.layout.places(), plan.layout.rows, from_numpy(plan.output))
-        self._feed = new_feed(
-            plan.device, plan.layout, self._maker, static_addresses=plan.static_addresses
-        )
-        self._on_device: dict[int, tuple[PackedBatch, Any]] = {}
-        """by position: batches that have been sent to the device, and not been handed out"""
+        self._feed: DeviceFeed | None = None
         self._seconds, self._skipped = Seconds(), SkippedRows()
         self.reached = self.reached._replace(counts=LiveCounts())
         self._part: PartOfStep | None = None
@@ -324,7 +320,7 @@ class LiveWalk:
     def _find_batch(self, rows: RowCounts | None) -> tuple[BatchDict, LoaderPosition] | None:
         """The next batch, and the position after it; None if the text has ended."""
         here, started = self._here(), time.perf_counter()
-        ready = self._get_ready(rows)
+        pipeline, ready = self._get_ready(rows)
         now = time.perf_counter()
         waited = now - started
         self._seconds.consumer_waiting += waited
@@ -342,7 +338,7 @@ class LiveWalk:
         )
         if now > self._check_at:
             self._check_waiting(counts)
-        return self._make(ready), LoaderPosition(
+        return self._make(pipeline, ready), LoaderPosition(
             here.epoch,
             here.position + self.plan.batch_span,
             {},
@@ -351,46 +347,50 @@ class LiveWalk:
             here.may_be_past_end,
         )
 
-    def _make(self, ready: PackedBatch) -> BatchDict:
+    def _make(self, pipeline: Pipeline, ready: PackedBatch) -> BatchDict:
         """Make a batch of what was packed; send the batch after it to the device, if it is packed.
 
         Until the position moves, the same batch may be asked for again.
         """
-        feed, position = self._feed, self._here().position
-        if feed is None:
+        plan, sent = self.plan, pipeline.on_device
+        if plan.device is None:
             return self._maker.make(ready.memory, ready.rows)
-        for past in [each for each in self._on_device if each < position]:
-            del self._on_device[past]
-        if position not in self._on_device:
-            self._on_device[position] = ready, feed.upload(ready.memory, ready.rows)
-        following = position + self.plan.batch_span
-        if feed.ahead and self._pipeline is not None and following not in self._on_device:
-            after = self._pipeline.get_if_ready(following)
-            if after is not None:
-                self._on_device[following] = after, feed.upload(after.memory, after.rows)
-        return feed.hand_out(self._on_device[position][1])
+        feed = self._feed = self._feed or new_feed(
+            plan.device, plan.layout, self._maker, static_addresses=plan.static_addresses
+        )
+        here = self._here().position  # `ready` may be beyond it, if a signal handler took batches
+        for past in [each for each in sent if each < here]:
+            sent.pop(past, None)
+        _, upload = sent.get(ready.position) or (ready, feed.upload(ready.memory, ready.rows))
+        sent[ready.position] = ready, upload
+        following = ready.position + plan.batch_span
+        after = pipeline.get_if_ready(following) if feed.ahead and following not in sent else None
+        if after is not None:
+            sent[after.position] = after, feed.upload(after.memory, after.rows)
+        return feed.hand_out(upload)
 
     def _here(self) -> LoaderPosition:
         """The position after the batches that were handed out or kept for the next step."""
         part = self._part
         return part.end if part is not None and part.start is self.reached else self.reached
 
-    def _get_ready(self, rows: RowCounts | None) -> PackedBatch | EpochEnd:
-        ready = None
-        while ready is None:  # a signal handler may close the pipeline that we wait for
+    def _get_ready(self, rows: RowCounts | None) -> tuple[Pipeline, PackedBatch | EpochEnd]:
+        """Wait for the next batch; return it with the pipeline that packed it."""
+        while True:  # a signal handler may close the pipeline that we wait for
             if self._pipeline is None or self._pipeline.is_closed:
                 self._stop_pipeline()
                 self._pipeline = self._new_pipeline()
+            pipeline, here = self._pipeline, self._here()
             try:
-                here = self._here()
-                sent = self._on_device.get(here.position)
-                ready = sent[0] if sent else self._pipeline.get(here.position)
+                sent = pipeline.on_device.get(here.position)
+                ready = sent[0] if sent else pipeline.get(here.position)
                 if rows is not None and ready is not None and self._here() is here:
                     self._check(here.position, rows, ready)
             except Exception:  # not an interrupt, after which the pipeline goes on
                 self._stop_pipeline()
                 raise
-        return ready
+            if ready is not None:
+                return pipeline, ready
 
     def _check(self, position: int, rows: RowCounts, ready: PackedBatch | EpochEnd) -> None:
         """Compare a batch with what was counted."""
@@ -453,12 +453,13 @@ class LiveWalk:
     def stats(self) -> TextLoaderStats:
         """Counts since this walk was made."""
         pipeline, reached, layout = self._pipeline, self.reached, self.plan.layout
+        sent = list(pipeline.on_device) if pipeline else []
         return TextLoaderStats(
             **common_stats(self.totals(), self._first),
             **shares_of_time(self._seconds_so_far()),
             last_wait_seconds=reached.counts.last_wait_seconds,
             ready=pipeline.num_ready if pipeline else 0,
-            in_flight=sum(position >= reached.position for position in list(self._on_device)),
+            in_flight=sum(position >= reached.position for position in sent),
             cropped_share=reached.counts.cropped_share(layout.width // layout.columns),
             skipped_rows=self._skipped.count,
         )
@@ -495,7 +496,7 @@ class LiveWalk:
         if pipeline is not None:
             pipeline.close()  # interrupted, it stays here, to be closed by whoever comes next
             self._seconds, self._pipeline = self._seconds_so_far(), None
-            self._part, self._on_device = None, {}
+            self._part = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no memory."""

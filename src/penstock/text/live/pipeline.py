@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,7 @@ class RankWork:
 class PackedBatch:
     """A packed batch."""
 
+    position: int
     memory: BatchMemory
     rows: int
     snapshots: tuple[Snapshot, ...]
@@ -76,6 +78,8 @@ class Pipeline:
         self._thread = BackgroundThread(self._packing.run, "penstock-packer", self._stop)
         self.is_closed = False
         """True if the threads were told to stop; they may still be running"""
+        self.on_device: dict[int, tuple[PackedBatch, Any]] = {}
+        """by position: batches that were sent to a device, and their uploads"""
 
     @property
     def num_ready(self) -> int:
@@ -213,6 +217,7 @@ class _PackingThread:
         waited = self._seconds.waiting_for_tokens - waited
         self._seconds.packing += time.perf_counter() - started - waited
         return PackedBatch(
+            position=self._position,
             memory=memory,
             rows=len(filled),
             snapshots=tuple(self._snapshots),
