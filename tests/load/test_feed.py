@@ -212,7 +212,9 @@ def test_a_batch_is_not_loaded_in_a_capture(data):
     batches = iter(loader)
     here = next(iter(penstock.Loader(data.windows(64), 4)))
     graph = torch.cuda.CUDAGraph()
+    count = torch.zeros(1, device="cuda")
     with pytest.raises(RuntimeError, match="before the capture"), torch.cuda.graph(graph):
+        count.add_(1)
         next(batches)
     torch.cuda.synchronize()
     assert_same(on_host(next(batches)), here)

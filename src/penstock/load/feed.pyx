@@ -103,7 +103,8 @@ cdef class DeviceShape:
         for name, dtype, size, stride, offset, per_word in self.outputs:
             typed = slab.typed.get(dtype)
             if typed is None:
-                typed = slab.typed[dtype] = slab.words.view(dtype)
+                with torch.inference_mode(False):
+                    typed = slab.typed[dtype] = slab.words.view(dtype)
             if name == "cu_seqlens":
                 size = (upload.num_boundaries,)
             elif name == "row_cu_seqlens":

@@ -159,6 +159,7 @@ class Recorder:
         self.made = torch.empty(max_words(layout), dtype=torch.int64, device=device)
         """where graphs put the outputs of a batch"""
         self._pool: Any = torch.cuda.graph_pool_handle()
+        self._first: torch.cuda.CUDAGraph | None = None  # kept: with its last graph, a pool ends
 
     def record(
         self, make: Callable[[Tensor], None], num_words: int, consumer: torch.cuda.Stream
@@ -176,6 +177,7 @@ class Recorder:
         finally:
             graph.capture_end()
         consumer.wait_stream(stream)
+        self._first = self._first or graph
         return graph
 
 
@@ -238,7 +240,7 @@ def _output_views(layout: BatchLayout, shape: CompactShape) -> tuple[dict[str, O
         views[name] = OutputView(dtype, size, stride, num_words * _WORD_BYTES // dtype.itemsize)
         num_bytes = math.prod(size) * dtype.itemsize
         num_words += -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES // _WORD_BYTES
-    return views, num_words
+    return {name: views[name] for name in places if name in views}, num_words
 
 
 def max_words(layout: BatchLayout) -> int:
