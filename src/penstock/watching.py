@@ -13,6 +13,8 @@ OnSteps = Callable[[int, Metrics], object]
 def log_to(logger: logging.Logger | None = None, level: int = logging.INFO) -> OnSteps:
     """Return a callback that logs a line, to the logger "penstock" if none is given."""
     target = logging.getLogger("penstock") if logger is None else logger
+    if not hasattr(target, "log"):
+        raise UsageError(f"logger is {logger!r:.60}; pass logging.getLogger(…)")
 
     def log(step: int, metrics: Metrics) -> None:
         target.log(
@@ -31,6 +33,8 @@ def log_to(logger: logging.Logger | None = None, level: int = logging.INFO) -> O
 
 def log_to_tensorboard(writer: Any, prefix: str = "data/") -> OnSteps:
     """Return a callback that writes each metric with `writer.add_scalar(name, value, step)`."""
+    if not hasattr(writer, "add_scalar"):
+        raise UsageError(f"writer is {writer!r:.60}; pass a SummaryWriter")
 
     def log(step: int, metrics: Metrics) -> None:
         for name, value in metrics.items():

@@ -374,3 +374,11 @@ def test_steps_arrive_on_a_device_as_they_are(numbered, prefetch):
 def test_batches_of_a_step_cannot_share_their_addresses(numbered):
     with pytest.raises(UsageError, match="has several batches at once; leave out one of them"):
         loader_of(numbered, 3, 6, output="torch", static_addresses=True)
+
+
+def test_a_step_of_too_many_batches_is_refused(data):
+    for size in (10**10, 1 << 48):
+        with pytest.raises(UsageError, match="use a larger batch_size"):
+            penstock.Loader(data.windows(4), 1, global_batch_size=size, tail="wrap")
+    with pytest.raises(UsageError, match="integer from 0 to"):
+        penstock.Loader(data.windows(4), 1, global_batch_size=[(0, 2), (1 << 63, 4)])

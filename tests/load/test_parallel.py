@@ -113,6 +113,13 @@ def test_a_mesh_gives_the_same_share_as_its_sizes():
 
 
 @pytest.mark.usefixtures("world_of_8")
+def test_a_flattened_mesh_that_mixes_in_context_ranks_is_refused():
+    mesh = make_mesh(dp_replicate=2, cp=2, dp_shard=2)  # this process is 6: at 1, 1, 0
+    with pytest.raises(UsageError, match="rank 3 of 4 in the submesh .* rank 2 of 4"):
+        Parallel.from_mesh(mesh["dp_replicate", "cp"]._flatten("fsdp"))
+
+
+@pytest.mark.usefixtures("world_of_8")
 def test_submeshes_flattened_and_unflattened_meshes_give_their_share():
     mesh = make_mesh(dp_replicate=2, dp_shard=2, tp=2)
     share = Parallel(rank=3, ranks=4)
@@ -150,8 +157,16 @@ def test_a_dimension_beside_the_data_can_be_made_data_or_nothing():
         (lambda: make_mesh(dp=4, tp=2), {"data": "fsdp"}, "'fsdp'; the dimensions .* 'dp', 'tp'"),
         (lambda: make_mesh(dp=4, cp=2), {"data": "dp", "context": "dp"}, "'dp' cannot be both"),
         (lambda: DeviceMesh("cpu", [0, 1, 2]), {}, "not in the mesh of 3 processes"),
-        (lambda: make_mesh(dp_replicate=2, dp_shard=4)["dp_shard"], {}, "4 .* ranks, .* has 8"),
-        (lambda: make_mesh(dp=4, tp=2)["tp"], {}, "'tp' has 1 data-parallel rank, .* has 4"),
+        (
+            lambda: make_mesh(dp_replicate=2, dp_shard=4)["dp_shard"],
+            {},
+            "rank 2 of 4 in the submesh of 'dp_shard', but rank 6 of 8",
+        ),
+        (
+            lambda: make_mesh(dp=4, tp=2)["tp"],
+            {},
+            "rank 0 of 1 in the submesh of 'tp', but rank 3 of 4",
+        ),
         (lambda: "cuda", {}, "must be a torch DeviceMesh"),
     ],
 )

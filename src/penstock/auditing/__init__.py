@@ -89,6 +89,12 @@ def audit(
     report = AuditReport(size)
     runs = {change.step: _plans(size, change, tail) for change in changes}
     plans = runs[0]
+    longest = max(plan[0].step_size for plan in runs.values())
+    if tail == "wrap" and longest > max(_CHUNK, epochs * size):
+        raise UsageError(
+            f"a step of {longest:,} rows is more than the {epochs * size:,} samples to audit; use "
+            "smaller steps, or audit more epochs"
+        )
     position = 0
     meter = ProgressMeter(progress, "auditing", total=epochs * size, unit="samples")
     while position < epochs * size:

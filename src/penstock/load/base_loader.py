@@ -61,6 +61,8 @@ class BaseLoader(ABC):
         self.global_batch_size = (
             None if global_batch_size is None else BatchSizes.of(global_batch_size)
         )
+        if self.global_batch_size is not None:
+            self.global_batch_size.check_batches(self.batch_size, self.ranks)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.tail: str = one_of("tail", tail, self.tails)
         if not isinstance(endless, bool):

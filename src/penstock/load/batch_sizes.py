@@ -12,7 +12,9 @@ from penstock.errors import UsageError
 
 GlobalBatchSize = int | Sequence[tuple[int, int]]
 """a number of rows, or a schedule"""
-MAX_STEP_SIZE = 1 << 48  # positions up to 2^62 then stay far from overflowing 64 bits
+MAX_POSITION = 1 << 62
+MAX_STEP_SIZE = 1 << 48  # positions then stay far from overflowing 64 bits
+_MAX_BATCHES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class BatchSizes:
         stages = [(0, value)] if _is_number(value) else _pairs(value)
         name, position = "global_batch_size", "position in global_batch_size"
         checked = tuple(
-            (integer(position, start), integer(name, rows, 1, MAX_STEP_SIZE))
+            (integer(position, start, 0, MAX_POSITION), integer(name, rows, 1, MAX_STEP_SIZE))
             for start, rows in stages
         )
         starts = [start for start, _ in checked]
@@ -51,6 +53,16 @@ class BatchSizes:
                     "ascend"
                 )
         return cls(checked)
+
+    def check_batches(self, batch_size: int, ranks: int) -> None:
+        """Raise if a step would be a list of too many batches."""
+        count = -(-self.largest // (batch_size * ranks))
+        if count > _MAX_BATCHES:
+            raise UsageError(
+                f"a step of {self.largest:,} rows would be {count:,} batches of {batch_size:,} on "
+                f"each of {ranks:,} ranks; the most is {_MAX_BATCHES:,}: use a larger batch_size or "
+                "a smaller global_batch_size"
+            )
 
     def at(self, position: int) -> int:
         """Return the rows of a step that starts at `position`."""

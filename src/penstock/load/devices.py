@@ -73,7 +73,9 @@ def find_device(device: Any, *, output: str, pin_memory: bool) -> "torch.device 
     module: Any = getattr(torch, found.type, None)
     if not hasattr(module, "is_available") or not module.is_available():
         raise UsageError(f"device={device!r}: torch finds no device of type {found.type!r} here")
-    index = module.current_device() if found.index is None else found.index
+    index = found.index
+    if index is None:
+        index = module.current_device() if hasattr(module, "current_device") else 0  # one MPS
     if index >= module.device_count():
         raise UsageError(f"device={device!r}: torch finds {module.device_count()}, numbered from 0")
     if pin_memory:

@@ -14,7 +14,6 @@ from penstock.arguments import integer, one_of
 from penstock.batches.row_slice import ContextLayout, RowSlice
 from penstock.errors import UsageError
 from penstock.load.ranks import find_rank, find_world
-from penstock.reprs import counted
 
 _ROLES = {
     "data": "dp data ddp fsdp hsdp batch replicate shard dp_replicate dp_shard",
@@ -112,7 +111,7 @@ class Parallel:
             )
         share = _Dims("mesh", names, mesh.shape, coordinate).share(data, context)
         if data is None:
-            _check_root(mesh, names, share["ranks"])
+            _check_root(mesh, names, share["rank"], share["ranks"])
         return cls(**share, context_layout=context_layout)
 
     @classmethod
@@ -163,6 +162,10 @@ def find_share(parallel: Any, rank: int | None, ranks: int | None) -> Parallel:
         return Parallel(rank=rank, ranks=ranks)
     if rank is not None or ranks is not None:
         raise UsageError("parallel= names the share of this process; leave out rank= and ranks=")
+    if isinstance(parallel, Mapping):
+        raise UsageError(
+            f"parallel is a dict; write parallel=Parallel.from_sizes({parallel!r:.80})"
+        )
     return parallel if isinstance(parallel, Parallel) else Parallel.from_mesh(parallel)
 
 
@@ -190,8 +193,8 @@ class _Dims:
         both = sorted(chosen_data & chosen_context)
         if both:
             raise UsageError(f"{_listed(both)} cannot be both in data= and in context=")
-        rank, ranks = self._rank_along(chosen_data)
-        context_rank, context_ranks = self._rank_along(chosen_context)
+        rank, ranks = self.rank_along(chosen_data)
+        context_rank, context_ranks = self.rank_along(chosen_context)
         return {
             "rank": rank,
             "ranks": ranks,
@@ -202,7 +205,7 @@ class _Dims:
     def _chosen(self, role: str, given: str | Collection[str] | None) -> set[str]:
         if given is None:
             return {name for name in self.names if _role_of(name) == role}
-        chosen = {given} if isinstance(given, str) else set(given)
+        chosen = {given} if isinstance(given, str) else _names(role, given)
         missing = sorted(chosen.difference(self.names))
         if missing:
             raise UsageError(
@@ -224,12 +227,19 @@ class _Dims:
             '("sp",); all others get the same rows'
         )
 
-    def _rank_along(self, chosen: Collection[str]) -> tuple[int, int]:
+    def rank_along(self, chosen: Collection[str]) -> tuple[int, int]:
+        """Return the rank of this process along some dimensions, and how many there are."""
         rank, ranks = 0, 1
         for name, size, index in zip(self.names, self.sizes, self.coordinate, strict=True):
             if name in chosen:
                 rank, ranks = rank * size + index, ranks * size
         return rank, ranks
+
+
+def _names(role: str, given: Any) -> set[str]:
+    if not isinstance(given, Collection) or not all(isinstance(name, str) for name in given):
+        raise UsageError(f"{role} is {given!r:.60}; it must be a name or a tuple of names")
+    return set(given)
 
 
 def _role_of(name: str) -> str | None:
@@ -240,8 +250,8 @@ def _listed(values: Collection[Any]) -> str:
     return ", ".join(repr(value) for value in values)
 
 
-def _check_root(mesh: Any, names: Sequence[str], ranks: int) -> None:
-    """Raise if a submesh lacks data-parallel ranks of the mesh that it was taken from.
+def _check_root(mesh: Any, names: Sequence[str], rank: int, ranks: int) -> None:
+    """Raise if a submesh deals out rows differently from the mesh that it was taken from.
 
     Ranks that differ only along a missing dimension would train on the same rows.
     """
@@ -249,12 +259,13 @@ def _check_root(mesh: Any, names: Sequence[str], ranks: int) -> None:
     root = mesh if find_root is None else find_root()
     if root is mesh or not root.mesh_dim_names:
         return
-    shape = dict(zip(root.mesh_dim_names, root.shape, strict=True))
-    all_data = [name for name in shape if _role_of(name) == "data"]
-    expected = math.prod(shape[name] for name in all_data)
-    if all_data and ranks != expected:
+    all_data = [name for name in root.mesh_dim_names if _role_of(name) == "data"]
+    dims = _Dims("mesh", root.mesh_dim_names, root.shape, root.get_coordinate())
+    expected = dims.rank_along(all_data)
+    if all_data and (rank, ranks) != expected:
         raise UsageError(
-            f"the submesh of {_listed(names)} has {counted(ranks, 'data-parallel rank')}, but the "
-            f"mesh that it was taken from has {expected:,}, along {_listed(all_data)}. Pass the "
-            "whole mesh, or data= if the submesh is meant"
+            f"this process is data-parallel rank {rank} of {ranks} in the submesh of "
+            f"{_listed(names)}, but rank {expected[0]} of {expected[1]} in the mesh that it was "
+            f"taken from, along {_listed(all_data)}. Pass the whole mesh, or data= if the submesh "
+            "is meant"
         )

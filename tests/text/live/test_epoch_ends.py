@@ -220,3 +220,16 @@ def test_rows_of_half_a_million_tokens_are_counted_too(tmp_path):
     ) as loader:
         (batch,) = list(loader)
     assert batch["cu_seqlens"][-1] == 1 << 19
+
+
+def test_closing_does_not_wait_for_batches_that_are_held_back(tmp_path):
+    for number in range(4):
+        lines = 400 if number == 3 else 2
+        (tmp_path / f"{number}.txt").write_text(("abcdefgh" * 4 + "\n") * lines)
+    options = {"lanes": 4, "tail": "keep", "shuffle": False, "output": "numpy"}
+    for taken in (41, 42, 43, 44):  # the lanes before the last have ended, and give empty batches
+        loader = TextLoader(str(tmp_path / "*.txt"), "bytes", 1, 8, "flat", **options)
+        for _ in zip(range(taken), loader, strict=False):
+            pass
+        loader.close()
+        assert len(list(loader)) > 100

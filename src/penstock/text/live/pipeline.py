@@ -187,6 +187,8 @@ class _PackingThread:
                 for number, (position, batch) in enumerate(held):
                     if number:
                         self._wait_for_place()
+                    if self._stop.is_set:  # there would be no place for the others
+                        return
                     self._handover.put(position, batch)
                 held.clear()
             self._position += work.step_size
