@@ -115,7 +115,7 @@ def test_a_mesh_gives_the_same_share_as_its_sizes():
 @pytest.mark.usefixtures("world_of_8")
 def test_a_flattened_mesh_that_mixes_in_context_ranks_is_refused():
     mesh = make_mesh(dp_replicate=2, cp=2, dp_shard=2)  # this process is 6: at 1, 1, 0
-    with pytest.raises(UsageError, match="rank 3 of 4 in the submesh .* rank 2 of 4"):
+    with pytest.raises(UsageError, match=r"rank 3 of 4 in the submesh .* rank 2 of 4"):
         Parallel.from_mesh(mesh["dp_replicate", "cp"]._flatten("fsdp"))
 
 

@@ -60,8 +60,8 @@ class BatchSizes:
         if count > _MAX_BATCHES:
             raise UsageError(
                 f"a step of {self.largest:,} rows would be {count:,} batches of {batch_size:,} on "
-                f"each of {ranks:,} ranks; the most is {_MAX_BATCHES:,}: use a larger batch_size or "
-                "a smaller global_batch_size"
+                f"each of {ranks:,} ranks, and the most is {_MAX_BATCHES:,}; use a larger "
+                "batch_size or a smaller global_batch_size"
             )
 
     def at(self, position: int) -> int:

@@ -73,7 +73,7 @@ def find_device(device: Any, *, output: str, pin_memory: bool) -> "torch.device 
     module: Any = getattr(torch, found.type, None)
     if not hasattr(module, "is_available") or not module.is_available():
         raise UsageError(f"device={device!r}: torch finds no device of type {found.type!r} here")
-    index = found.index
+    index: int | None = found.index
     if index is None:
         index = module.current_device() if hasattr(module, "current_device") else 0  # one MPS
     if index >= module.device_count():

@@ -185,9 +185,7 @@ class _PackingThread:
                 return
             if ready.rows or work.tail != "keep":
                 for number, (position, batch) in enumerate(held):
-                    if number:
-                        self._wait_for_place()
-                    if self._stop.is_set:  # there would be no place for the others
+                    if number and not self._wait_for_place():
                         return
                     self._handover.put(position, batch)
                 held.clear()
@@ -205,10 +203,12 @@ class _PackingThread:
             and (num_held * work.layout.rows >= len(work.lanes))
         )
 
-    def _wait_for_place(self) -> None:
+    def _wait_for_place(self) -> bool:
+        """Wait for room for a batch; False if the thread is to stop."""
         started = time.perf_counter()
         self._handover.wait_for_place()
         self._seconds.waiting_for_consumer += time.perf_counter() - started
+        return not self._stop.is_set
 
     def _pack_batch(self, packer: RowPacker, lane_of_row: NDArray[np.int64]) -> PackedBatch:
         started, waited = time.perf_counter(), self._seconds.waiting_for_tokens
