@@ -14,6 +14,14 @@ def write_dataset(path, tokens, *, cuts=(), shard_bytes=1, **options):
     return penstock.open(path)
 
 
+def write_random_documents(path, count, *, longest, num_ids=1000, shard_bytes=4000):
+    """Documents of 1 to `longest` - 1 random tokens."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, longest, count)
+    tokens = generator.integers(0, num_ids, lengths.sum())
+    return write_dataset(path, tokens, cuts=np.cumsum(lengths)[:-1], shard_bytes=shard_bytes)
+
+
 def write_documents(path, documents, *, masked=False, token="<u2", shard_bytes=1 << 20):
     """Documents, with a loss mask that leaves out even ids if it is `masked`."""
     fields = [("token", token), ("loss_mask", "u1")] if masked else [("token", token)]

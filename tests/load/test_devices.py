@@ -14,7 +14,7 @@ from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.devices import PlainFeed
 from penstock.testing import assert_same
-from tests.helpers.datasets import write_dataset
+from tests.helpers.datasets import write_random_documents
 
 torch = pytest.importorskip("torch")
 EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
@@ -24,11 +24,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """300 documents of 1 to 60 tokens."""
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(1, 60, 300)
-    tokens = generator.integers(0, 1000, lengths.sum())
     path = tmp_path_factory.mktemp("data") / "d"
-    return write_dataset(path, tokens, cuts=np.cumsum(lengths)[:-1], shard_bytes=4000)
+    return write_random_documents(path, 300, longest=60)
 
 
 class EarlyFeed(PlainFeed):

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.testing import assert_same
-from tests.helpers.datasets import write_dataset
+from tests.helpers.datasets import write_random_documents
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -24,11 +24,8 @@ BUSY_CYCLES = 500_000_000  # about a quarter of a second
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """2,000 documents of 1 to 300 tokens."""
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(1, 300, 2000)
-    tokens = generator.integers(0, 50_000, lengths.sum())
     path = tmp_path_factory.mktemp("data") / "d"
-    return write_dataset(path, tokens, cuts=np.cumsum(lengths)[:-1], shard_bytes=100_000)
+    return write_random_documents(path, 2000, longest=300, num_ids=50_000, shard_bytes=100_000)
 
 
 def on_host(batch):

@@ -2,11 +2,10 @@
 
 from itertools import islice, pairwise
 
-import numpy as np
 import pytest
 
 import penstock
-from tests.helpers.datasets import write_dataset
+from tests.helpers.datasets import write_random_documents
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -18,10 +17,7 @@ pytestmark = [
 @pytest.fixture
 def documents(tmp_path):
     """200 documents of 1 to 300 tokens."""
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(1, 300, 200)
-    tokens = generator.integers(0, 1000, lengths.sum())
-    return write_dataset(tmp_path / "d", tokens, cuts=np.cumsum(lengths)[:-1], shard_bytes=8000)
+    return write_random_documents(tmp_path / "d", 200, longest=300, shard_bytes=8000)
 
 
 @pytest.mark.parametrize("static_shapes", [False, True])

@@ -9,7 +9,7 @@ import penstock
 from penstock.batches.row_slice import RowSlice
 from penstock.batches.sample_reader import SampleReader
 from penstock.load.widening import widen
-from tests.helpers.datasets import write_dataset, write_documents
+from tests.helpers.datasets import write_documents, write_random_documents
 from tests.helpers.row_slices import read_slices
 
 pytest.importorskip("torch")
@@ -19,11 +19,8 @@ EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """300 documents of 1 to 60 tokens."""
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(1, 60, 300)
-    tokens = generator.integers(0, 1000, lengths.sum())
     path = tmp_path_factory.mktemp("data") / "d"
-    return write_dataset(path, tokens, cuts=np.cumsum(lengths)[:-1], shard_bytes=4000)
+    return write_random_documents(path, 300, longest=60)
 
 
 @pytest.fixture(scope="module")
