@@ -49,7 +49,10 @@ class Run:
 
     def end(self):
         """What it printed, once it has ended well."""
-        self.process.join()
+        self.process.join(90)
+        if self.process.is_alive():
+            self.process.kill()  # a rank that hangs must not hang the test
+            self.process.join()
         assert self.process.exitcode == 0, self.log.read_text()
         return self.log.read_text()
 

@@ -201,7 +201,9 @@ def test_a_loader_that_began_in_inference_mode_serves_training(data):
         next(iter(loader))
     table = torch.nn.Embedding(50_000, 8, device="cuda")
     for batch in islice(loader, 20):
+        assert not batch["labels"].is_inference()
         table(batch["input_ids"]).sum().backward()
+    assert table.weight.grad.abs().sum() > 0
 
 
 def test_a_batch_is_not_loaded_in_a_capture(data):

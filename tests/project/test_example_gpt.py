@@ -151,6 +151,7 @@ def test_a_killed_run_resumes_with_the_same_rows_and_ends_with_the_same_weights(
     assert weights_of(found) == weights_of(expected) != []
 
 
+@pytest.mark.timeout(400)  # eight processes, on machines that may be busy
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(

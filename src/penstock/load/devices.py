@@ -72,7 +72,10 @@ def find_device(device: Any, *, output: str, pin_memory: bool) -> "torch.device 
         return None
     module: Any = getattr(torch, found.type, None)
     if not hasattr(module, "is_available") or not module.is_available():
-        raise UsageError(f"device={device!r}: torch finds no device of type {found.type!r} here")
+        raise UsageError(
+            f"device={device!r}: torch {torch.__version__} finds no such device here; leave it out "
+            "for batches on the host"
+        )
     index: int | None = found.index
     if index is None:
         index = module.current_device() if hasattr(module, "current_device") else 0  # one MPS
