@@ -1,10 +1,5 @@
-"""The training examples at work, in processes of their own.
+"""The training examples at work, in processes of their own."""
 
-Most are processes of a fork server: as real as others, and killed like them, but torch is imported
-once and not for each of them.
-"""
-
-import multiprocessing
 import os
 import runpy
 import socket
@@ -13,7 +8,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from tests.helpers import paths
+from tests.helpers import fork_server, paths
 
 EXAMPLES = paths.ROOT / "examples"
 ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -23,24 +18,10 @@ class Run:
     """One process."""
 
     def __init__(self, example, arguments, log, environment=ON_CPU):
-        context = multiprocessing.get_context("forkserver")
-        # A server that another test has started is used as it is, which is slower, no different.
-        context.set_forkserver_preload(
-            [
-                "torch._dynamo",
-                "torch._inductor",
-                "torch.distributed.checkpoint",
-                "torch.distributed.fsdp",
-                "penstock.text.live.pipeline",
-                __name__,
-            ]
-        )
         self.log = log
         log.touch()
         command = [str(EXAMPLES / example), *map(str, arguments)]
-        details = (command, log, environment)
-        self.process = context.Process(target=run_example, args=details, daemon=True)
-        self.process.start()
+        self.process = fork_server.start(run_example, command, log, environment, daemon=True)
 
     def wait_for(self, is_there):
         """Until it is there, or the process has ended."""

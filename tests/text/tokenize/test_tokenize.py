@@ -5,14 +5,12 @@ import contextlib
 import errno
 import hashlib
 import json
-import multiprocessing
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
-import time
-import warnings
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,12 +31,13 @@ from penstock.errors import (
 )
 from penstock.text.batch import TextBatch
 from penstock.text.sources import Columns, Source
-from penstock.text.tokenize import shuffle_stage, split, text_pieces, tokenizing
+from penstock.text.tokenize import executors, shuffle_stage, split, text_pieces, tokenizing
 from penstock.text.tokenize.annotations import to_tokens
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.tokenizers.loading import load_tokenizer
 from penstock.verifying import find_problems
+from tests.helpers.fork_server import start
 from tests.helpers.vocabularies import gpt2_json, some_text
 from tests.helpers.waiting import num_files, wait_until
 
@@ -93,17 +92,6 @@ def contents(directory):
     }
 
 
-def start(function, *arguments, **options):
-    """Run something in a process of its own, which has no threads, as a command's has not."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process = multiprocessing.get_context("fork").Process(
-            target=function, args=arguments, kwargs=options
-        )
-        process.start()
-    return process
-
-
 def run(function, *arguments, **options):
     process = start(function, *arguments, **options)
     process.join(60)
@@ -111,14 +99,17 @@ def run(function, *arguments, **options):
 
 
 def children_of(pid):
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
     return [int(child) for child in found]
 
 
 def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -699,20 +690,26 @@ def test_runners_at_once_share_the_tasks(tmp_path, undisturbed):
     assert contents(tmp_path / "out") == undisturbed
 
 
+def tokenize_and_kill(tmp_path, victim, num_files_before):
+    """Kill a runner or one of its workers when so many files are written."""
+    pid, out = start(tokenize, tmp_path, workers=2, **OPTIONS).pid, tmp_path / "out"
+
+    def is_time():
+        return not is_alive(pid) or (children_of(pid) and num_files(out) >= num_files_before)
+
+    wait_until(is_time)
+    workers = children_of(pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid if victim == "runner" else next(iter(workers), pid), signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, [pid, *workers])))
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("victim", ["runner", "worker"])
 def test_whatever_is_killed_is_run_again(tmp_path, undisturbed, victim):
     out = tmp_path / "out"
-    for least in (0, 4, 8, 12):
-        runner = start(tokenize, tmp_path, workers=2, **OPTIONS)
-        while runner.is_alive() and not (children_of(runner.pid) and num_files(out) >= least):
-            time.sleep(0.001)
-        workers = children_of(runner.pid) if runner.is_alive() else []
-        target = runner.pid if victim == "runner" else next(iter(workers), runner.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(target, signal.SIGKILL)
-        runner.join(30)
-        wait_until(lambda workers=workers: not any(map(is_alive, workers)))
+    for num_files_before in (0, 4, 8, 12):
+        tokenize_and_kill(tmp_path, victim, num_files_before)
         if (out / "plan.json").exists():
             for side in ("", "train", "val"):
                 with pytest.raises(MissingDataError):
@@ -722,6 +719,21 @@ def test_whatever_is_killed_is_run_again(tmp_path, undisturbed, victim):
     if (out / "plan.json").exists() or not (out / "report.json").exists():
         run(tokenize, tmp_path, workers=2, **OPTIONS)
     assert contents(out) == undisturbed
+
+
+def tokenize_and_lose_signals(tmp_path):
+    executors._clean_up = lambda number, frame: None
+    tokenize(tmp_path, workers=3, task_bytes=200)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("victim", ["runner", "worker"])
+def test_workers_end_with_their_runner_even_if_its_signal_is_lost(tmp_path, corpus, victim):
+    runner = start(tokenize_and_lose_signals, tmp_path)
+    wait_until(lambda: len(children_of(runner.pid)) == 3 and list(tmp_path.glob("out/*.part.json")))
+    workers = children_of(runner.pid)
+    os.kill(runner.pid if victim == "runner" else workers[1], signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, [runner.pid, *workers])), seconds=15)
 
 
 def failing(tmp_path, message, **options):
@@ -745,18 +757,17 @@ def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path, monkeyp
     assert ".jsonl" in message
 
 
+def command_in_a_group(tmp_path):
+    os.setpgid(0, 0)
+    paths = [str(tmp_path / "corpus"), "--tokenizer", "bytes", "--out", str(tmp_path / "out")]
+    sys.exit(main(["tokenize", *paths, "--workers", "2", "--task-bytes", "500"]))
+
+
 @pytest.mark.process
 def test_an_interrupt_ends_all_workers_and_leaves_no_temporary_files(tmp_path):
     write_corpus(tmp_path / "corpus", files=40)
 
-    def command():
-        os.setpgid(0, 0)
-        source = str(tmp_path / "corpus")
-        options = ["--workers", "2", "--task-bytes", "500"]
-        out = str(tmp_path / "out")
-        sys.exit(main(["tokenize", source, "--tokenizer", "bytes", "--out", out, *options]))
-
-    process = start(command)
+    process = start(command_in_a_group, tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("out/*.part.json"))) > 3)
     workers = children_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)
@@ -825,20 +836,18 @@ def test_a_full_disk_is_an_error_and_what_is_finished_stays(tmp_path, small_disk
     assert contents(small_disk / "out") == contents(tmp_path / "elsewhere")
 
 
+def failing_with_small_files(tmp_path):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    failing(tmp_path, tmp_path / "message", workers=2)
+
+
 @pytest.mark.process
 def test_a_file_that_may_grow_no_further_is_an_error_and_leaves_nothing_half_written(tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text("short\n")
     (tmp_path / "corpus" / "b.txt").write_text("long " * 100_000)
-
-    def limited():
-        import resource
-
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
-        failing(tmp_path, tmp_path / "message", workers=2)
-
-    run(limited)
+    run(failing_with_small_files, tmp_path)
     assert "tasks are done; free some space and run the same" in (tmp_path / "message").read_text()
     assert not list(tmp_path.glob("out/**/*.tmp"))
     assert tokenize(tmp_path).documents == 2

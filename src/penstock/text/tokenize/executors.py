@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import gc
 import multiprocessing
 import os
 import pickle
@@ -103,10 +104,9 @@ class _TaskProcess:
         self.is_forked = threading.active_count() == 1
         context = multiprocessing.get_context("fork" if self.is_forked else "spawn")
         self.connection, theirs = context.Pipe()
+        inherited = (stage, self.connection) if self.is_forked else (None, None)
         self.process: Any = context.Process(  # type: ignore[attr-defined]
-            target=_work,
-            args=(stage if self.is_forked else None, theirs, os.getpid()),
-            name="penstock-worker",
+            target=_work, args=(theirs, os.getpid(), *inherited), name="penstock-worker"
         )
         with warnings.catch_warnings():
             # Python warns of the threads of libraries, such as NumPy's, which are idle.
@@ -122,15 +122,17 @@ class _TaskProcess:
         before it has read its arguments.
         """
         if not self.is_forked:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self.connection.send(stage)
+            self._send(stage)
 
     def give(self, number: int, *, patient: bool) -> None:
         """Have it run a task."""
         self.number = number
+        self._send((number, patient))
+
+    def _send(self, message: object) -> None:
         # If it has died, reading from the pipe will tell.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send((number, patient))
+            self.connection.send(message)
 
     def end(self) -> None:
         """Wait until it has cleaned up and ended."""
@@ -138,7 +140,6 @@ class _TaskProcess:
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
-        self.connection.close()
 
 
 def _run_in_processes(stage: Stage, todo: list[int], count: int, report: OnTaskProgress) -> None:
@@ -170,8 +171,6 @@ def _run_in_processes(stage: Stage, todo: list[int], count: int, report: OnTaskP
                 else:
                     waiting.append((worker.number, True))
                 idle.append(busy.pop(ready))
-        for worker in workers:
-            worker.connection.send(None)
     except BaseException:
         for worker in workers:
             worker.process.terminate()
@@ -184,6 +183,8 @@ def _end_all(workers: list[_TaskProcess]) -> None:
     """Leave no process behind, however often the user presses Ctrl-C."""
     while workers:
         try:
+            for worker in workers:
+                worker.connection.close()  # ends those that wait for a task
             workers[-1].end()
         except KeyboardInterrupt:
             continue
@@ -212,19 +213,27 @@ def _cause_of_death(status: int) -> str:
     return f"its process was killed by {name}{memory}"
 
 
-def _work(stage: Stage | None, connection: Connection, parent: int) -> None:
-    """Run tasks in a worker process until none is left."""
+def _work(
+    connection: Connection, parent: int, stage: Stage | None, parents_end: Connection | None
+) -> None:
+    """Run tasks in a worker process until the parent closes the pipe, or ends."""
+    if parents_end is not None:  # forked, with all that the parent has
+        parents_end.close()
+        gc.freeze()  # the parent's garbage may wait for threads when it goes, which are not here
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
     signal.signal(signal.SIGTERM, _clean_up)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker per processor
-    if stage is None:
-        stage = connection.recv()
-        assert stage is not None
-    while (task := connection.recv()) is not None:
-        number, patient = task
+    # A signal that comes just before a system call does not interrupt it, but a closed pipe does.
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(connection, stage or connection.recv())
+
+
+def _serve(connection: Connection, stage: Stage) -> None:
+    while True:
+        number, patient = connection.recv()
         reporter = _Reporter(stage, lambda progress: connection.send(("progress", progress)))
         try:
             is_done = run_once(stage, number, reporter, wait=patient)
