@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,7 @@ def caches_all(loader, directory, num_batches=100):
         for _ in itertools.islice(loader, num_batches):
             if share_in_memory(directory) == 1:
                 return True
+            time.sleep(0.01)  # one thread reads files, while others could make all these batches
     return False
 
 
