@@ -1,6 +1,7 @@
 """`verify` on files of other formats and their companions."""
 
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -58,6 +59,7 @@ def test_an_error_ends_the_other_shards_too(tmp_path):
         seen.append(progress.done)
         if len(seen) == 1:
             raise KeyboardInterrupt
+        time.sleep(0.05)  # a whole shard of 77 MiB takes seconds then
 
     for k in range(3):
         shutil.copy(tmp_path / "t.bin", tmp_path / f"{k}.bin")
@@ -66,7 +68,7 @@ def test_an_error_ends_the_other_shards_too(tmp_path):
         convert(
             documents, tmp_path / "out", "llmchnk", workers=2, shard_bytes=1, progress=interrupt
         )
-    assert len(seen) < 5, f"{seen[-1]:,} of {data.size_bytes:,} bytes were read after it"
+    assert len(seen) < 50, f"{seen[-1]:,} of {data.size_bytes:,} bytes were read after it"
 
 
 def test_verify_finds_a_changed_companion_and_a_changed_table(tmp_path, monkeypatch):
