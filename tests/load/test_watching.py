@@ -214,6 +214,7 @@ def test_how_often_must_be_a_positive_number(make_loader, every):
         make_loader().watch(3)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file")  # Python closes one that is not in use yet
 @kinds
 def test_interrupts_lose_no_step_of_a_watched_loader(make_loader, kind):
     cell, got, num_caught = {}, [], 0
