@@ -1,7 +1,7 @@
 """Processes of a fork server: as real as others, and killed like them, but begun in milliseconds.
 
-The server has imported what they need, and has no threads; a test's own process has some (of
-pytest, of loaders that earlier tests left), whose locks a fork of it would inherit.
+The server has imported what they need, and does nothing else. A fork of the test's own process
+would inherit locks that its threads hold: those of pytest, and of loaders that earlier tests left.
 """
 
 import multiprocessing

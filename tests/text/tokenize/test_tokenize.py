@@ -745,7 +745,7 @@ def failing(tmp_path, message, **options):
 
 
 @pytest.mark.process
-def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path, monkeypatch):
+def test_a_killed_worker_is_named_with_its_task_and_its_signal(tmp_path):
     write_corpus(tmp_path / "corpus", files=20)
     runner = start(failing, tmp_path, tmp_path / "message", workers=2)
     wait_until(lambda: len(children_of(runner.pid)) == 2 and (tmp_path / "out" / "tasks").exists())
