@@ -117,6 +117,14 @@ def test_more_ranks_than_blocks_are_refused_on_every_rank_alike(corpus):
     assert len(messages) == 1
 
 
+def test_text_of_too_few_blocks_is_repacked_as_the_message_says(corpus, tmp_path):
+    with pytest.raises(UsageError, match=r"repack, with --shard-chars below 1/7 of the characters"):
+        TextLoader(corpus, Bytes(), 2, 8, output="numpy", rank=0, ranks=7)
+    num_chars = 2 * sum(len(text) for texts in DOCUMENTS for text in texts)
+    penstock.repack(corpus, tmp_path / "smaller", shard_chars=num_chars // 8)
+    TextLoader(tmp_path / "smaller", Bytes(), 2, 8, output="numpy", rank=0, ranks=7).close()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

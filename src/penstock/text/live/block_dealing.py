@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.order.order import Order, make_order
+from penstock.reprs import counted
 from penstock.text.sources.blocks import TextBlocks
 
 Dealing = Literal["stride", "within_files", "files"]
@@ -58,11 +59,13 @@ class Lanes:
             else sum(table.size > 0 for table in self._tables)
         )
         if num_shares < self.count:
-            what = "files" if self.dealing == "files" else "blocks of text (row groups, or files)"
+            shares = counted(num_shares, "file")
+            if self.dealing != "files":
+                shares = f"{counted(num_shares, 'block')} of text (row groups, or files)"
             raise UsageError(
-                f"{self.count} ranks or lanes share {num_shares:,} {what}, so some have nothing to "
-                "read; use fewer ranks or lanes, or split the text into more blocks with penstock "
-                "repack"
+                f"{self.count} ranks or lanes share {shares}, so some have nothing to read; use "
+                "fewer ranks or lanes, or write smaller files: penstock repack, with --shard-chars "
+                f"below 1/{self.count} of the characters"
             )
 
     def _deal(self) -> list[NDArray[np.int64]]:
