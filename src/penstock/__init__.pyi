@@ -33,10 +33,17 @@ from penstock.load.loader import Loader as Loader
 from penstock.load.parallel import Parallel as Parallel
 from penstock.load.plan import Tail as Tail
 from penstock.load.stats import LoaderStats as LoaderStats
+from penstock.mixing import mix as mix
+from penstock.mixing.description import MixtureReport as MixtureReport
+from penstock.mixing.description import SourceReport as SourceReport
+from penstock.mixing.mixture import Mixture as Mixture
+from penstock.mixing.mixture import WeightChange as WeightChange
+from penstock.mixing.source import MixtureSource as MixtureSource
 from penstock.opening import open as open
 from penstock.order.block_shuffle import BlockShuffle as BlockShuffle
 from penstock.order.digests import sum_digests as sum_digests
 from penstock.order.length_buckets import LengthBuckets as LengthBuckets
+from penstock.order.mixture_order import MixtureOrder as MixtureOrder
 from penstock.order.order import Order as Order
 from penstock.order.order import Shuffle as Shuffle
 from penstock.order.order import make_order as make_order

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Walk the plan and print a line for each epoch."""
     from penstock.auditing import audit, audit_tokens
     from penstock.load.batch_sizes import BatchSizes
-    from penstock.load.loader import order_of
+    from penstock.views.ordering import order_of
 
     view = options.view(options.open_data(arguments), arguments)
     order = order_of(view, options.shuffle(arguments), arguments.seed)

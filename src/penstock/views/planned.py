@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 
@@ -56,6 +57,11 @@ class PlannedView(View):
 
     def __len__(self) -> int:
         return self.rows.report.num_rows
+
+    @property
+    def mean_tokens(self) -> Fraction:
+        """The mean number of tokens in a row, without padding."""
+        return Fraction(self.report.num_inputs, max(1, self.report.num_rows))
 
     @property
     def fingerprint(self) -> str:
