@@ -33,6 +33,7 @@ from penstock.load.loader import Loader as Loader
 from penstock.load.parallel import Parallel as Parallel
 from penstock.load.plan import Tail as Tail
 from penstock.load.stats import LoaderStats as LoaderStats
+from penstock.load.stats import SourceStats as SourceStats
 from penstock.mixing import mix as mix
 from penstock.mixing.description import MixtureReport as MixtureReport
 from penstock.mixing.description import SourceReport as SourceReport

@@ -23,6 +23,7 @@ cdef struct SourceReadings:
     int64_t count  # 0: of one view only
     const int64_t *first_samples  # of each, and one more entry at the end
     BatchReading **readings
+    bint have_rows  # some have stored rows
     int64_t failed  # the number of the source that left a fault
 
 # What one thread needs to read batches of a view. That of the first source of a mixture leads to

@@ -54,8 +54,8 @@ cdef class Announcer:
                 raise ValueError("the pass is over the files of more sources")
             check_files(&file_pass.state, announcing.tables)
             announcing.file_pass = &file_pass.state
-        announcing.positions = <int64_t *>malloc(max_rows * sizeof(int64_t))
-        announcing.samples = <int64_t *>malloc(max_rows * sizeof(int64_t))
+        announcing.positions = <int64_t *>malloc(max(max_rows, 2) * sizeof(int64_t))
+        announcing.samples = <int64_t *>malloc(max(max_rows, 2) * sizeof(int64_t))
         if not announcing.positions or not announcing.samples:
             raise MemoryError
 
@@ -72,17 +72,18 @@ cdef void announce_step(
 
     Row k is at `position + k * stride` in the order.
     """
+    cdef int64_t *positions = announcing.positions
     cdef int64_t *samples = announcing.samples
     cdef int64_t k
     if rows == 0:
         return
-    for k in range(rows):
-        announcing.positions[k] = position + k * stride
-    fill_samples(announcing.order, announcing.positions, samples, rows)
-    if announcing.num_announced == 0 and not (
-        sample_is_cached(announcing.reading, samples[0])
-        and sample_is_cached(announcing.reading, samples[rows // 2])
-    ):
+    if announcing.num_announced == 0:
+        positions[0], positions[1] = position, position + rows // 2 * stride
+        fill_samples(announcing.order, positions, samples, 2)
+        if sample_is_cached(announcing.reading, samples[0]) and sample_is_cached(
+            announcing.reading, samples[1]
+        ):
+            return
         announcing.num_announced = 1 + ANNOUNCED_AFTER_MISS
         if announcing.file_pass:
             start_at(
@@ -90,10 +91,12 @@ cdef void announce_step(
                 announcing.tables,
                 first_record(announcing.reading, samples[0]),
             )
-    if announcing.num_announced > 0:
-        announcing.num_announced -= 1
-        for k in range(rows):
-            announce_sample(announcing.reading, samples[k])
+    announcing.num_announced -= 1
+    for k in range(rows):
+        positions[k] = position + k * stride
+    fill_samples(announcing.order, positions, samples, rows)
+    for k in range(rows):
+        announce_sample(announcing.reading, samples[k])
 
 
 cdef void cache_files(Announcing *announcing) noexcept nogil:

@@ -285,6 +285,10 @@ class BaseLoader(ABC):
                     "position": float(self.position),
                     "ready": float(stats.ready),
                     "in_flight": float(stats.in_flight),
+                } | {
+                    f"sources/{name}/{what}": float(getattr(source, what))
+                    for name, source in stats.sources.items()
+                    for what in ("rows", "tokens", "epoch")
                 }
                 watch.call(steps, self._totals(), others)
 

@@ -15,7 +15,7 @@ from penstock.load.frameworks import check_caller
 from penstock.load.plan import Step, StepPlan, Tail
 from penstock.load.read_ahead import ReadAhead
 from penstock.load.state import State, check_identity
-from penstock.load.stats import LoaderStats, LoaderTotals, common_stats
+from penstock.load.stats import LoaderStats, LoaderTotals, SourceStats, common_stats
 from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_reading_threads, reading_depth
 from penstock.load.walk import Iteration, Walk
@@ -334,7 +334,21 @@ class Loader(BaseLoader):
             last_wait_seconds=walk.last_wait_seconds,
             ready=walk.num_ready,
             in_flight=walk.num_uploads,
+            sources=self._source_stats(),
         )
+
+    def _source_stats(self) -> dict[str, SourceStats]:
+        if not isinstance(self.view, Mixture) or self._walk.counter is None:
+            return {}
+        position = min(self._walk.position, self.view.order.end or self._walk.position)
+        numbers = self.view.order.counts_at(position).tolist()
+        named = zip(self.view.names, self.view.sources, numbers, strict=True)
+        return {
+            name: SourceStats(rows=rows, tokens=tokens, epoch=number / len(view))
+            for (name, view, number), (rows, tokens) in zip(
+                named, self._walk.counter.counts, strict=True
+            )
+        }
 
     def _totals(self) -> LoaderTotals:
         return self._walk.totals

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.batches.layout import BatchLayout
+from penstock.batches.outputs import SOURCE_IDS
 from penstock.batches.sample_reader import SampleReader
 from penstock.formats.shard import TOKEN
 from penstock.load.announcing import Announcer
@@ -17,6 +18,7 @@ from penstock.load.file_caching import pass_over_files
 from penstock.load.file_pass import FilePass
 from penstock.load.plan import Step, StepPlan
 from penstock.load.ranks import num_rank_processors
+from penstock.load.source_counter import SourceCounter
 from penstock.load.stats import LoaderTotals
 from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader, num_step_readers
@@ -80,7 +82,13 @@ class ReadAhead:
         feed = None
         if self.device is not None:
             feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)
-        return Walk(self.plan, pool, maker, self._new_queue, finish, feed, self._check_waiting)
+        counter = None
+        if SOURCE_IDS in layout.places():
+            start = layout.places()[SOURCE_IDS].offset
+            counter = SourceCounter(len(self.view.sources), start)
+        return Walk(
+            self.plan, pool, maker, self._new_queue, finish, feed, self._check_waiting, counter
+        )
 
     def _new_queue(self, position: int, skip: int, every: int) -> StepQueue:
         """Return a queue of every `every`-th step from `position` on, after `skip` steps."""
