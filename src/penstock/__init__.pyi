@@ -5,10 +5,13 @@ from penstock import testing as testing
 from penstock._version import __version__ as __version__
 from penstock.auditing import AuditReport as AuditReport
 from penstock.auditing import EpochReport as EpochReport
-from penstock.auditing import RunShape as RunShape
 from penstock.auditing import TokenReport as TokenReport
 from penstock.auditing import audit as audit
 from penstock.auditing import audit_tokens as audit_tokens
+from penstock.auditing.mixtures import MixtureAuditReport as MixtureAuditReport
+from penstock.auditing.mixtures import SourceAudit as SourceAudit
+from penstock.auditing.mixtures import audit_mixture as audit_mixture
+from penstock.auditing.steps import RunShape as RunShape
 from penstock.batches.outputs import Extra as Extra
 from penstock.converting import ConvertReport as ConvertReport
 from penstock.converting import convert as convert
@@ -40,6 +43,7 @@ from penstock.mixing.description import SourceReport as SourceReport
 from penstock.mixing.mixture import Mixture as Mixture
 from penstock.mixing.mixture import WeightChange as WeightChange
 from penstock.mixing.source import MixtureSource as MixtureSource
+from penstock.mixing.weights import proportional as proportional
 from penstock.opening import open as open
 from penstock.order.block_shuffle import BlockShuffle as BlockShuffle
 from penstock.order.digests import sum_digests as sum_digests

@@ -20,7 +20,7 @@ from penstock.cli.progress_line import ProgressLine
 from penstock.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from penstock.auditing import RunShape
+    from penstock.auditing.steps import RunShape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +121,7 @@ def _batch_sizes(text: str) -> int | list[tuple[int, int]]:
 
 
 def _changes(arguments: argparse.Namespace) -> "list[RunShape]":
-    from penstock.auditing import RunShape
+    from penstock.auditing.steps import RunShape
 
     changes = [
         RunShape(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError, SplitsError, UsageError
+from penstock.errors import PenstockError, SplitsError
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
@@ -254,17 +254,6 @@ def packed(data: "Dataset", options: argparse.Namespace, **more: Any) -> "Packed
 
 def shuffle(options: argparse.Namespace) -> "Shuffle":
     """Return the shuffle that the options describe."""
-    from penstock.order.block_shuffle import BlockShuffle
-    from penstock.order.length_buckets import LengthBuckets
+    from penstock.order.shuffle_text import parse_shuffle
 
-    kind, _, size = options.shuffle.partition(":")
-    if kind in ("global", "none") and not size:
-        return bool(kind == "global")
-    if kind in ("blocks", "inside-blocks") and size.isdigit():
-        return BlockShuffle(int(size), inside=kind == "inside-blocks")
-    if kind == "lengths" and size.isdigit():
-        return LengthBuckets(int(size))
-    raise UsageError(
-        f"--shuffle {options.shuffle}: use global, none, blocks:256, inside-blocks:256 or "
-        "lengths:256"
-    )
+    return parse_shuffle(options.shuffle)

@@ -11,15 +11,17 @@ that compute weights. Which source each position holds is the work of `order.mix
 """
 
 from collections.abc import Mapping
+from os import PathLike, fspath
 from typing import Any
 
+from penstock.errors import UsageError
 from penstock.mixing.mixture import By, Mixture
 from penstock.mixing.source import MixtureSource, check_sources
 from penstock.order.mixture_order import WhenExhausted
 
 
 def mix(
-    sources: Mapping[str, "tuple[Any, Any] | MixtureSource"],
+    sources: "Mapping[str, tuple[Any, Any] | MixtureSource] | str | PathLike[str]",
     *,
     seed: int = 0,
     by: By = "samples",
@@ -30,7 +32,8 @@ def mix(
     """Mix views in exact proportions; a `Loader` takes the result like a view.
 
     Arguments:
-        sources: by name, `(view, weight)` or a `MixtureSource`, which has more settings.
+        sources: by name, `(view, weight)` or a `MixtureSource`, which has more settings. Or the
+            path of a TOML or JSON file that describes the whole mixture (see `mixing.files`).
         seed: decides who comes when and, with their names, the shuffles of the sources.
         by: what the weights are shares of: 'samples' or 'tokens' (by the mean length of rows).
         when_exhausted: when a source has been read `max_epochs` times: 'stop' ends the mixture,
@@ -45,11 +48,19 @@ def mix(
     >>> mixture.describe(steps=10, step_size=8).sources[0].samples
     60
     """
-    return Mixture(
-        check_sources(sources),
-        seed=seed,
-        by=by,
-        when_exhausted=when_exhausted,
-        num_samples=num_samples,
-        check_tokenizers=check_tokenizers,
-    )
+    settings: dict[str, Any] = {
+        "seed": seed,
+        "by": by,
+        "when_exhausted": when_exhausted,
+        "num_samples": num_samples,
+        "check_tokenizers": check_tokenizers,
+    }
+    if not isinstance(sources, str | PathLike):
+        return Mixture(check_sources(sources), **settings)
+    from penstock.mixing.files import read_mixture
+
+    defaults = {"seed": 0, "by": "samples", "when_exhausted": "stop", "check_tokenizers": True}
+    given = [name for name, value in settings.items() if value != defaults.get(name)]
+    if given:
+        raise UsageError(f"write {', '.join(given)} into {fspath(sources)}, which has the rest")
+    return read_mixture(fspath(sources))

@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.errors import UsageError
 from penstock.order.digests import digest_text
-from penstock.order.mixing import MAX_POSITION, MixtureState, MixtureTable
+from penstock.order.mixing import DENOMINATOR, MAX_POSITION, MixtureState, MixtureTable
 from penstock.order.order import Indices, Order, as_indices
 from penstock.order.shares import Shares, without
 from penstock.reprs import counted, one_line
@@ -44,6 +44,25 @@ class _Period(NamedTuple):
     shares: Shares
     new_shares: Shares | None = None
     ramp_length: int = 0
+
+
+class ShareStage(NamedTuple):
+    """Shares from `start` on; with a ramp, which started at `ramp_start`, they pass to others."""
+
+    start: int
+    shares: Shares
+    new_shares: Shares | None = None
+    ramp_start: int = 0
+    ramp_length: int = 0
+
+    def expected(self, source: int, position: Any) -> Any:
+        """How many samples of a source the shares ask for, from the start up to a position."""
+        share, length = self.shares[source] / DENOMINATOR, position - self.start
+        if self.new_shares is None:
+            return share * length
+        first = self.start - self.ramp_start
+        num_new = length * (length + 2 * first) / (2 * self.ramp_length)
+        return share * (length - num_new) + self.new_shares[source] / DENOMINATOR * num_new
 
 
 class MixtureOrder:
@@ -73,6 +92,7 @@ class MixtureOrder:
         """where the mixture ends; None if it never does"""
         self.exhausted: tuple[tuple[int, int], ...] = ()
         """(position, source), for each source that runs out: where it is no longer read"""
+        self.stages: list[ShareStage] = []
         self._table = MixtureTable(len(orders), seed)
         self._add_stages()
         self._of_thread = threading.local()
@@ -95,9 +115,11 @@ class MixtureOrder:
         for period, end in zip(periods, ends, strict=True):
             start: int | None = period.start
             while start is not None and start < end:
-                if not self._add_stage(period, start, gone):
+                stage = _stage(period, start, gone)
+                if stage is None:
                     self.end = start
                     return
+                self._add_stage(stage)
                 start = None
                 position, source = self._table.first_to_reach(limits)
                 if source >= 0 and position <= end:
@@ -109,24 +131,16 @@ class MixtureOrder:
                         return
                     start = position
 
-    def _add_stage(self, period: _Period, start: int, gone: set[int]) -> bool:
-        """Add a stage without the sources that have run out; False if none is left."""
-        shares = without(period.shares, gone)
-        if period.new_shares is None:
-            if shares is not None:
-                self._table.add_stage(start, _as_array(shares))
-            return shares is not None
-        new_shares = without(period.new_shares, gone)
-        if shares is None and new_shares is None:
-            return False
+    def _add_stage(self, stage: ShareStage) -> None:
+        new_shares = stage.new_shares
+        self.stages.append(stage)
         self._table.add_stage(
-            start,
-            _as_array(shares or new_shares or ()),
-            _as_array(new_shares or shares or ()),
-            ramp_start=period.start,
-            ramp_length=period.ramp_length,
+            stage.start,
+            np.array(stage.shares, np.uint64),
+            None if new_shares is None else np.array(new_shares, np.uint64),
+            ramp_start=stage.ramp_start,
+            ramp_length=stage.ramp_length,
         )
-        return True
 
     def new_state(self) -> MixtureState:
         """What one thread needs to evaluate this order."""
@@ -238,5 +252,14 @@ def _periods(changes: Sequence[ShareChange]) -> list[_Period]:
     return periods
 
 
-def _as_array(shares: Shares) -> Any:
-    return np.array(shares, np.uint64)
+def _stage(period: _Period, start: int, gone: set[int]) -> ShareStage | None:
+    """A stage of a period without the sources that have run out; None if none is left."""
+    shares = without(period.shares, gone)
+    if period.new_shares is None:
+        return None if shares is None else ShareStage(start, shares)
+    new_shares = without(period.new_shares, gone)
+    if shares is None or new_shares is None:  # the others take all of the ramp
+        shares = new_shares = shares or new_shares
+    if shares is None:
+        return None
+    return ShareStage(start, shares, new_shares, period.start, period.ramp_length)
