@@ -6,9 +6,9 @@ from penstock._version import __version__ as __version__
 from penstock.auditing import AuditReport as AuditReport
 from penstock.auditing import EpochReport as EpochReport
 from penstock.auditing import RunShape as RunShape
-from penstock.auditing import TokenReport as TokenReport
 from penstock.auditing import audit as audit
-from penstock.auditing import audit_tokens as audit_tokens
+from penstock.auditing.tokens import TokenReport as TokenReport
+from penstock.auditing.tokens import audit_tokens as audit_tokens
 from penstock.batches.outputs import Extra as Extra
 from penstock.converting import ConvertReport as ConvertReport
 from penstock.converting import convert as convert
@@ -34,6 +34,7 @@ from penstock.load.parallel import Parallel as Parallel
 from penstock.load.plan import Tail as Tail
 from penstock.load.stats import LoaderStats as LoaderStats
 from penstock.opening import open as open
+from penstock.order.bands import Bands as Bands
 from penstock.order.block_shuffle import BlockShuffle as BlockShuffle
 from penstock.order.digests import sum_digests as sum_digests
 from penstock.order.length_buckets import LengthBuckets as LengthBuckets

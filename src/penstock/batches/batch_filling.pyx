@@ -39,6 +39,7 @@ from penstock.batches.view_state cimport (
     WINDOWS_BY_DOCUMENT,
     WINDOWS_BY_EOS,
     PieceRange,
+    base_sample,
     pieces_of,
 )
 
@@ -203,9 +204,9 @@ cdef void prefetch_rows(
     cdef int64_t k, piece
     if view.row_first:
         for k in range(count):
-            prefetch(&view.row_first[samples[k]])
+            prefetch(&view.row_first[base_sample(view, samples[k])])
     for k in range(count):
-        pieces = pieces_of(view, samples[k])
+        pieces = pieces_of(view, base_sample(view, samples[k]))
         for piece in range(pieces.first, pieces.stop, 2):
             prefetch(&view.pieces[piece])
 
@@ -410,11 +411,12 @@ cdef SegmentList list_records(BatchReading *reading, int64_t sample) noexcept no
     cdef Segment *segments = reading.listed.segments
     cdef BatchRow row = BatchRow(NULL, view.width // row_slice.parts, 0)
     cdef RowChunk chunk
-    cdef int64_t num = 1, num_clipped = 0, k
+    cdef int64_t num = 1, num_clipped = 0, start, k
     if view.kind == ROWS:
-        num = list_pieces(&reading.listed, sample, 0)
+        num = list_pieces(&reading.listed, base_sample(view, sample), 0)
     else:
-        segments[0] = Segment(0, 0, sample * view.stride, view.width + 1, -1, 0)
+        start = base_sample(view, sample) * view.stride
+        segments[0] = Segment(0, 0, start, view.width + 1, -1, 0)
     # Of a narrow batch, the chunks are not known here; and to find an eos, more is read.
     if not reading.slices.clipped or view.narrow_to > 0 or view.kind == WINDOWS_BY_EOS:
         return SegmentList(segments, num)

@@ -222,8 +222,9 @@ def add_order(parser: argparse.ArgumentParser) -> None:
         "--shuffle",
         default="global",
         metavar="KIND",
-        help="How to shuffle: global, none, blocks:N, inside-blocks:N (inside the blocks too) or "
-        "lengths:N (groups of similar length, with --by-length) (default: global)",
+        help="How to shuffle: global, none, blocks:N, inside-blocks:N (inside the blocks too), "
+        "lengths:N (groups of similar length, with --by-length) or bands:N (N bands in stored "
+        "order, each shuffled inside) (default: global)",
     )
 
 
@@ -254,6 +255,7 @@ def packed(data: "Dataset", options: argparse.Namespace, **more: Any) -> "Packed
 
 def shuffle(options: argparse.Namespace) -> "Shuffle":
     """Return the shuffle that the options describe."""
+    from penstock.order.bands import Bands
     from penstock.order.block_shuffle import BlockShuffle
     from penstock.order.length_buckets import LengthBuckets
 
@@ -264,7 +266,9 @@ def shuffle(options: argparse.Namespace) -> "Shuffle":
         return BlockShuffle(int(size), inside=kind == "inside-blocks")
     if kind == "lengths" and size.isdigit():
         return LengthBuckets(int(size))
+    if kind == "bands" and size.isdigit():
+        return Bands(int(size))
     raise UsageError(
-        f"--shuffle {options.shuffle}: use global, none, blocks:256, inside-blocks:256 or "
-        "lengths:256"
+        f"--shuffle {options.shuffle}: use global, none, blocks:256, inside-blocks:256, "
+        "lengths:256 or bands:10"
     )

@@ -1,6 +1,7 @@
 """`PlannedView`: rows that are planned once from the lengths of documents, and stored."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from penstock.formats.shard import TOKEN
 from penstock.pack.policy import PackReport, Recipe
 from penstock.pack.rows_file import PlannedRows, find_rows
 from penstock.reprs import counted
+from penstock.views.sample_numbers import DocumentShares, shares_of_rows
 from penstock.views.view import View
 
 
@@ -35,7 +37,8 @@ class PlannedView(View):
         """What decides the rows."""
 
     def _in_words(self) -> str:
-        is_known = "rows" in self.__dict__  # else the lengths of all documents would be read
+        # Else the lengths of all documents would be read.
+        is_known = "rows" in self.__dict__ or self._chosen is not None
         samples = counted(len(self), "sample") if is_known else "samples not counted yet"
         return f"of {self.seq_len:,} tokens ({self.recipe.policy}): {samples}"
 
@@ -46,7 +49,7 @@ class PlannedView(View):
 
     @property
     def report(self) -> PackReport:
-        """Padding, split documents, cropped and lost tokens."""
+        """Padding, split documents, cropped and lost tokens; of all rows, before slices."""
         return self.rows.report
 
     @property
@@ -54,16 +57,22 @@ class PlannedView(View):
         """The file that the rows are stored in, if there are any."""
         return self.rows.path
 
-    def __len__(self) -> int:
+    @property
+    def num_base_samples(self) -> int:
+        """The number of rows, before slices."""
         return self.rows.report.num_rows
 
     @property
-    def fingerprint(self) -> str:
-        """What a saved position depends on: the recipe, the documents, and their data."""
+    def base_fingerprint(self) -> str:
+        """What rows depend on: the recipe, the documents, and their data."""
         data = self.dataset
         # The version of what policies make of documents, not that of the file.
         rows = f"{self.recipe.name}-v1 of {data.documents_fingerprint}"
         return f"{rows} in {data.fingerprint}"
+
+    def _shares(self) -> Iterator[DocumentShares]:
+        self.rows.check()
+        return shares_of_rows(self.rows.pieces, self.rows.row_first, self.seq_len)
 
     @property
     def max_segments(self) -> int:

@@ -1,7 +1,7 @@
 """`View`: what all views share: samples by number, and the outputs of a batch."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,9 @@ from penstock.metadata.span_decoding import Decoder, check_decoder
 from penstock.read.record_stream import RecordStream
 from penstock.reprs import counted, one_line
 from penstock.system.checksums import CheckedBlocks
+from penstock.views.chosen_samples import ChosenSamples
 from penstock.views.loss_mask import find_loss_mask
+from penstock.views.slices import SlicedView
 
 Batch = dict[str, Any]
 
@@ -38,7 +40,7 @@ _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class View(Sequence[Batch]):
+class View(SlicedView):
     """A finite sequence of samples of `seq_len` inputs each.
 
     Labels are already shifted: a label is the token that follows its input in the same document,
@@ -58,8 +60,11 @@ class View(Sequence[Batch]):
     loss_mask: str | Literal[False] | None = None
     """the field that is zero for tokens that are not to be trained on, as labels; by default
     `loss_mask`, if the records have such a field of integers. False masks nothing"""
+
     metadata: Decoder | None = None
     """decodes metadata: a function of bytes, or a NumPy type"""
+    _chosen: ChosenSamples | None = None
+    """the windows or rows that are samples; None for all"""
 
     @one_line
     def __repr__(self) -> str:
@@ -106,11 +111,6 @@ class View(Sequence[Batch]):
 
     @property
     @abstractmethod
-    def fingerprint(self) -> str:
-        """What a saved position depends on: how samples are cut, and the data."""
-
-    @property
-    @abstractmethod
     def max_segments(self) -> int:
         """The most segments that a row has."""
 
@@ -145,9 +145,14 @@ class View(Sequence[Batch]):
         blocks: CheckedBlocks | None = None,
     ) -> ViewState:
         """What all views tell kernels, with what is particular to one."""
+        chosen = self._chosen
+        order = chosen.order if chosen is not None else None
         return ViewState(
             kind,
             num_samples=len(self),
+            num_base_samples=self.num_base_samples,
+            first_sample=chosen.first if chosen is not None else 0,
+            table=order.table if order is not None else None,
             num_records=self.dataset.num_records,
             width=self.seq_len,
             stride=stride,

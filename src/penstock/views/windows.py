@@ -1,5 +1,6 @@
 """`Windows`: rows of equal length, cut from the stream without regard to documents."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ from penstock.arguments import integer
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
+from penstock.views.sample_numbers import DocumentShares, shares_of_windows
 from penstock.views.view import View
 
 
@@ -59,13 +61,24 @@ class Windows(View):
         return self.seq_len if self.overlap else self.seq_len + 1
 
     @property
-    def fingerprint(self) -> str:
-        """What a saved position depends on: how windows are cut, and the data."""
+    def base_fingerprint(self) -> str:
+        """What windows depend on: how they are cut, and the data."""
         return f"windows-v1 of {self.seq_len + 1} every {self.stride} in {self.dataset.fingerprint}"
 
-    def __len__(self) -> int:
+    @property
+    def num_base_samples(self) -> int:
+        """The number of windows, before slices."""
         spare = self.dataset.num_records - self.seq_len - 1
         return spare // self.stride + 1 if spare >= 0 else 0
+
+    def _shares(self) -> Iterator[DocumentShares]:
+        return shares_of_windows(self.dataset, self.seq_len, self.stride, self.num_base_samples)
+
+    def _refuse_unnumbered_documents(self) -> None:
+        if self.eos_id is not None:
+            raise UsageError(
+                "with an eos_id documents have no numbers; pass the eos_id to penstock.open instead"
+            )
 
     @property
     def _masks_ends(self) -> bool:
