@@ -41,8 +41,8 @@ from penstock.order.length_buckets import LengthBuckets as LengthBuckets
 from penstock.order.order import Order as Order
 from penstock.order.order import Shuffle as Shuffle
 from penstock.order.order import make_order as make_order
-from penstock.pack.policy import PackReport as PackReport
 from penstock.pack.policy import Policy as Policy
+from penstock.pack.report import PackReport as PackReport
 from penstock.progress import OnProgress as OnProgress
 from penstock.progress import Progress as Progress
 from penstock.read.local_reader import Access as Access

@@ -14,4 +14,7 @@ The samples of a view are all of its windows or rows, the base samples, or some 
 (`slices`, `chosen_samples`): a range, or sorted by numbers of their documents (`sample_numbers`).
 The sorted order is a file in the user's cache (`stored_numbers`). Functions that judge documents
 get their metadata (`document_metadata`), which is read in runs of records (`excerpts`).
+
+Documents can be left out (`selected`), and rows are then planned from the others: by number, from a
+file or by a function (`document_lists`), or for a split (`document_splits`).
 """

@@ -2,17 +2,20 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from penstock.arguments import integer
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.formats.shard import TOKEN
-from penstock.pack.policy import PackReport, Recipe
+from penstock.pack.policy import Recipe
+from penstock.pack.report import PackReport
 from penstock.pack.rows_file import PlannedRows, find_rows
+from penstock.pack.selection import DocumentSelection
 from penstock.reprs import counted
 from penstock.views.sample_numbers import DocumentShares, shares_of_rows
 from penstock.views.view import View
@@ -21,15 +24,6 @@ from penstock.views.view import View
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlannedView(View):
     """A view whose rows are planned by a recipe; the plan is made once and stored."""
-
-    pad_id: int = 0
-    """the token in columns that hold no record"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self._has_tokens:
-            highest = int(np.iinfo(self.dataset.fields[TOKEN]).max)
-            object.__setattr__(self, "pad_id", integer("pad_id", self.pad_id, 0, highest))
 
     @property
     @abstractmethod
@@ -70,9 +64,10 @@ class PlannedView(View):
         rows = f"{self.recipe.name}-v1 of {data.documents_fingerprint}"
         return f"{rows} in {data.fingerprint}"
 
-    def _shares(self) -> Iterator[DocumentShares]:
-        self.rows.check()
-        return shares_of_rows(self.rows.pieces, self.rows.row_first, self.seq_len)
+    @property
+    def cuts_by_document(self) -> bool:
+        """Whether kernels look up where documents end; the plan says it."""
+        return False
 
     @property
     def max_segments(self) -> int:
@@ -85,6 +80,27 @@ class PlannedView(View):
         return self._state(
             ViewKind.ROWS, pieces=rows.pieces, row_first=rows.row_first, blocks=rows.blocks
         )
+
+    def _shares(self) -> Iterator[DocumentShares]:
+        self.rows.check()
+        return shares_of_rows(self.rows.pieces, self.rows.row_first, self.seq_len)
+
+    def _of_selection(self, selection: DocumentSelection) -> Self:
+        return replace(self, _selection=selection)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PaddedView(PlannedView):
+    """A planned view whose rows are padded."""
+
+    pad_id: int = 0
+    """the token in columns that hold no record"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self._has_tokens:
+            highest = int(np.iinfo(self.dataset.fields[TOKEN]).max)
+            object.__setattr__(self, "pad_id", integer("pad_id", self.pad_id, 0, highest))
 
     @property
     def _padding(self) -> int:

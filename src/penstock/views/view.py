@@ -27,12 +27,13 @@ from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.span_decoding import Decoder, check_decoder
+from penstock.pack.selection import DocumentSelection
 from penstock.read.record_stream import RecordStream
 from penstock.reprs import counted, one_line
 from penstock.system.checksums import CheckedBlocks
 from penstock.views.chosen_samples import ChosenSamples
 from penstock.views.loss_mask import find_loss_mask
-from penstock.views.slices import SlicedView
+from penstock.views.selected import SelectedView
 
 Batch = dict[str, Any]
 
@@ -40,7 +41,7 @@ _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class View(SlicedView):
+class View(SelectedView):
     """A finite sequence of samples of `seq_len` inputs each.
 
     Labels are already shifted: a label is the token that follows its input in the same document,
@@ -65,6 +66,8 @@ class View(SlicedView):
     """decodes metadata: a function of bytes, or a NumPy type"""
     _chosen: ChosenSamples | None = None
     """the windows or rows that are samples; None for all"""
+    _selection: DocumentSelection | None = None
+    """the documents that rows are made of; None for all"""
 
     @one_line
     def __repr__(self) -> str:
