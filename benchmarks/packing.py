@@ -32,7 +32,8 @@ from benchmarks.machine import anonymous_bytes
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread
 from penstock.dataset import Dataset
-from penstock.pack.policy import PackReport, Recipe, make_rows
+from penstock.pack.policy import Recipe, make_rows
+from penstock.pack.report import PackReport
 from penstock.pack.rows_file import find_rows
 from penstock.pack.survey import CONCAT, survey
 

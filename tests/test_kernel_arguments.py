@@ -5,7 +5,7 @@ import pytest
 
 from penstock.batches.batch_filling import BatchReader
 from penstock.batches.layout_table import LayoutTable
-from penstock.batches.view_state import ViewKind
+from penstock.batches.view_state import SampleTable, ViewKind
 from penstock.load.plan import StepPlan
 from penstock.load.step_reader import StepReader
 from penstock.order.shuffling import OrderKind, ShuffleState
@@ -45,6 +45,34 @@ def test_a_stride_that_overflows_is_refused():
 def test_more_places_for_files_than_memory_are_refused():
     with pytest.raises(MemoryError):
         OpenFiles((1 << 61) + 1)
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 1 << 62, -(1 << 63)])
+def test_a_table_of_samples_names_only_samples_that_exist(bad):
+    with pytest.raises(ValueError, match="does not exist"):
+        SampleTable(np.array([0, 4, bad, 2]), 5)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"first_sample": 1},
+        {"first_sample": -1},
+        {"first_sample": 1 << 62},
+        {"num_base_samples": 2},
+        {"num_base_samples": 4},
+        {"table": SampleTable(np.array([0, 1]), 3)},
+        {"table": SampleTable(np.array([0, 1, 2, 0]), 4)},
+        {"table": SampleTable(np.array([0, 1, 2, 0]), 3), "first_sample": 2},
+    ],
+)
+@pytest.mark.parametrize("kind", [ViewKind.WINDOWS, ViewKind.ROWS])
+def test_a_view_chooses_only_samples_that_exist(kind, choice):
+    pieces = [(0, 5, 0)] * 3 if kind == ViewKind.ROWS else ()
+    sizes = {"num_samples": 3, "num_records": 13, "width": 4, "pieces": pieces}
+    view_state(kind, **sizes)
+    with pytest.raises(ValueError):  # noqa: PT011 (each for its own reason)
+        view_state(kind, **(sizes | choice))
 
 
 @pytest.mark.parametrize("start", [-8, 105, 1 << 62])

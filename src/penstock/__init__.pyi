@@ -5,13 +5,13 @@ from penstock import testing as testing
 from penstock._version import __version__ as __version__
 from penstock.auditing import AuditReport as AuditReport
 from penstock.auditing import EpochReport as EpochReport
-from penstock.auditing import TokenReport as TokenReport
 from penstock.auditing import audit as audit
-from penstock.auditing import audit_tokens as audit_tokens
 from penstock.auditing.mixtures import MixtureAuditReport as MixtureAuditReport
 from penstock.auditing.mixtures import SourceAudit as SourceAudit
 from penstock.auditing.mixtures import audit_mixture as audit_mixture
 from penstock.auditing.steps import RunShape as RunShape
+from penstock.auditing.tokens import TokenReport as TokenReport
+from penstock.auditing.tokens import audit_tokens as audit_tokens
 from penstock.batches.outputs import Extra as Extra
 from penstock.converting import ConvertReport as ConvertReport
 from penstock.converting import convert as convert
@@ -45,6 +45,7 @@ from penstock.mixing.mixture import WeightChange as WeightChange
 from penstock.mixing.source import MixtureSource as MixtureSource
 from penstock.mixing.weights import proportional as proportional
 from penstock.opening import open as open
+from penstock.order.bands import Bands as Bands
 from penstock.order.block_shuffle import BlockShuffle as BlockShuffle
 from penstock.order.digests import sum_digests as sum_digests
 from penstock.order.length_buckets import LengthBuckets as LengthBuckets
@@ -52,8 +53,8 @@ from penstock.order.mixture_order import MixtureOrder as MixtureOrder
 from penstock.order.order import Order as Order
 from penstock.order.order import Shuffle as Shuffle
 from penstock.order.order import make_order as make_order
-from penstock.pack.policy import PackReport as PackReport
 from penstock.pack.policy import Policy as Policy
+from penstock.pack.report import PackReport as PackReport
 from penstock.progress import OnProgress as OnProgress
 from penstock.progress import Progress as Progress
 from penstock.read.local_reader import Access as Access

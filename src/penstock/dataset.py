@@ -1,7 +1,7 @@
 """`Dataset`: any number of shards as one stream of records, with its views."""
 
 from collections.abc import Callable
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
-from penstock.metadata.span_decoding import Decoder, as_array, check_decoder
+from penstock.metadata.span_decoding import Decoder
 from penstock.read.record_stream import RecordStream
 from penstock.suggestions import did_you_mean
 from penstock.views.documents import Documents
-from penstock.views.excerpts import Excerpts
+from penstock.views.excerpts import Excerpts, object_decoder
 from penstock.views.packed import Packed
 from penstock.views.view import View
 from penstock.views.windows import Windows
@@ -33,6 +33,7 @@ def _takes_options_of(
 ) -> Callable[[Callable[..., AnyView]], Callable[Concatenate[RecordStream, P], AnyView]]:
     """Give a method the signature of a view, with the dataset as `self`."""
     _, *parameters = signature(view).parameters.values()
+    parameters = [each for each in parameters if not each.name.startswith("_")]
     own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
     expected = Signature([own, *parameters], return_annotation=view)
     names = [parameter.name for parameter in parameters]
@@ -118,18 +119,12 @@ class Dataset(RecordStream):
 
     def metadata(self, number: int, decode: Decoder = bytes) -> list[tuple[int, int, Any]]:
         """Read the metadata of one document: `(start, stop, decoded)` for each of its spans."""
-        decoder = check_decoder(decode)
-        if isinstance(decoder, np.dtype):
-            decoder = partial(as_array, dtype=decoder)
+        decoder = object_decoder(self, decode)
         found = self.document_range(number)
-        if METADATA_ID not in (self.fields.names or ()):
-            raise UsageError("the dataset has no metadata")
         if not found:
             return []
-        rows = np.array([[found.start, len(found), number]])
-        view = Excerpts(self, len(found), runs=rows, loss_mask=False, metadata=decoder)
-        batch = view.read([0], dtype=None)
-        ids, objects = batch["metadata_ids"][0], batch["metadata"][0]
+        runs = np.array([[found.start, len(found), number]])
+        (ids,), (objects,) = Excerpts(dataset=self, runs=runs, metadata=decoder).read()
         edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
         return [
             (start, stop, objects[ids[start]]) for start, stop in pairwise(edges) if ids[start] >= 0

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import penstock
 import penstock.load.loader  # for children: each of them would load it by itself
-from penstock.auditing import audit_tokens
+from penstock.auditing.tokens import audit_tokens
 from penstock.errors import FormatError, PenstockError, VerificationError
 from penstock.pack.rows_file import verify_rows
 from penstock.system.checksums import block_checksums

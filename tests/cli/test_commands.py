@@ -130,7 +130,7 @@ def test_audit_refuses_sizes_that_are_not_a_schedule(path, capsys):
     assert "its first pair must be (0, rows)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shuffle", ["none", "blocks:7", "inside-blocks:7"])
+@pytest.mark.parametrize("shuffle", ["none", "blocks:7", "inside-blocks:7", "bands:7"])
 def test_audit_takes_every_order(path, capsys, shuffle):
     assert main(["audit", path, "--seq-len", "5", "--shuffle", shuffle, "--batch-size", "8"]) == 0
     assert "200 of 200" in capsys.readouterr().out

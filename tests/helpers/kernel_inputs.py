@@ -87,6 +87,9 @@ def array(memory, starts, name, rows, width):
 
 def view_state(kind, *, num_samples, num_records, width, pieces=(), row_first=(), **options):
     settings = {
+        "num_base_samples": num_samples,
+        "first_sample": 0,
+        "table": None,
         "stride": width,
         "eos_id": -1,
         "mask_ends": False,

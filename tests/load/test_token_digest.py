@@ -57,9 +57,13 @@ def test_arrays_of_other_shapes_are_refused():
         token_digest(tokens, tokens, np.full(2, 4), 0, 1)
 
 
-def tiled(pieces, row_first, width, num_records):
+def tiled(pieces, row_first, width, num_records, gaps=()):
     return tiling(
-        np.array(pieces, np.int64).reshape(-1, 3), np.array(row_first, np.int64), width, num_records
+        np.array(pieces, np.int64).reshape(-1, 3),
+        np.array(row_first, np.int64),
+        width,
+        num_records,
+        np.array(gaps, np.int64).reshape(-1, 2),
     )
 
 
@@ -70,6 +74,15 @@ def test_rows_that_are_the_whole_stream_are_recognized_in_any_order():
     assert tiled(pieces, [], 4, 10) == (10, True)
     assert tiled(pieces[:2], [], 4, 10) == (6, False)
     assert tiled([(0, 4, 0), (0, 4, 0)], [], 4, 8) == (8, False)
+
+
+def test_what_is_left_out_of_the_stream_is_in_no_row():
+    pieces = [(4, 4, 0), (0, 2, 0)]
+    assert tiled(pieces, [], 4, 10, [(8, 10), (2, 3), (3, 4), (9, 9)]) == (6, True)
+    assert tiled(pieces, [], 4, 10, [(8, 10), (2, 3)]) == (6, False)
+    assert tiled(pieces, [], 4, 10, [(8, 10), (2, 5)]) == (6, False)
+    with pytest.raises(ValueError, match="a gap a start and an end"):
+        tiling(np.empty((0, 3), np.int64), np.empty(0, np.int64), 4, 1, np.empty((0, 3), np.int64))
 
 
 @pytest.mark.parametrize(

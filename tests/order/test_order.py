@@ -259,7 +259,7 @@ def test_impossible_lengths_seeds_and_blocks_are_refused():
         with pytest.raises(UsageError, match=f"seed is {seed}; it must be an integer from 0"):
             make_order(True, 10, seed)
     for shuffle in ("blocks", 1024, None):
-        with pytest.raises(UsageError, match="True, False, a BlockShuffle or LengthBuckets"):
+        with pytest.raises(UsageError, match="a BlockShuffle, LengthBuckets or Bands"):
             make_order(shuffle, 10)
     for block_size in (0, -4):
         with pytest.raises(UsageError, match=f"block_size is {block_size}; .* from 1 on"):

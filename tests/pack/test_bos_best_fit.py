@@ -20,7 +20,7 @@ def packed(lengths, columns, *, buffer_size=10, refill=1, keeps_rest=False, room
     packer = BosBestFit(columns, buffer_size, refill, keeps_rest, pieces, row_ends)
     rows, outcome = [], PackOutcome.NEEDS_ROOM
     while outcome == PackOutcome.NEEDS_ROOM:
-        outcome = packer.pack(starts, lengths, 0, True)
+        outcome = packer.pack(starts, lengths, np.arange(len(starts)), 0, True)
         ends = [0, *row_ends[: packer.num_rows].tolist()]
         assert ends[-1] == packer.num_pieces
         rows += [
@@ -71,17 +71,23 @@ def test_a_refill_waits_for_enough_documents_unless_there_are_no_more():
     starts, lengths = np.array([0, 4]), np.array([4, 4])
     pieces, row_ends = np.empty((8, 3), np.int64), np.empty(1, np.int64)
     packer = BosBestFit(8, 2, 3, False, pieces, row_ends)
-    assert packer.pack(starts, lengths, 0, False) == PackOutcome.NEEDS_DOCUMENTS
+    assert (
+        packer.pack(starts, lengths, np.arange(len(starts)), 0, False)
+        == PackOutcome.NEEDS_DOCUMENTS
+    )
     assert packer.num_documents == 0
     starts, lengths = np.array([0, 4, 8]), np.array([4, 4, 8])
-    assert packer.pack(starts, lengths, 0, False) == PackOutcome.NEEDS_ROOM
+    assert packer.pack(starts, lengths, np.arange(len(starts)), 0, False) == PackOutcome.NEEDS_ROOM
     assert (packer.num_documents, packer.num_rows, pieces[0].tolist()) == (3, 1, [8, 8, 2])
     packer.clear()
-    assert packer.pack(starts, lengths, 0, False) == PackOutcome.NEEDS_DOCUMENTS
-    assert packer.pack(starts[:0], lengths[:0], 3, True) == PackOutcome.NEEDS_ROOM
+    assert (
+        packer.pack(starts, lengths, np.arange(len(starts)), 0, False)
+        == PackOutcome.NEEDS_DOCUMENTS
+    )
+    assert packer.pack(starts[:0], lengths[:0], starts[:0], 3, True) == PackOutcome.NEEDS_ROOM
     assert (packer.num_rows, pieces[:2].tolist()) == (1, [[0, 4, 0], [4, 4, 1]])
     packer.clear()
-    assert packer.pack(starts[:0], lengths[:0], 3, True) == PackOutcome.DONE
+    assert packer.pack(starts[:0], lengths[:0], starts[:0], 3, True) == PackOutcome.DONE
 
 
 def test_the_last_row_can_be_ended_before_it_is_full():
@@ -113,8 +119,8 @@ def test_documents_that_are_not_the_next_are_refused():
     pieces, row_ends = np.empty((8, 3), np.int64), np.empty(1, np.int64)
     packer = BosBestFit(8, 2, 1, False, pieces, row_ends)
     with pytest.raises(ValueError, match="do not follow"):
-        packer.pack(np.array([0]), np.array([4]), 1, False)
+        packer.pack(np.array([0]), np.array([4]), np.array([0]), 1, False)
     with pytest.raises(ValueError, match="differ in number"):
-        packer.pack(np.array([0]), np.array([4, 4]), 0, False)
+        packer.pack(np.array([0]), np.array([4, 4]), np.array([0]), 0, False)
     with pytest.raises(ValueError, match="less than one row"):
         BosBestFit(9, 2, 1, False, pieces, row_ends)

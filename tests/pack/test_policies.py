@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.auditing import audit_tokens
+from penstock.auditing.tokens import audit_tokens
 from penstock.errors import FormatError, UsageError
 from penstock.pack.survey import survey
 from tests.helpers import paths

@@ -16,7 +16,7 @@ FOREIGN = {*sys.stdlib_module_names, "numpy", "torch"}
 INTERNAL = {
     *("Documents.__init__", "Packed.__init__", "View.__init__", "Windows.__init__"),
     *("Order.__init__", "Shard.__init__", "MixtureOrder.__init__"),
-    *("Documents.recipe", "Packed.recipe", "PlannedView.rows"),
+    *("Documents.recipe", "Packed.recipe", "PlannedView.rows", "SelectedView.selected_documents"),
     *(
         "View.layout",
         "Packing.layout",

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.auditing import RunShape, audit, audit_tokens
+from penstock.auditing import RunShape, audit
+from penstock.auditing.tokens import audit_tokens
 from penstock.errors import StateError, UsageError
 from penstock.load.token_digest import token_digest
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly, assert_same

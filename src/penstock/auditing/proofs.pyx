@@ -42,9 +42,15 @@ cdef struct Tiling:
 
 
 def tiling(
-    const int64_t[:, ::1] pieces, const int64_t[::1] row_first, int64_t width, int64_t num_records
+    const int64_t[:, ::1] pieces,
+    const int64_t[::1] row_first,
+    int64_t width,
+    int64_t num_records,
+    const int64_t[:, ::1] gaps,
 ):
     """Decide whether the inputs of all rows are the whole stream, every record once.
+
+    `gaps` are the starts and ends of what is left out of the stream.
 
     Every piece is an edge from its first record to the one after its last input. If every start but
     the stream's is also an end, and every end but the stream's also a start, equally often, then
@@ -57,14 +63,16 @@ def tiling(
     cdef Tiling rows = Tiling(NULL, pieces.shape[0], width, num_records, WordPair(0, 0), 0)
     cdef Py_ssize_t row, num_rows = pieces.shape[0]
     cdef bint is_right = True
-    if pieces.shape[1] != sizeof(Piece) // sizeof(int64_t):
-        raise ValueError("a piece has a start, a length and a document")
+    if pieces.shape[1] != sizeof(Piece) // sizeof(int64_t) or gaps.shape[1] != 2:
+        raise ValueError("a piece has a start, a length and a document; a gap a start and an end")
     if pieces.shape[0]:
         rows.pieces = <const Piece *>&pieces[0, 0]
     if row_first.shape[0]:
         num_rows = row_first.shape[0] - 1
     with nogil:
         add_edge(&rows.sum, num_records, 0)
+        for row in range(gaps.shape[0]):
+            add_edge(&rows.sum, gaps[row, 0], gaps[row, 1])
         for row in range(num_rows):
             if row_first.shape[0]:
                 is_right = add_row(&rows, row_first[row], row_first[row + 1])

@@ -39,6 +39,7 @@ from penstock.batches.view_state cimport (
     WINDOWS_BY_DOCUMENT,
     WINDOWS_BY_EOS,
     PieceRange,
+    base_sample,
     pieces_of,
 )
 
@@ -298,15 +299,17 @@ cdef void prefetch_rows(
     """Prefetch the pieces of all rows of a batch into the processor's cache."""
     cdef SourceSample row
     cdef PieceRange pieces
-    cdef int64_t k, piece
+    cdef int64_t sample, k, piece
     for k in range(count):
         row = find_source(reading, samples[k])
         if row.reading.view.row_first:
-            prefetch(&row.reading.view.row_first[row.sample])
+            sample = base_sample(&row.reading.view, row.sample)
+            prefetch(&row.reading.view.row_first[sample])
     for k in range(count):
         row = find_source(reading, samples[k])
         if row.reading.view.kind == ROWS:
-            pieces = pieces_of(&row.reading.view, row.sample)
+            sample = base_sample(&row.reading.view, row.sample)
+            pieces = pieces_of(&row.reading.view, sample)
             for piece in range(pieces.first, pieces.stop, 2):
                 prefetch(&row.reading.view.pieces[piece])
 
@@ -537,11 +540,12 @@ cdef SegmentList list_records(BatchReading *reading, int64_t sample) noexcept no
     cdef Segment *segments = reading.listed.segments
     cdef BatchRow row = BatchRow(NULL, view.width // row_slice.parts, 0)
     cdef RowChunk chunk
-    cdef int64_t num = 1, num_clipped = 0, k
+    cdef int64_t num = 1, num_clipped = 0, start, k
     if view.kind == ROWS:
-        num = list_pieces(&reading.listed, sample, 0)
+        num = list_pieces(&reading.listed, base_sample(view, sample), 0)
     else:
-        segments[0] = Segment(0, 0, sample * view.stride, view.width + 1, -1, 0)
+        start = base_sample(view, sample) * view.stride
+        segments[0] = Segment(0, 0, start, view.width + 1, -1, 0)
     # Of a narrow batch, the chunks are not known here; and to find an eos, more is read.
     if not reading.slices.clipped or view.narrow_to > 0 or view.kind == WINDOWS_BY_EOS:
         return SegmentList(segments, num)

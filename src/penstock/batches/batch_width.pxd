@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.batches.view_state cimport PieceRange, ViewParams, pieces_of
+from penstock.batches.view_state cimport PieceRange, ViewParams, base_sample, pieces_of
 
 
 cdef inline int64_t batch_width(
@@ -17,7 +17,7 @@ cdef inline int64_t batch_width(
     if view.narrow_to == 0:
         return view.width
     for k in range(count):
-        pieces = pieces_of(view, samples[k])
+        pieces = pieces_of(view, base_sample(view, samples[k]))
         length = 0
         for piece in range(pieces.first, pieces.stop):
             length += min(max(view.pieces[piece].length, 0), view.width)

@@ -17,7 +17,7 @@ cdef struct RowSegments:
 
 
 cdef int64_t list_segments(RowSegments *listed, int64_t sample, int64_t row) noexcept nogil
-cdef int64_t list_pieces(RowSegments *listed, int64_t sample, int64_t row) noexcept nogil
+cdef int64_t list_pieces(RowSegments *listed, int64_t stored_row, int64_t row) noexcept nogil
 cdef int64_t cut_by_eos(
     RowSegments *listed, const OutputParams *input_ids, const BatchRow *row
 ) noexcept nogil

@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.system.checks cimport check
 from penstock.system.checksums cimport BlockSums, find_damage
 from penstock.pack.piece cimport Piece
 from penstock.read.files cimport DAMAGED_ROWS, RECORDS, WRONG_ROWS, set_fault
@@ -13,6 +12,7 @@ from penstock.batches.view_state cimport (
     ROWS,
     WINDOWS_BY_DOCUMENT,
     PieceRange,
+    base_sample,
     pieces_of,
     place_in,
 )
@@ -21,25 +21,25 @@ from penstock.batches.view_state cimport (
 cdef int64_t list_segments(RowSegments *listed, int64_t sample, int64_t row) noexcept nogil:
     """List the segments of a sample; returns their number, or -1 with a fault."""
     cdef const ViewParams *view = listed.view
+    cdef int64_t base = base_sample(view, sample)
     if view.kind == ROWS:
-        return list_pieces(listed, sample, row)
-    check(0 <= sample < view.num_samples)
+        return list_pieces(listed, base, row)
     if view.kind == WINDOWS_BY_DOCUMENT:
         return cut_by_documents(
-            &listed.search, sample * view.stride, view.width + 1, row, listed.segments
+            &listed.search, base * view.stride, view.width + 1, row, listed.segments
         )
-    listed.segments[0] = Segment(row, 0, sample * view.stride, view.width + 1, -1, 0)
+    listed.segments[0] = Segment(row, 0, base * view.stride, view.width + 1, -1, 0)
     return 1
 
 
-cdef int64_t list_pieces(RowSegments *listed, int64_t sample, int64_t row) noexcept nogil:
+cdef int64_t list_pieces(RowSegments *listed, int64_t stored_row, int64_t row) noexcept nogil:
     """List the segments of a stored row; returns their number, or -1 with a fault."""
     cdef const ViewParams *view = listed.view
-    cdef PieceRange pieces = pieces_of(view, sample)
+    cdef PieceRange pieces = pieces_of(view, stored_row)
     cdef Piece piece
     cdef int64_t column = 0, num = pieces.stop - pieces.first, k
     cdef bint is_right = 0 <= num <= listed.max_segments
-    if view.row_first and not is_sound(listed, &view.row_first[sample], 2 * sizeof(int64_t)):
+    if view.row_first and not is_sound(listed, &view.row_first[stored_row], 2 * sizeof(int64_t)):
         return -1
     if is_right and not is_sound(listed, &view.pieces[pieces.first], num * sizeof(Piece)):
         return -1
@@ -54,7 +54,7 @@ cdef int64_t list_pieces(RowSegments *listed, int64_t sample, int64_t row) noexc
         listed.segments[k] = Segment(row, column, piece.start, piece.length, piece.document, 0)
         column += piece.length
     if not is_right:
-        set_fault(listed.fault, WRONG_ROWS, RECORDS, 0, sample, 0)
+        set_fault(listed.fault, WRONG_ROWS, RECORDS, 0, stored_row, 0)
         return -1
     return num
 

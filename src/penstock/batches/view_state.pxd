@@ -16,6 +16,9 @@ cpdef enum ViewKind:
 cdef struct ViewParams:
     ViewKind kind
     int64_t num_samples
+    int64_t first_sample  # the base sample of sample 0, or its place in the table
+    const int64_t *sample_table  # base samples; NULL: they are consecutive
+    int64_t num_base_samples  # windows or stored rows, of which samples are chosen
     int64_t num_records  # of the dataset
     int64_t width  # inputs in a row
     int64_t stride  # of windows
@@ -36,11 +39,18 @@ cdef struct PieceRange:
     int64_t stop
 
 
+cdef class SampleTable:
+    cdef const int64_t[::1] samples
+    cdef readonly int64_t num_base_samples
+
+
 cdef class ViewState:
     cdef ViewParams view
+    cdef SampleTable table
     cdef const int64_t[:, ::1] pieces
     cdef const int64_t[::1] row_first
     cdef CheckedBlocks blocks
+    cdef int _choose_samples(self, int64_t first_sample) except -1
     cdef int _use_rows(self) except -1
     cdef int _use_blocks(self, const BlockSums *blocks) except -1
 
@@ -49,12 +59,20 @@ cdef inline int64_t place_in(const BlockSums *blocks, const void *address) noexc
     return <const uint8_t *>address - blocks.first
 
 
-cdef inline PieceRange pieces_of(const ViewParams *view, int64_t sample) noexcept nogil:
-    """The pieces of a stored row; none, with a stop of -1, if the stored rows are damaged."""
-    cdef PieceRange pieces = PieceRange(sample, sample + 1)
+cdef inline int64_t base_sample(const ViewParams *view, int64_t sample) noexcept nogil:
+    """The window or stored row that is a sample."""
     check(0 <= sample < view.num_samples)
+    if view.sample_table:
+        return view.sample_table[view.first_sample + sample]
+    return view.first_sample + sample
+
+
+cdef inline PieceRange pieces_of(const ViewParams *view, int64_t row) noexcept nogil:
+    """The pieces of a stored row; none, with a stop of -1, if the stored rows are damaged."""
+    cdef PieceRange pieces = PieceRange(row, row + 1)
+    check(0 <= row < view.num_base_samples)
     if view.row_first:
-        pieces = PieceRange(view.row_first[sample], view.row_first[sample + 1])
+        pieces = PieceRange(view.row_first[row], view.row_first[row + 1])
     if 0 <= pieces.first <= pieces.stop <= view.num_pieces:
         return pieces
     return PieceRange(0, -1)

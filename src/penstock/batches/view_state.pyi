@@ -12,12 +12,20 @@ class ViewKind(IntEnum):
     WINDOWS_BY_EOS = 2
     ROWS = 3
 
+class SampleTable:
+    def __new__(cls, samples: NDArray[np.int64], num_base_samples: int) -> Self: ...
+    @property
+    def num_base_samples(self) -> int: ...
+
 class ViewState:
     def __new__(
         cls,
         kind: ViewKind,
         *,
         num_samples: int,
+        num_base_samples: int,
+        first_sample: int,
+        table: SampleTable | None,
         num_records: int,
         width: int,
         stride: int,

@@ -67,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Walk the plan and print a line for each epoch."""
-    from penstock.auditing import audit, audit_tokens
+    from penstock.auditing import audit
+    from penstock.auditing.tokens import audit_tokens
     from penstock.load.batch_sizes import BatchSizes
     from penstock.views.ordering import order_of
 

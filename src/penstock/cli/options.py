@@ -222,8 +222,9 @@ def add_order(parser: argparse.ArgumentParser) -> None:
         "--shuffle",
         default="global",
         metavar="KIND",
-        help="How to shuffle: global, none, blocks:N, inside-blocks:N (inside the blocks too) or "
-        "lengths:N (groups of similar length, with --by-length) (default: global)",
+        help="How to shuffle: global, none, blocks:N, inside-blocks:N (inside the blocks too), "
+        "lengths:N (groups of similar length, with --by-length) or bands:N (N bands in stored "
+        "order, each shuffled inside) (default: global)",
     )
 
 

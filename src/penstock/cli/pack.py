@@ -16,7 +16,7 @@ from penstock.cli.progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
-    from penstock.pack.policy import PackReport
+    from penstock.pack.report import PackReport
     from penstock.pack.survey import LengthHistogram
 
 _BAR_WIDTH = 18

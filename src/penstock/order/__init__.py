@@ -7,8 +7,9 @@
 
 An `order` is a bijection between the indices and the samples of every epoch. `shuffling` evaluates
 and inverts it in O(1) time and memory. Loaders take it as `shuffle=`: False for the stored order,
-True for a global shuffle, `BlockShuffle(block_size)` for storage that needs longer reads, or
-`LengthBuckets(group_size)` for steps whose rows have similar lengths. `digests` add up.
+True for a global shuffle, `BlockShuffle(block_size)` for storage that needs longer reads,
+`LengthBuckets(group_size)` for steps whose rows have similar lengths, or `Bands(num_bands)` for a
+curriculum. `digests` add up.
 
 >>> from penstock.order.order import make_order
 >>> order = make_order(True, num_samples=10, seed=0)

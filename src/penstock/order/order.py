@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
+from penstock.order.bands import Bands
 from penstock.order.block_shuffle import BlockShuffle
 from penstock.order.digests import digest_text
 from penstock.order.length_buckets import LengthBuckets
@@ -18,7 +19,7 @@ from penstock.order.shuffling import OrderKind, ShuffleState
 from penstock.reprs import one_line
 
 Indices = NDArray[np.int64]
-Shuffle = bool | BlockShuffle | LengthBuckets
+Shuffle = bool | BlockShuffle | LengthBuckets | Bands
 
 _NAMES = {
     OrderKind.SEQUENTIAL: "sequential",
@@ -26,6 +27,7 @@ _NAMES = {
     OrderKind.BLOCKS: "blocks",
     OrderKind.SHUFFLED_BLOCKS: "shuffled-blocks",
     OrderKind.BUCKETS: "length-buckets",
+    OrderKind.BANDS: "bands",
 }
 
 
@@ -111,15 +113,19 @@ class Order:
 
 def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
     """Make the order of a loader's `shuffle` and `seed` for a view of `num_samples`."""
-    if not isinstance(shuffle, bool | BlockShuffle | LengthBuckets):
+    if not isinstance(shuffle, bool | BlockShuffle | LengthBuckets | Bands):
         raise UsageError(
-            f"shuffle is {shuffle!r}; it must be True, False, a BlockShuffle or LengthBuckets"
+            f"shuffle is {shuffle!r}; it must be True, False, a BlockShuffle, LengthBuckets or "
+            "Bands"
         )
     num_samples = integer("num_samples", num_samples, 0, 1 << 63)
     seed = integer("seed", seed, 0, (1 << 64) - 1)
     if isinstance(shuffle, LengthBuckets):
         bucket_size = shuffle.bucket_size_for(num_samples)
         return Order(OrderKind.BUCKETS, num_samples, seed, shuffle.group_size, bucket_size)
+    if isinstance(shuffle, Bands):
+        num_bands = min(shuffle.num_bands, max(num_samples, 1))
+        return Order(OrderKind.BANDS, num_samples, seed, num_bands)
     if isinstance(shuffle, BlockShuffle):
         kind = OrderKind.SHUFFLED_BLOCKS if shuffle.inside else OrderKind.BLOCKS
         return Order(kind, num_samples, seed, min(shuffle.block_size, max(num_samples, 1)))

@@ -1,6 +1,7 @@
 """Shuffles as text, for the command line and for files."""
 
 from penstock.errors import UsageError
+from penstock.order.bands import Bands
 from penstock.order.block_shuffle import BlockShuffle
 from penstock.order.length_buckets import LengthBuckets
 from penstock.order.order import Shuffle
@@ -19,6 +20,8 @@ def parse_shuffle(text: str) -> Shuffle:
         return BlockShuffle(int(size), inside=kind == "inside-blocks")
     if kind == "lengths" and size.isdigit():
         return LengthBuckets(int(size))
+    if kind == "bands" and size.isdigit():
+        return Bands(int(size))
     raise UsageError(
-        f"shuffle {text}: use global, none, blocks:256, inside-blocks:256 or lengths:256"
+        f"shuffle {text}: use global, none, blocks:256, inside-blocks:256, lengths:256 or bands:10"
     )

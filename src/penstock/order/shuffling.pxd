@@ -8,6 +8,7 @@ cpdef enum OrderKind:
     BLOCKS
     SHUFFLED_BLOCKS
     BUCKETS
+    BANDS
 
 # The second word of the key that keys are derived from: their purpose.
 cdef enum KeyPurpose:
@@ -35,7 +36,7 @@ cdef struct OrderParams:
     void *evaluation  # of a mixture
     uint64_t num_samples
     uint64_t seed
-    uint64_t block_size  # with buckets: the size of a group
+    uint64_t block_size  # with buckets: the size of a group; with bands: their number
     uint64_t bucket_size
     # Remembered from the epoch and block that were evaluated last.
     bint has_epoch
@@ -45,7 +46,7 @@ cdef struct OrderParams:
     Keys keys
     bint has_block
     uint64_t block
-    Keys inner_keys  # of that block or bucket
+    Keys inner_keys  # of that block, bucket or band
     # Fisher-Yates tables, if few things are permuted; else NULL and 0.
     uint16_t *table
     uint16_t *inverse

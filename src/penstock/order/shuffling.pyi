@@ -10,6 +10,7 @@ class OrderKind(IntEnum):
     BLOCKS = 2
     SHUFFLED_BLOCKS = 3
     BUCKETS = 4
+    BANDS = 5
 
 class OrderState:
     def samples_at(self, positions: NDArray[np.int64], samples: NDArray[np.int64]) -> None: ...

@@ -90,7 +90,7 @@ cdef class ShuffleState(OrderState):
         uint64_t block_size,
         uint64_t bucket_size,
     ):
-        if not SEQUENTIAL <= kind <= BUCKETS or block_size < 1 or bucket_size < 1:
+        if not SEQUENTIAL <= kind <= BANDS or block_size < 1 or bucket_size < 1:
             raise ValueError("the kind must be known, and blocks and buckets must not be empty")
         if num_samples > <uint64_t>1 << 63 or block_size > <uint64_t>1 << 63:
             raise ValueError("an order has at most 2^63 samples")
@@ -249,6 +249,8 @@ cdef void fill_tables(OrderParams *order, WordPair key) noexcept nogil:
 
 cdef inline uint64_t num_blocks(const OrderParams *order) noexcept nogil:
     """The number of permuted things: blocks, the last of which may be short, or whole groups."""
+    if order.kind == BANDS:
+        return 0  # they come in order
     if order.kind == BUCKETS:
         return order.num_samples // order.block_size
     return (order.num_samples + order.block_size - 1) // order.block_size
@@ -275,12 +277,12 @@ cdef void enter_epoch(OrderParams *order, uint64_t epoch) noexcept nogil:
     if order.kind == BUCKETS:
         group = below(n + 1, threefry(order.seed, FOR_REST, epoch, 0).first)
         order.first_left_out = group * order.block_size
-    else:
+    elif order.kind != BANDS:
         order.short_slot = permute_inverse(order, n - 1, n)
 
 
 cdef void enter_block(OrderParams *order, uint64_t epoch, uint64_t block) noexcept nogil:
-    """Derive the keys that shuffle inside a block or bucket."""
+    """Derive the keys that shuffle inside a block, bucket or band."""
     if not order.has_block or order.block != block:
         fill_keys(&order.inner_keys, threefry(order.seed, FOR_INSIDE, epoch, 0), block)
         order.has_block, order.block = True, block
@@ -300,6 +302,8 @@ cdef uint64_t sample_at(OrderParams *order, uint64_t epoch, uint64_t index) noex
         return permute(order, index, order.num_samples)
     if order.kind == BUCKETS:
         return sample_in_buckets(order, epoch, index)
+    if order.kind == BANDS:
+        return sample_in_band(order, epoch, index)
     return sample_in_blocks(order, epoch, index)
 
 
@@ -312,6 +316,8 @@ cdef uint64_t index_of(OrderParams *order, uint64_t epoch, uint64_t sample) noex
         return permute_inverse(order, sample, order.num_samples)
     if order.kind == BUCKETS:
         return index_in_buckets(order, epoch, sample)
+    if order.kind == BANDS:
+        return index_in_band(order, epoch, sample)
     return index_in_blocks(order, epoch, sample)
 
 
@@ -386,6 +392,39 @@ cdef uint64_t enter_bucket(OrderParams *order, uint64_t epoch, uint64_t place) n
 cdef inline uint64_t bucket_length(const OrderParams *order, uint64_t first) noexcept nogil:
     """The number of places in a bucket; the last bucket may have fewer."""
     return min(order.bucket_size, num_blocks(order) * order.block_size - first)
+
+
+# Consecutive samples that are shuffled among themselves.
+cdef struct SampleBand:
+    uint64_t first
+    uint64_t length
+
+
+cdef SampleBand enter_band(OrderParams *order, uint64_t epoch, uint64_t sample) noexcept nogil:
+    """Derive the keys of the band of a sample; the first bands have one more sample than others."""
+    cdef uint64_t length = order.num_samples // order.block_size
+    cdef uint64_t num_longer = order.num_samples - length * order.block_size
+    cdef uint64_t first_shorter = num_longer * (length + 1)
+    cdef uint64_t band
+    if sample < first_shorter:
+        band = sample // (length + 1)
+        enter_block(order, epoch, band)
+        return SampleBand(band * (length + 1), length + 1)
+    band = (sample - first_shorter) // length
+    enter_block(order, epoch, num_longer + band)
+    return SampleBand(first_shorter + band * length, length)
+
+
+cdef uint64_t sample_in_band(OrderParams *order, uint64_t epoch, uint64_t index) noexcept nogil:
+    """The sample at an index, if bands come in order and are shuffled inside."""
+    cdef SampleBand band = enter_band(order, epoch, index)
+    return band.first + network(index - band.first, band.length, &order.inner_keys)
+
+
+cdef uint64_t index_in_band(OrderParams *order, uint64_t epoch, uint64_t sample) noexcept nogil:
+    """The inverse of `sample_in_band`."""
+    cdef SampleBand band = enter_band(order, epoch, sample)
+    return band.first + network_inverse(sample - band.first, band.length, &order.inner_keys)
 
 
 cdef void fill_shuffled(

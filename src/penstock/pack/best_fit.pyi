@@ -17,8 +17,12 @@ class BestFit:
         first_document: int,
         row_first: NDArray[np.int64],
         pieces: NDArray[np.int64],
+        left_out: NDArray[np.uint8] | bytes = ...,
     ) -> bool: ...
 
 def count_lengths(
-    offsets: NDArray[np.int64], splits: bool, histogram: NDArray[np.int64]
+    offsets: NDArray[np.int64],
+    splits: bool,
+    histogram: NDArray[np.int64],
+    left_out: NDArray[np.uint8] | bytes = ...,
 ) -> tuple[int, int]: ...

@@ -8,7 +8,7 @@ packing takes O(width log width) steps. The result is a list of instructions: ro
 pieces each of length L. Documents are then dealt out by them, in stream order.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 
 from penstock.system.checks cimport check
@@ -24,6 +24,7 @@ from penstock.pack.document_run cimport (
     DocumentRun,
     Pieces,
     documents_in,
+    length_of,
     next_length,
     pieces_in,
     set_piece,
@@ -127,12 +128,13 @@ cdef class BestFit:
         int64_t first_document,
         const int64_t[::1] row_first,
         int64_t[:, ::1] pieces,
+        const uint8_t[::1] left_out=b"",
     ):
         """Place the pieces of the next documents as planned.
 
         Returns False if there are more pieces of a length than were counted.
         """
-        cdef DocumentRun documents = documents_in(offsets, first_record, first_document)
+        cdef DocumentRun documents = documents_in(offsets, first_record, first_document, left_out)
         cdef Pieces table = pieces_in(pieces)
         cdef bint fits
         self.check_rows(row_first)
@@ -150,18 +152,25 @@ cdef class BestFit:
         return 0
 
 
-def count_lengths(const int64_t[::1] offsets, bint splits, int64_t[::1] histogram):
+def count_lengths(
+    const int64_t[::1] offsets,
+    bint splits,
+    int64_t[::1] histogram,
+    const uint8_t[::1] left_out=b"",
+):
     """Count the pieces of each length that documents make in rows of `len(histogram) - 1` columns.
 
     A longer document is split into full pieces and a rest, or truncated after the first. Returns
     the numbers of empty and of longer documents.
     """
-    cdef DocumentRun documents = documents_in(offsets, 0, 0)
+    cdef DocumentRun documents = documents_in(offsets, 0, 0, left_out)
     cdef int64_t width = histogram.shape[0] - 1, num_empty = 0, num_longer = 0, k, length
     if width < 1:
         raise ValueError("a histogram counts lengths from 0 to at least 1")
     with nogil:
         for k in range(documents.count):
+            if documents.left_out and documents.left_out[k]:
+                continue
             length = documents.offsets[k + 1] - documents.offsets[k]
             if 0 < length <= width:
                 histogram[length] += 1
@@ -332,7 +341,7 @@ cdef bint deal(
     cdef const int64_t *first_instruction = plan.first_instruction
     for k in range(documents.count):
         start = documents.first_record + documents.offsets[k]
-        left = documents.offsets[k + 1] - documents.offsets[k]
+        left = length_of(&documents, k)
         while left > 0:
             length = next_length(left, width)
             if cursors[length].instruction == first_instruction[length - 1]:

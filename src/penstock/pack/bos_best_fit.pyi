@@ -35,7 +35,8 @@ class BosBestFit:
         self,
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        first_document: int,
+        documents: NDArray[np.int64],
+        num_before: int,
         is_last: bool,
     ) -> PackOutcome: ...
     def end_row(self) -> None: ...

@@ -32,7 +32,8 @@ cpdef enum PackOutcome:
 cdef struct Offer:
     const int64_t *starts
     const int64_t *lengths
-    int64_t first_document
+    const int64_t *documents  # their numbers
+    int64_t num_before  # documents offered before these
     int64_t count
     bint is_last  # whether no more will follow
 
@@ -121,10 +122,11 @@ cdef class BosBestFit:
         self,
         const int64_t[::1] starts,
         const int64_t[::1] lengths,
-        int64_t first_document,
+        const int64_t[::1] documents,
+        int64_t num_before,
         bint is_last,
     ):
-        """Pack documents; those before `num_documents` are skipped.
+        """Pack documents, `num_before` of which came before these; those taken are skipped.
 
         Returns NEEDS_ROOM to ask for `clear` and the same documents again, NEEDS_DOCUMENTS to ask
         for more, unless these were the last.
@@ -133,12 +135,13 @@ cdef class BosBestFit:
         cdef PackOutcome outcome
         offer.starts = &starts[0] if starts.shape[0] else NULL
         offer.lengths = &lengths[0] if lengths.shape[0] else NULL
-        offer.first_document = first_document
+        offer.documents = &documents[0] if documents.shape[0] else NULL
+        offer.num_before = num_before
         offer.count = starts.shape[0]
         offer.is_last = is_last
-        if lengths.shape[0] != offer.count:
-            raise ValueError("starts and lengths differ in number")
-        if not 0 <= self.packer.num_documents - first_document <= offer.count:
+        if lengths.shape[0] != offer.count or documents.shape[0] != offer.count:
+            raise ValueError("starts, lengths and documents differ in number")
+        if not 0 <= self.packer.num_documents - num_before <= offer.count:
             raise ValueError("the documents do not follow those taken so far")
         with nogil:
             outcome = pack(&self.packer, &offer)
@@ -183,7 +186,7 @@ cdef PackOutcome pack(BosPacker *packer, const Offer *offer) noexcept nogil:
 
 cdef bint fill_buffer(BosPacker *packer, const Offer *offer) noexcept nogil:
     """Refill the buffer; False if that needs more documents."""
-    cdef int64_t k = packer.num_documents - offer.first_document, stop
+    cdef int64_t k = packer.num_documents - offer.num_before, stop
     cdef Slot document = Slot(0, 0, 0, NO_SLOT, 0, 0, 0)
     while packer.buffer.num_used < packer.buffer_size and not (offer.is_last and k == offer.count):
         if offer.count - k < packer.refill and not offer.is_last:
@@ -193,7 +196,7 @@ cdef bint fill_buffer(BosPacker *packer, const Offer *offer) noexcept nogil:
             if offer.lengths[k] > 0:
                 document.start = offer.starts[k]
                 document.length = offer.lengths[k]
-                document.document = packer.num_documents
+                document.document = offer.documents[k]
                 put(&packer.buffer, &document)
             k += 1
             packer.num_documents += 1

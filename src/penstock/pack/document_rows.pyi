@@ -11,4 +11,5 @@ class DocumentRows:
         first_record: int,
         first_document: int,
         pieces: NDArray[np.int64],
+        left_out: NDArray[np.uint8] | bytes = ...,
     ) -> bool: ...

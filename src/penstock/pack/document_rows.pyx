@@ -1,12 +1,13 @@
 """Rows of one document, or one piece of it, each; in stream order, or by length."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from penstock.pack.document_run cimport (
     DocumentRun,
     Pieces,
     documents_in,
+    length_of,
     next_length,
     pieces_in,
     set_piece,
@@ -54,9 +55,10 @@ cdef class DocumentRows:
         int64_t first_record,
         int64_t first_document,
         int64_t[:, ::1] pieces,
+        const uint8_t[::1] left_out=b"",
     ):
         """Fill in the pieces of the next documents; False if the table has no room."""
-        cdef DocumentRun documents = documents_in(offsets, first_record, first_document)
+        cdef DocumentRun documents = documents_in(offsets, first_record, first_document, left_out)
         cdef Pieces table = pieces_in(pieces)
         cdef bint fits
         with nogil:
@@ -91,7 +93,7 @@ cdef int64_t list_in_order(
     cdef bint splits = listing.splits
     for k in range(documents.count):
         start = documents.first_record + documents.offsets[k]
-        left = documents.offsets[k + 1] - documents.offsets[k]
+        left = length_of(&documents, k)
         while left > 0:
             length = next_length(left, width)
             if piece == end:
@@ -112,7 +114,7 @@ cdef bint list_by_length(
     cdef bint splits = listing.splits
     for k in range(documents.count):
         start = documents.first_record + documents.offsets[k]
-        left = documents.offsets[k + 1] - documents.offsets[k]
+        left = length_of(&documents, k)
         while left > 0:
             length = next_length(left, width)
             row = next_rows[length]

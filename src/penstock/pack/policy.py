@@ -1,7 +1,7 @@
 """Policies: how documents become rows, and what is split, cropped or padded on the way."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -12,12 +12,17 @@ from penstock.errors import FormatError
 from penstock.pack.best_fit import BestFit, count_lengths
 from penstock.pack.bos_best_fit import BosBestFit, PackOutcome
 from penstock.pack.document_rows import DocumentRows
+from penstock.pack.report import PackReport
+from penstock.pack.selection import DocumentSelection
+from penstock.pack.window_rows import WindowRows
 from penstock.progress import ProgressMeter
 from penstock.read.documents import DocumentChunk, document_chunks
 from penstock.read.record_stream import RecordStream
 
 Policy = Literal["best_fit", "bos_best_fit", "bos_best_fit_keep"]
 PACKING = get_args(Policy)
+ONE_PIECE = ("truncate", "split")
+WINDOWS, WINDOWS_APART = "windows", "windows_apart"
 
 _REFILL = 128  # documents that enter the buffer at a time, as in nanochat
 _MADE_AT_ONCE = 1 << 16
@@ -28,13 +33,16 @@ class Recipe:
     """All that decides the rows, besides the lengths of the documents."""
 
     policy: str
-    """one of PACKING, or 'truncate' or 'split' for one document a row"""
+    """one of PACKING; of ONE_PIECE, for one document a row; or WINDOWS, which share a record, or
+    WINDOWS_APART, for rows that are cut without regard to documents"""
     width: int
     """inputs in a row"""
     buffer_size: int = 0
     """documents to choose from, for policies that pack as they go"""
     by_length: bool = False
     """whether rows go from the shortest to the longest, for one document a row"""
+    selection: DocumentSelection | None = None
+    """the documents that rows are made of; None for all"""
 
     def __post_init__(self) -> None:
         # Planning needs some memory for every possible length.
@@ -44,60 +52,17 @@ class Recipe:
     def name(self) -> str:
         """A name for files."""
         buffer = f"-buffer{self.buffer_size}" if self.buffer_size else ""
-        return f"{self.policy}{'-by-length' if self.by_length else ''}-{self.width}{buffer}"
+        name = f"{self.policy}{'-by-length' if self.by_length else ''}-{self.width}{buffer}"
+        return name if self.selection is None else f"{name}-without-{self.selection.fingerprint}"
 
     @property
     def one_piece_a_row(self) -> bool:
         """Whether rows are single pieces."""
-        return self.policy not in PACKING
+        return self.policy in ONE_PIECE
 
-
-@dataclass(slots=True)
-class PackReport:
-    """What a policy makes of a dataset; counts are of records unless they say otherwise."""
-
-    policy: str
-    seq_len: int
-    num_documents: int = 0
-    num_empty: int = 0
-    """documents without records, which are in no row"""
-    num_records: int = 0
-    num_rows: int = 0
-    num_pieces: int = 0
-    max_pieces: int = 0
-    """in one row"""
-    num_split: int = 0
-    """documents that no row holds in full"""
-    cropped: int = 0
-    """ends of documents that are in no row"""
-    lost: int = 0
-    """documents at the end of the stream that do not fill a row"""
-    label_only: int = 0
-    """records that are a label but never an input"""
-
-    @property
-    def num_inputs(self) -> int:
-        """The number of records that are inputs."""
-        return self.num_records - self.cropped - self.lost - self.label_only
-
-    @property
-    def padding(self) -> int:
-        """The number of input columns without a record."""
-        return self.num_rows * self.seq_len - self.num_inputs
-
-    @property
-    def padding_share(self) -> float:
-        """The share of input columns without a record."""
-        return self.padding / max(1, self.num_rows * self.seq_len)
-
-    @property
-    def is_lossless(self) -> bool:
-        """Whether every record is an input."""
-        return self.num_inputs == self.num_records
-
-    def to_json(self) -> dict[str, Any]:
-        """The stored form."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+    def num_documents(self, data: RecordStream) -> int:
+        """The number of documents that rows are made of."""
+        return data.num_documents if self.selection is None else self.selection.num_kept
 
 
 class Sink(Protocol):
@@ -117,26 +82,42 @@ def make_rows(
 
     `meter` counts the documents, all of them `num_passes` times.
     """
-    report = PackReport(recipe.policy, recipe.width, data.num_documents, 0, data.num_records)
+    report = PackReport(recipe.policy, recipe.width, recipe.num_documents(data))
     if recipe.policy == "best_fit":
         _best_fit(data, recipe, sink, report, meter)
     elif recipe.policy in PACKING:
         _bos_best_fit(data, recipe, sink, report, meter)
-    else:
+    elif recipe.policy in ONE_PIECE:
         _one_document_a_row(data, recipe, sink, report, meter)
+    else:
+        _windows(data, recipe, sink, report, meter)
     return report
 
 
 def num_passes(recipe: Recipe, *, stores: bool) -> int:
     """The number of passes over the documents."""
-    return 1 if recipe.policy in PACKING[1:] or not stores else 2
+    return 2 if stores and recipe.policy in ("best_fit", *ONE_PIECE) else 1
 
 
-def _chunks(data: RecordStream, meter: ProgressMeter | None) -> Iterator[DocumentChunk]:
+def _chunks(
+    data: RecordStream, recipe: Recipe, meter: ProgressMeter | None
+) -> Iterator[tuple[DocumentChunk, NDArray[np.uint8]]]:
+    """Yield all documents, with a 1 for each that is left out; no flags if none is."""
+    left_out = np.empty(0, np.uint8)
     for chunk in document_chunks(data.shards):
-        yield chunk
+        num_documents = chunk.offsets.size - 1
+        if recipe.selection is not None:
+            left_out = recipe.selection.left_out(chunk.first_document, num_documents)
+        yield chunk, left_out
         if meter is not None:
-            meter.advance(chunk.offsets.size - 1)
+            meter.advance(num_documents)
+
+
+def _num_records(offsets: NDArray[np.int64], left_out: NDArray[np.uint8]) -> int:
+    """The records of the documents that are not left out."""
+    if not left_out.size:
+        return int(offsets[-1] - offsets[0])
+    return int(np.diff(offsets)[left_out == 0].sum())
 
 
 def _count(
@@ -144,12 +125,14 @@ def _count(
 ) -> NDArray[np.int64]:
     """Count the pieces of each length."""
     histogram = np.zeros(recipe.width + 1, np.int64)
-    for chunk in _chunks(data, meter):
-        num_empty, num_longer = count_lengths(chunk.offsets, recipe.policy != "truncate", histogram)
+    splits = recipe.policy != "truncate"
+    for (offsets, _, _), left_out in _chunks(data, recipe, meter):
+        num_empty, num_longer = count_lengths(offsets, splits, histogram, left_out)
+        report.num_records += _num_records(offsets, left_out)
         report.num_empty += num_empty
         report.num_split += num_longer
     report.num_pieces = int(histogram.sum())
-    if recipe.policy == "truncate":  # the first token that is cut off is still the last label
+    if not splits:  # the first token that is cut off is still the last label
         num_inputs = int(histogram @ np.arange(recipe.width + 1))
         report.label_only = report.num_split
         report.cropped = report.num_records - num_inputs - report.label_only
@@ -169,8 +152,8 @@ def _best_fit(
         return
     pieces, row_first = sink.allocate(report.num_pieces, report.num_rows)
     plan.number_rows(row_first)
-    for offsets, first_record, first_document in _chunks(data, meter):
-        if not plan.deal(offsets, first_record, first_document, row_first, pieces):
+    for (offsets, first_record, first_document), left_out in _chunks(data, recipe, meter):
+        if not plan.deal(offsets, first_record, first_document, row_first, pieces, left_out):
             raise _changed()
 
 
@@ -189,8 +172,8 @@ def _one_document_a_row(
     pieces, _ = sink.allocate(report.num_pieces, None)
     splits = recipe.policy == "split"
     rows = DocumentRows(histogram, splits=splits, by_length=recipe.by_length)
-    for offsets, first_record, first_document in _chunks(data, meter):
-        if not rows.list(offsets, first_record, first_document, pieces):
+    for (offsets, first_record, first_document), left_out in _chunks(data, recipe, meter):
+        if not rows.list(offsets, first_record, first_document, pieces, left_out):
             raise _changed()
 
 
@@ -208,38 +191,81 @@ def _bos_best_fit(
     row_ends = np.empty(_MADE_AT_ONCE, np.int64)
     packer = BosBestFit(columns, buffer_size, _REFILL, keeps_rest, pieces, row_ends)
 
-    def hand_over() -> None:
-        """Move the complete rows to the sink."""
-        ends = row_ends[: packer.num_rows]
-        report.max_pieces = max(report.max_pieces, int(np.diff(ends, prepend=0).max(initial=0)))
-        if sink is not None:
-            sink.append(pieces[: packer.num_pieces], ends + report.num_pieces)
-        report.num_pieces += packer.num_pieces
-        report.num_rows += packer.num_rows
-        packer.clear()
-
     def pack(is_last: bool) -> None:
         outcome = PackOutcome.NEEDS_ROOM
         while outcome == PackOutcome.NEEDS_ROOM:
-            outcome = packer.pack(starts, lengths, first_document, is_last)
-            hand_over()
+            starts, lengths, documents = waiting
+            outcome = packer.pack(starts, lengths, documents, num_before, is_last)
+            _hand_over(packer, pieces, row_ends, sink, report)
 
-    starts, lengths, first_document = np.empty(0, np.int64), np.empty(0, np.int64), 0
-    for chunk in _chunks(data, meter):
-        used = packer.num_documents - first_document
-        first_document += used
-        starts = np.concatenate([starts[used:], chunk.first_record + chunk.offsets[:-1]])
-        lengths = np.concatenate([lengths[used:], np.diff(chunk.offsets)])
-        report.num_empty += int((np.diff(chunk.offsets) == 0).sum())
+    waiting, num_before = np.empty((3, 0), np.int64), 0  # starts, lengths, documents
+    for chunk, left_out in _chunks(data, recipe, meter):
+        used = packer.num_documents - num_before
+        num_before += used
+        coming = _starts_lengths_and_documents(chunk, left_out)
+        waiting = np.ascontiguousarray(np.concatenate([waiting[:, used:], coming], axis=1))
+        report.num_empty += int((coming[1] == 0).sum())
+        report.num_records += int(coming[1].sum())
         pack(is_last=False)
     pack(is_last=True)
     if keeps_rest:
         packer.end_row()
-        hand_over()
+        _hand_over(packer, pieces, row_ends, sink, report)
     else:
         report.lost = packer.open_columns
         report.label_only = report.num_rows
     report.cropped, report.num_split = packer.num_cropped, packer.num_split
+
+
+def _starts_lengths_and_documents(
+    chunk: DocumentChunk, left_out: NDArray[np.uint8]
+) -> NDArray[np.int64]:
+    """The documents of a chunk that are not left out."""
+    lengths = np.diff(chunk.offsets)
+    documents = np.arange(chunk.first_document, chunk.first_document + lengths.size)
+    found = np.stack([chunk.first_record + chunk.offsets[:-1], lengths, documents])
+    return found[:, left_out == 0] if left_out.size else found
+
+
+def _windows(
+    data: RecordStream,
+    recipe: Recipe,
+    sink: Sink | None,
+    report: PackReport,
+    meter: ProgressMeter | None,
+) -> None:
+    overlaps, columns = recipe.policy == WINDOWS, recipe.width + 1
+    pieces = np.empty((_MADE_AT_ONCE + columns, 3), np.int64)
+    row_ends = np.empty(_MADE_AT_ONCE, np.int64)
+    rows = WindowRows(columns, overlaps, pieces, row_ends)
+    for (offsets, first_record, first_document), left_out in _chunks(data, recipe, meter):
+        is_empty = np.diff(offsets) == 0
+        report.num_empty += int((is_empty[left_out == 0] if left_out.size else is_empty).sum())
+        report.num_records += _num_records(offsets, left_out)
+        is_done = False
+        while not is_done:
+            is_done = rows.cut(offsets, first_record, first_document, left_out)
+            _hand_over(rows, pieces, row_ends, sink, report)
+    report.num_split = rows.num_split
+    report.label_only = min(1, report.num_rows) if overlaps else report.num_rows
+    report.lost = report.num_records - report.num_rows * recipe.width - report.label_only
+
+
+def _hand_over(
+    rows: BosBestFit | WindowRows,
+    pieces: NDArray[np.int64],
+    row_ends: NDArray[np.int64],
+    sink: Sink | None,
+    report: PackReport,
+) -> None:
+    """Move complete rows from the tables to the sink."""
+    ends = row_ends[: rows.num_rows]
+    report.max_pieces = max(report.max_pieces, int(np.diff(ends, prepend=0).max(initial=0)))
+    if sink is not None:
+        sink.append(pieces[: rows.num_pieces], ends + report.num_pieces)
+    report.num_pieces += rows.num_pieces
+    report.num_rows += rows.num_rows
+    rows.clear()
 
 
 def _changed() -> FormatError:

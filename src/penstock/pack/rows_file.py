@@ -30,7 +30,8 @@ from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
 from penstock.formats.files import open_regular, read_part
 from penstock.formats.stream import FORMAT
-from penstock.pack.policy import PackReport, Recipe, make_rows, num_passes
+from penstock.pack.policy import Recipe, make_rows, num_passes
+from penstock.pack.report import PackReport
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.record_stream import RecordStream
 from penstock.system.checksums import (
@@ -277,7 +278,9 @@ def _is_possible(report: PackReport, data: RecordStream, recipe: Recipe, size_by
     return (
         size_bytes == _HEADER_BYTES + body_bytes + 4 * num_blocks(body_bytes)
         and (report.policy, report.seq_len) == (recipe.policy, recipe.width)
-        and (report.num_documents, report.num_records) == (data.num_documents, data.num_records)
+        and report.num_documents == recipe.num_documents(data)
+        and report.num_records <= data.num_records
+        and (recipe.selection is not None or report.num_records == data.num_records)
         and report.max_pieces <= min(report.num_pieces, report.seq_len + 1)
         and (report.max_pieces > 0) == (report.num_rows > 0)
         and (not recipe.one_piece_a_row or report.num_rows == report.num_pieces)

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
-from penstock.pack.policy import PACKING, PackReport, Recipe, make_rows
+from penstock.pack.policy import PACKING, Recipe, make_rows
+from penstock.pack.report import PackReport
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.documents import document_chunks
 from penstock.read.record_stream import RecordStream

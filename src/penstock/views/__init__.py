@@ -7,6 +7,14 @@
 A view describes which segments make up each sample, by parameters that kernels take; it opens no
 files. `Windows` cuts the stream into rows of equal length without regard to documents. `Documents`
 and `Packed` have rows that are planned from the lengths of documents (`planned`), one document a
-row or several. `Excerpts` are runs of records, one a row. `view` has what they share, `loss_mask`
-the rule which field masks labels; `penstock.batches` reads the samples.
+row or several. `view` has what they share, `loss_mask` the rule which field masks labels;
+`penstock.batches` reads the samples.
+
+The samples of a view are all of its windows or rows, the base samples, or some of them
+(`slices`, `chosen_samples`): a range, or sorted by numbers of their documents (`sample_numbers`).
+The sorted order is a file in the user's cache (`stored_numbers`). Functions that judge documents
+get their metadata (`document_metadata`), which is read in runs of records (`excerpts`).
+
+Documents can be left out (`selected`), and rows are then planned from the others: by number, from a
+file or by a function (`document_lists`), or for a split (`document_splits`).
 """

@@ -6,13 +6,13 @@ from typing import Literal, get_args
 from penstock.arguments import integer, one_of
 from penstock.batches.outputs import check_extras
 from penstock.pack.policy import Recipe
-from penstock.views.planned import PlannedView
+from penstock.views.planned import PaddedView
 
 Overflow = Literal["truncate", "split"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Documents(PlannedView):
+class Documents(PaddedView):
     """One document a row, padded; empty documents are left out.
 
     Documents longer than a row are truncated, or split into as many rows as they need.
@@ -42,7 +42,9 @@ class Documents(PlannedView):
     @property
     def recipe(self) -> Recipe:
         """What decides the rows."""
-        return Recipe(self.overflow, self.seq_len, by_length=self.by_length)
+        return Recipe(
+            self.overflow, self.seq_len, by_length=self.by_length, selection=self._selection
+        )
 
     @property
     def narrow_to(self) -> int:

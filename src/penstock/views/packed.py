@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from penstock.arguments import integer, one_of
 from penstock.batches.outputs import Extra
 from penstock.pack.policy import PACKING, Policy, Recipe
-from penstock.views.planned import PlannedView
+from penstock.views.planned import PaddedView
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Packed(PlannedView):
+class Packed(PaddedView):
     """Several documents a row, packed by a policy from the lengths of all documents.
 
         best_fit           the longest first, each where it leaves the least space. Documents longer
@@ -54,4 +54,4 @@ class Packed(PlannedView):
     def recipe(self) -> Recipe:
         """What decides the rows."""
         buffer_size = 0 if self.policy == "best_fit" else self.buffer_size
-        return Recipe(self.policy, self.seq_len, buffer_size)
+        return Recipe(self.policy, self.seq_len, buffer_size, selection=self._selection)

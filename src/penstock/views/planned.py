@@ -1,19 +1,24 @@
 """`PlannedView`: rows that are planned once from the lengths of documents, and stored."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from penstock.arguments import integer
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.formats.shard import TOKEN
-from penstock.pack.policy import PackReport, Recipe
+from penstock.pack.policy import Recipe
+from penstock.pack.report import PackReport
 from penstock.pack.rows_file import PlannedRows, find_rows
+from penstock.pack.selection import DocumentSelection
 from penstock.reprs import counted
+from penstock.views.sample_numbers import DocumentShares, shares_of_rows
 from penstock.views.view import View
 
 
@@ -21,22 +26,14 @@ from penstock.views.view import View
 class PlannedView(View):
     """A view whose rows are planned by a recipe; the plan is made once and stored."""
 
-    pad_id: int = 0
-    """the token in columns that hold no record"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self._has_tokens:
-            highest = int(np.iinfo(self.dataset.fields[TOKEN]).max)
-            object.__setattr__(self, "pad_id", integer("pad_id", self.pad_id, 0, highest))
-
     @property
     @abstractmethod
     def recipe(self) -> Recipe:
         """What decides the rows."""
 
     def _in_words(self) -> str:
-        is_known = "rows" in self.__dict__  # else the lengths of all documents would be read
+        # Else the lengths of all documents would be read.
+        is_known = "rows" in self.__dict__ or self._chosen is not None
         samples = counted(len(self), "sample") if is_known else "samples not counted yet"
         return f"of {self.seq_len:,} tokens ({self.recipe.policy}): {samples}"
 
@@ -47,7 +44,7 @@ class PlannedView(View):
 
     @property
     def report(self) -> PackReport:
-        """Padding, split documents, cropped and lost tokens."""
+        """Padding, split documents, cropped and lost tokens; of all rows, before slices."""
         return self.rows.report
 
     @property
@@ -55,7 +52,9 @@ class PlannedView(View):
         """The file that the rows are stored in, if there are any."""
         return self.rows.path
 
-    def __len__(self) -> int:
+    @property
+    def num_base_samples(self) -> int:
+        """The number of rows, before slices."""
         return self.rows.report.num_rows
 
     @property
@@ -64,12 +63,17 @@ class PlannedView(View):
         return Fraction(self.report.num_inputs, max(1, self.report.num_rows))
 
     @property
-    def fingerprint(self) -> str:
-        """What a saved position depends on: the recipe, the documents, and their data."""
+    def base_fingerprint(self) -> str:
+        """What rows depend on: the recipe, the documents, and their data."""
         data = self.dataset
         # The version of what policies make of documents, not that of the file.
         rows = f"{self.recipe.name}-v1 of {data.documents_fingerprint}"
         return f"{rows} in {data.fingerprint}"
+
+    @property
+    def cuts_by_document(self) -> bool:
+        """Whether kernels look up where documents end; the plan says it."""
+        return False
 
     @property
     def max_segments(self) -> int:
@@ -82,6 +86,27 @@ class PlannedView(View):
         return self._state(
             ViewKind.ROWS, pieces=rows.pieces, row_first=rows.row_first, blocks=rows.blocks
         )
+
+    def _shares(self) -> Iterator[DocumentShares]:
+        self.rows.check()
+        return shares_of_rows(self.rows.pieces, self.rows.row_first, self.seq_len)
+
+    def _of_selection(self, selection: DocumentSelection) -> Self:
+        return replace(self, _selection=selection)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PaddedView(PlannedView):
+    """A planned view whose rows are padded."""
+
+    pad_id: int = 0
+    """the token in columns that hold no record"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self._has_tokens:
+            highest = int(np.iinfo(self.dataset.fields[TOKEN]).max)
+            object.__setattr__(self, "pad_id", integer("pad_id", self.pad_id, 0, highest))
 
     @property
     def _padding(self) -> int:

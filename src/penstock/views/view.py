@@ -1,7 +1,7 @@
 """`View`: what all views share: samples by number, and the outputs of a batch."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -28,10 +28,13 @@ from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.span_decoding import Decoder, check_decoder
+from penstock.pack.selection import DocumentSelection
 from penstock.read.record_stream import RecordStream
 from penstock.reprs import counted, one_line
 from penstock.system.checksums import CheckedBlocks
+from penstock.views.chosen_samples import ChosenSamples
 from penstock.views.loss_mask import find_loss_mask
+from penstock.views.selected import SelectedView
 
 Batch = dict[str, Any]
 
@@ -39,7 +42,7 @@ _WITH_METADATA = ("metadata", "metadata_ids", "metadata_offsets", "metadata_rows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class View(Sequence[Batch]):
+class View(SelectedView):
     """A finite sequence of samples of `seq_len` inputs each.
 
     Labels are already shifted: a label is the token that follows its input in the same document,
@@ -59,8 +62,13 @@ class View(Sequence[Batch]):
     loss_mask: str | Literal[False] | None = None
     """the field that is zero for tokens that are not to be trained on, as labels; by default
     `loss_mask`, if the records have such a field of integers. False masks nothing"""
+
     metadata: Decoder | None = None
     """decodes metadata: a function of bytes, or a NumPy type"""
+    _chosen: ChosenSamples | None = None
+    """the windows or rows that are samples; None for all"""
+    _selection: DocumentSelection | None = None
+    """the documents that rows are made of; None for all"""
 
     @one_line
     def __repr__(self) -> str:
@@ -104,11 +112,6 @@ class View(Sequence[Batch]):
     def _padding(self) -> int | None:
         """The token that rows are padded with; None if rows are always full."""
         return None
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """What a saved position depends on: how samples are cut, and the data."""
 
     @property
     @abstractmethod
@@ -156,9 +159,14 @@ class View(Sequence[Batch]):
         blocks: CheckedBlocks | None = None,
     ) -> ViewState:
         """What all views tell kernels, with what is particular to one."""
+        chosen = self._chosen
+        order = chosen.order if chosen is not None else None
         return ViewState(
             kind,
             num_samples=len(self),
+            num_base_samples=self.num_base_samples,
+            first_sample=chosen.first if chosen is not None else 0,
+            table=order.table if order is not None else None,
             num_records=self.dataset.num_records,
             width=self.seq_len,
             stride=stride,

@@ -1,6 +1,7 @@
 """`Windows`: rows of equal length, cut from the stream without regard to documents."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -8,6 +9,10 @@ from penstock.arguments import integer
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
+from penstock.pack.policy import WINDOWS, WINDOWS_APART, Recipe
+from penstock.pack.selection import DocumentSelection
+from penstock.views.planned import PlannedView
+from penstock.views.sample_numbers import DocumentShares, shares_of_windows
 from penstock.views.view import View
 
 
@@ -59,13 +64,28 @@ class Windows(View):
         return self.seq_len if self.overlap else self.seq_len + 1
 
     @property
-    def fingerprint(self) -> str:
-        """What a saved position depends on: how windows are cut, and the data."""
+    def base_fingerprint(self) -> str:
+        """What windows depend on: how they are cut, and the data."""
         return f"windows-v1 of {self.seq_len + 1} every {self.stride} in {self.dataset.fingerprint}"
 
-    def __len__(self) -> int:
+    @property
+    def num_base_samples(self) -> int:
+        """The number of windows, before slices."""
         spare = self.dataset.num_records - self.seq_len - 1
         return spare // self.stride + 1 if spare >= 0 else 0
+
+    def _of_selection(self, selection: DocumentSelection) -> "Windows":
+        options = {each.name: getattr(self, each.name) for each in fields(self)}
+        return PlannedWindows(**options | {"_selection": selection})
+
+    def _shares(self) -> Iterator[DocumentShares]:
+        return shares_of_windows(self.dataset, self.seq_len, self.stride, self.num_base_samples)
+
+    def _refuse_unnumbered_documents(self) -> None:
+        if self.eos_id is not None:
+            raise UsageError(
+                "with an eos_id documents have no numbers; pass the eos_id to penstock.open instead"
+            )
 
     @property
     def _masks_ends(self) -> bool:
@@ -98,3 +118,17 @@ class Windows(View):
             eos_id=-1 if self.eos_id is None else self.eos_id,
             is_plain=not self.extras and not self._sees_documents and self.metadata is None,
         )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlannedWindows(PlannedView, Windows):
+    """Windows over some documents, cut as if the others did not exist; `Windows.without` makes it.
+
+    Rows are planned and stored, with a piece for each document in them.
+    """
+
+    @property
+    def recipe(self) -> Recipe:
+        """What decides the rows."""
+        policy = WINDOWS if self.overlap else WINDOWS_APART
+        return Recipe(policy, self.seq_len, selection=self._selection)

@@ -1,0 +1,72 @@
+"""Arrays of 8-byte numbers in the user's cache: made once, checked, then mapped into memory.
+
+A file is the numbers, little-endian, and the xxh3 of their bytes in 8 more. All of it is read and
+compared when it is mapped, at the speed of the page cache.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from penstock.atomic import NewFile
+from penstock.cache import cached
+from penstock.errors import FormatError, ReadError
+
+_NUM_BYTES = 8
+_CHECKED_AT_ONCE = 1 << 24
+
+
+def cached_numbers(
+    kind: str, name: str, count: int, make: Callable[[], Iterable[NDArray[Any]]]
+) -> Path:
+    """Return the file of `count` numbers in the user's cache; `make` yields them if need be.
+
+    If many processes call this at once, one makes the file and the others wait.
+    """
+
+    def find(path: Path) -> Path | None:
+        try:
+            map_numbers(path, count)
+        except (FormatError, FileNotFoundError):
+            return None
+        return path
+
+    return cached(kind, name, find, lambda path: _store(path, make()))
+
+
+def map_numbers(path: Path, count: int) -> NDArray[np.int64]:
+    """Map a file of `count` numbers; raises if it is missing, of another size or damaged."""
+    try:
+        whole = np.asarray(np.memmap(path, np.uint8, "r"))
+    except FileNotFoundError:
+        raise
+    except ValueError:  # an empty file
+        whole = np.empty(0, np.uint8)
+    except OSError as error:
+        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+    expected = _NUM_BYTES * (count + 1)
+    if whole.size != expected:
+        raise FormatError(f"{path}: {whole.size:,} bytes, expected {expected:,}; remove this file")
+    numbers, content = whole[:-_NUM_BYTES], xxhash.xxh3_64()
+    for start in range(0, numbers.size, _CHECKED_AT_ONCE):
+        content.update(numbers[start : start + _CHECKED_AT_ONCE].data)
+    if content.digest() != whole[-_NUM_BYTES:].tobytes():
+        raise FormatError(f"{path}: does not match its checksum; remove this file")
+    return numbers.view(np.int64)
+
+
+def _store(path: Path, parts: Iterable[NDArray[Any]]) -> None:
+    file, content = NewFile(path), xxhash.xxh3_64()
+    try:
+        for part in parts:
+            file.write(part)
+            content.update(np.ascontiguousarray(part).view(np.uint8).data)
+        file.write(content.digest())
+        file.finish()
+    except BaseException:
+        file.discard()
+        raise
