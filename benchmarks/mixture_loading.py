@@ -57,7 +57,7 @@ class Part:
 def mix(views: list[View], weights: tuple[float, ...]) -> Any:
     """Mix views whose names are their numbers."""
     sources = dict(zip(names(len(views)), zip(views, weights, strict=True), strict=True))
-    return penstock.mix(sources, seed=0)  # type: ignore[attr-defined]
+    return penstock.mix(sources, seed=0)
 
 
 def names(num_sources: int) -> list[str]:
