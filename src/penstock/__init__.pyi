@@ -35,6 +35,8 @@ from penstock.formats.shard import Shard as Shard
 from penstock.load.loader import Loader as Loader
 from penstock.load.parallel import Parallel as Parallel
 from penstock.load.plan import Tail as Tail
+from penstock.load.staged_loader import LoaderStage as LoaderStage
+from penstock.load.staged_loader import StagedLoader as StagedLoader
 from penstock.load.stats import LoaderStats as LoaderStats
 from penstock.load.stats import SourceStats as SourceStats
 from penstock.mixing import mix as mix

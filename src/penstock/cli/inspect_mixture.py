@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from penstock.views.view import View
 
 _BAR_COLUMNS, _NUM_BARS = 60, 8
-_STYLES = ("blue", "red", "green", "yellow", "cyan", "magenta", "white", "bright_black")
+# Different characters too: not every terminal has colours.
+_MARKS = tuple(
+    zip(
+        "█▒#=+-~.",
+        ("blue", "red", "green", "yellow", "cyan", "magenta", "white", "bright_black"),
+        strict=True,
+    )
+)
 
 
 def inspect_mixture(
@@ -68,11 +75,12 @@ def _print_bars(mixture: "Mixture", num_positions: int, step_size: int, console:
         ends = ((after - before).cumsum() * _BAR_COLUMNS / (stop - start)).round().astype(int)
         bar = Text(f"{unit} {start // step_size:>12,}  ")
         for source, (left, right) in enumerate(pairwise([0, *ends.tolist()])):
-            bar.append("█" * (right - left), _STYLES[source % len(_STYLES)])
+            mark, style = _MARKS[source % len(_MARKS)]
+            bar.append(mark * (right - left), style)
         console.print(bar)
     legend = Text(" " * 2)
-    for source, name in enumerate(mixture.names[: len(_STYLES)]):
-        legend.append("█ ", _STYLES[source]).append(f"{name}  ")
+    for name, (mark, style) in zip(mixture.names, _MARKS, strict=False):
+        legend.append(f"{mark} ", style).append(f"{name}  ")
     console.print(legend)
     console.print()
 

@@ -225,10 +225,14 @@ class BaseLoader(ABC):
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state` was saved, or raise a `StateError` that says why not."""
-        check_keys(state, self.state_keys, self.kind)
-        self._check_identity(state)
+        self.check_state(state)
         self._restore(state)
         self._has_to_agree = self._checks_ranks
+
+    def check_state(self, state: State) -> None:
+        """Raise a `StateError` unless `state` is of the same rows; changes nothing."""
+        check_keys(state, self.state_keys, self.kind)
+        self._check_identity(state)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin this epoch, unless the loader is in it already.

@@ -200,7 +200,9 @@ class Loader(BaseLoader):
 
     def _refuse_if_mixture_ended(self) -> None:
         end = self.view.order.end if isinstance(self.view, Mixture) else None
-        if end is None or self._rest_is_empty or self.plan.settle(self._walk.position) < end:
+        if end is None or self._rest_is_empty:
+            return
+        if self.plan.end_of_epoch(self._walk.position) <= end:
             return
         raise UsageError(
             f"the mixture has ended, at position {end:,}, where a source has been read max_epochs "

@@ -35,7 +35,7 @@ from penstock.mixing.mixture import Mixture
 from penstock.mixing.source import MixtureSource, check_sources
 from penstock.opening import open
 from penstock.order.shuffle_text import parse_shuffle
-from penstock.suggestions import did_you_mean
+from penstock.suggestions import closest, did_you_mean
 from penstock.views.view import View
 
 SUFFIXES = (".toml", ".json")
@@ -123,7 +123,9 @@ def _source(
     table = {**defaults, **table, **view_options}
     for needed in ("data", "weight", "seq_len"):
         if needed not in table:
-            raise UsageError(f"source {name!r} has no {needed}")
+            found = closest(needed, table)
+            hint = f"; is {found!r} misspelt?" if found else ""
+            raise UsageError(f"source {name!r} has no {needed}{hint}")
     given = table.pop("data")
     paths = given if isinstance(given, list) else [given]
     if not paths or not all(isinstance(path, str) for path in paths):

@@ -84,9 +84,11 @@ class Mixture:
         self.weight_changes = tuple(changes or [WeightChange(0, initial)])
         """the weights from position 0 on, and what becomes of them"""
         check_changes(self.changes)
-        if self._num_samples is not None and self.order.end is not None:
+        end = self.order.end
+        if self._num_samples is not None and end is not None and self._num_samples > end:
             raise UsageError(
-                f"the mixture ends at position {self.order.end:,}, so num_samples cannot be given"
+                f"num_samples is {self._num_samples:,}, but the mixture ends at position {end:,}, "
+                "where a source has been read max_epochs times"
             )
 
     @property
@@ -137,10 +139,27 @@ class Mixture:
         )
 
     def __len__(self) -> int:
-        """Positions in an epoch of the mixture: all, if it ends; else as many as samples."""
-        if self.order.end is not None:
-            return self.order.end
-        return self._num_samples or self.order.num_samples
+        """Positions in an epoch of the mixture: by default all, if it ends, or one per sample."""
+        if self._num_samples is not None:
+            return self._num_samples
+        return self.order.num_samples if self.order.end is None else self.order.end
+
+    def with_epochs_of(self, num_samples: int) -> "Mixture":
+        """Return the same mixture with epochs of so many positions; sources have their own."""
+        return self._with(num_samples=num_samples)
+
+    def _with(self, **settings: Any) -> "Mixture":
+        """The same mixture with other settings."""
+        own: dict[str, Any] = {
+            "sources": self.named_sources,
+            "seed": self.seed,
+            "by": self.by,
+            "when_exhausted": self.when_exhausted,
+            "num_samples": self._num_samples,
+            "check_tokenizers": self._checks_tokenizers,
+            "changes": self.weight_changes,
+        }
+        return Mixture(**own | settings)
 
     @property
     def seq_len(self) -> int:
@@ -175,13 +194,8 @@ class Mixture:
             if name in all_weights:
                 raise UsageError(f"the weight of {name!r} is given twice")
             all_weights[name] = source.weight
-        return Mixture(
-            self.named_sources | added,
-            seed=self.seed,
-            by=self.by,
-            when_exhausted=self.when_exhausted,
-            num_samples=self._num_samples,
-            check_tokenizers=self._checks_tokenizers,
+        return self._with(
+            sources=self.named_sources | added,
             changes=(*self.weight_changes, WeightChange(at, all_weights, over)),
         )
 

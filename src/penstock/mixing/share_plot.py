@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 
 from penstock.mixing.mixture import Mixture
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 640, 260, 44, 14, 150, 36
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 640, 260, 52, 14, 150, 36
 _COLOURS = (
     "#4477aa",
     "#ee6677",
