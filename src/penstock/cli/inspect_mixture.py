@@ -86,14 +86,10 @@ def _print_bars(mixture: "Mixture", num_positions: int, step_size: int, console:
 
 
 def _write_plot(mixture: "Mixture", num_positions: int, arguments: argparse.Namespace) -> None:
-    from penstock.mixing.share_plot import plot_shares
-
     path = Path(arguments.plot)
     if path.suffix != ".svg":
         raise UsageError(f"--plot {path}: the picture is an SVG; use a name that ends in .svg")
-    if not num_positions:
-        raise UsageError("--plot needs a run of at least one step")
     try:
-        path.write_text(plot_shares(mixture, num_positions, arguments.step_size))
+        mixture.plot(path, num_positions // arguments.step_size, arguments.step_size)
     except OSError as error:
         raise UsageError(f"--plot {path}: {error.strerror}") from None

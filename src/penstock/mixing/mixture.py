@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -249,6 +251,19 @@ class Mixture:
             ),
             ends_after=end if end is not None and end < wanted else None,
         )
+
+    def plot(self, path: str | PathLike[str], steps: int, step_size: int = 1) -> None:
+        """Draw what share each source has over a run, as an SVG file.
+
+        >>> mixture = penstock.mix({"a": (data.windows(4), 3), "b": (data.windows(4), 1)})
+        >>> mixture.change(at=500, weights={"b": 1}, over=200).plot(tmp / "shares.svg", steps=1000)
+        """
+        from penstock.mixing.share_plot import plot_shares
+
+        positions = self.describe(steps, step_size).positions
+        if not positions:
+            raise UsageError("a run of no steps has nothing to draw")
+        Path(path).write_text(plot_shares(self, positions, step_size))
 
     def layout(
         self, rows: int, dtype: DTypeLike | None, row_slice: RowSlice | None = None
