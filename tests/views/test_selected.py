@@ -377,3 +377,11 @@ def test_arrays_that_are_no_list_of_numbers_are_refused(corpus, tmp_path):
         corpus.windows(4).without(documents=tmp_path / "absent")
     with pytest.raises(FormatError, match="not a regular file"):
         corpus.windows(4).without(documents=tmp_path)
+
+
+def test_a_selection_of_a_smaller_dataset_is_refused(corpus, tmp_path):
+    write_numbered(tmp_path / "larger", [*LENGTHS, 4])
+    for base in (corpus.windows(4), corpus.packed(8), corpus.packed(8, policy="bos_best_fit")):
+        view = replace(base.without(documents=[1]), dataset=penstock.open(tmp_path / "larger"))
+        with pytest.raises(UsageError, match="leave them out again"):
+            len(view)
