@@ -33,15 +33,16 @@ _RECORD = np.dtype([("token", "<u2")])
 
 def dense(num_tokens: int) -> Path:
     """Return random uint16 tokens in one shard."""
-    directory = DATA / f"dense-{num_tokens}"
-    if (directory / stream.MANIFEST_NAME).exists():
-        return directory
-    generator = np.random.default_rng(0)
-    with penstock.Writer(directory, vocab_size=_VOCAB_SIZE, shard_bytes=2 * num_tokens) as writer:
-        for start in range(0, num_tokens, _DOCUMENT):
-            size = min(_DOCUMENT, num_tokens - start)
-            writer.append(generator.integers(0, _VOCAB_SIZE, size, np.uint16))
-    return directory
+    return _dense(DATA / f"dense-{num_tokens}", num_tokens, seed=0)
+
+
+def dense_sources(sizes: list[int]) -> list[Path]:
+    """Return a dataset of random uint16 tokens for each size."""
+    root = DATA / f"dense-sources-{len(sizes)}"
+    return [
+        _dense(root / f"{number:04d}-{size}", size, seed=number)
+        for number, size in enumerate(sizes)
+    ]
 
 
 def stream_file(directory: Path) -> Path:
@@ -147,21 +148,16 @@ def lognormal_chunks(mu: float, num_documents: int) -> Iterator[NDArray[np.int64
 def sparse(num_shards: int, records_per_shard: int) -> Path:
     """Return shards of zeros that take no space on disk."""
     directory = DATA / f"sparse-{num_shards}x{records_per_shard}"
-    if (directory / stream.MANIFEST_NAME).exists():
-        return directory
-    shutil.rmtree(directory, ignore_errors=True)  # incomplete, from a killed run
-    directory.mkdir(parents=True)
-    shards = []
-    for number in range(num_shards):
-        sizes = {STREAM: 2 * records_per_shard, DOCUMENTS: 16}
-        files = {suffix: StoredFile(size, _NO_CHECKSUM) for suffix, size in sizes.items()}
-        shard = Shard(directory, f"{number:05d}", records_per_shard, 1, 0, files)
-        for suffix, size in sizes.items():
-            with shard.path(suffix).open("xb") as file:
-                file.truncate(size)
-        shards.append(shard)
-    _write_manifest(directory, shards)
-    return directory
+    return _sparse(directory, num_shards, records_per_shard)
+
+
+def sparse_sources(num_sources: int, num_shards: int, records_per_shard: int) -> list[Path]:
+    """Return datasets of such shards."""
+    root = DATA / f"sparse-sources-{num_shards}x{records_per_shard}"
+    return [
+        _sparse(root / f"{number:04d}", num_shards, records_per_shard)
+        for number in range(num_sources)
+    ]
 
 
 def sparse_documents(directory: Path, lengths: Iterable[NDArray[np.int64]]) -> Path:
@@ -187,6 +183,35 @@ def sparse_documents(directory: Path, lengths: Iterable[NDArray[np.int64]]) -> P
     with shard.path(STREAM).open("xb") as file:
         file.truncate(2 * num_records)
     _write_manifest(directory, [shard])
+    return directory
+
+
+def _dense(directory: Path, num_tokens: int, seed: int) -> Path:
+    if (directory / stream.MANIFEST_NAME).exists():
+        return directory
+    generator = np.random.default_rng(seed)
+    with penstock.Writer(directory, vocab_size=_VOCAB_SIZE, shard_bytes=2 * num_tokens) as writer:
+        for start in range(0, num_tokens, _DOCUMENT):
+            size = min(_DOCUMENT, num_tokens - start)
+            writer.append(generator.integers(0, _VOCAB_SIZE, size, np.uint16))
+    return directory
+
+
+def _sparse(directory: Path, num_shards: int, records_per_shard: int) -> Path:
+    if (directory / stream.MANIFEST_NAME).exists():
+        return directory
+    shutil.rmtree(directory, ignore_errors=True)  # incomplete, from a killed run
+    directory.mkdir(parents=True)
+    shards = []
+    for number in range(num_shards):
+        sizes = {STREAM: 2 * records_per_shard, DOCUMENTS: 16}
+        files = {suffix: StoredFile(size, _NO_CHECKSUM) for suffix, size in sizes.items()}
+        shard = Shard(directory, f"{number:05d}", records_per_shard, 1, 0, files)
+        for suffix, size in sizes.items():
+            with shard.path(suffix).open("xb") as file:
+                file.truncate(size)
+        shards.append(shard)
+    _write_manifest(directory, shards)
     return directory
 
 

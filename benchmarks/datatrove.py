@@ -18,7 +18,7 @@ import numpy as np
 import penstock
 from benchmarks import corpora, datatrove_process
 from benchmarks.conversion import corpus
-from benchmarks.datatrove_process import DatatroveProcess
+from benchmarks.peer_process import PeerProcess
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
 from penstock.compat.datatrove import DatatroveFileDataset
@@ -97,11 +97,11 @@ def _ours(path: Path, kind: Kind, count: int) -> Callable[[], Any]:
     return run
 
 
-def _theirs(peer: DatatroveProcess, kind: Kind, count: int) -> Callable[[], Any]:
+def _theirs(peer: PeerProcess, kind: Kind, count: int) -> Callable[[], Any]:
     return lambda: peer.ask(*kind, count)
 
 
-def _compare(path: Path, peer: DatatroveProcess) -> None:
+def _compare(path: Path, peer: PeerProcess) -> None:
     """Check that both give the same items."""
     data = DatatroveFileDataset(path, _SEQ_LEN, return_positions=True)
     for item in range(0, len(data), len(data) // _CHECKED):

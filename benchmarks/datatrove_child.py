@@ -27,7 +27,7 @@ def main() -> None:
             "sequential": np.arange(num_items),
         }.items()
     }
-    print(version("datatrove"), flush=True)
+    print("datatrove", version("datatrove"), flush=True)
     for request in sys.stdin:
         order, positions, count = request.split()
         data = datasets[positions == "positions"]

@@ -86,7 +86,9 @@ def _contender(batches: Iterator[Any], num_batches: int) -> Contender:
     return Contender(take, num_batches)
 
 
-def _batches(read: Callable[[Any], Batch], order: penstock.Order) -> Iterator[Batch]:
+def _batches(
+    read: Callable[[Any], Batch], order: penstock.Order | penstock.MixtureOrder
+) -> Iterator[Batch]:
     """Yield batches in the loader's order."""
     for first in itertools.count(step=_BATCH_SIZE):
         yield read(order.samples_at(np.arange(first, first + _BATCH_SIZE)))

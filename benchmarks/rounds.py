@@ -40,9 +40,17 @@ class Contender:
     """done before each run, not timed"""
 
 
+def rate(contender: Contender) -> float:
+    """Time a contender once; return amount per second."""
+    contender.prepare()
+    start = time.perf_counter()
+    contender.run()
+    return contender.amount / (time.perf_counter() - start)
+
+
 def rates(contenders: Mapping[str, Contender], num_rounds: int) -> dict[str, list[float]]:
     """Time all contenders in turn; return amount per second, round by round."""
-    return in_turn({name: partial(_rate, one) for name, one in contenders.items()}, num_rounds)
+    return in_turn({name: partial(rate, one) for name, one in contenders.items()}, num_rounds)
 
 
 def in_turn(jobs: Mapping[str, Callable[[], _T]], num_rounds: int) -> dict[str, list[_T]]:
@@ -58,10 +66,3 @@ def in_turn(jobs: Mapping[str, Callable[[], _T]], num_rounds: int) -> dict[str, 
 def ratio(ours: list[float], theirs: list[float]) -> Spread:
     """Divide round by round, because neighbours in time share the machine's state."""
     return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
-
-
-def _rate(contender: Contender) -> float:
-    contender.prepare()
-    start = time.perf_counter()
-    contender.run()
-    return contender.amount / (time.perf_counter() - start)

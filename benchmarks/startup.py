@@ -6,15 +6,13 @@ and 0.3 s after `import torch`; 60 MB of anonymous memory without torch; `pensto
 s; `inspect`, `verify` and `tokenize` of a small file in 0.6 s.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
 from benchmarks import corpora, text_corpus, text_files
+from benchmarks.fresh import python_output
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn
 
@@ -106,26 +104,9 @@ def _small_text(directory: Path) -> Path:
     return path
 
 
-def _python(*arguments: str) -> str:
-    """Run a fresh interpreter with an empty cache; return its output."""
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "XDG_CACHE_HOME": cache}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-        )
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return done.stdout
-
-
 def _load(data: Path, output: str) -> tuple[float, float, float]:
     before = "import torch" if output == "torch" else ""
-    printed = _python("-c", _LOAD.format(before=before, output=output), str(data))
+    printed = python_output("-c", _LOAD.format(before=before, output=output), str(data))
     start, done, anonymous = map(float, printed.split())
     return start, done, anonymous
 
@@ -143,7 +124,7 @@ def _memory(data: Path) -> float:
 
 def _command(*arguments: str) -> float:
     started = time.perf_counter()
-    _python("-m", "penstock", *arguments)
+    python_output("-m", "penstock", *arguments)
     return time.perf_counter() - started
 
 

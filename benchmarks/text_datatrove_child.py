@@ -17,7 +17,7 @@ _NUM_PROCESSES = 2
 def main() -> None:
     """Reply to requests until the input ends."""
     corpus, pattern, tokenizer, end_of_text = sys.argv[1:]
-    print(version("datatrove"), flush=True)
+    print("datatrove", version("datatrove"), flush=True)
     for request in sys.stdin:
         out = request.strip()
         executor = LocalPipelineExecutor(

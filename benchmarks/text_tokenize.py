@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import penstock
 from benchmarks import corpora, datatrove_process, text_corpus, text_nanochat
-from benchmarks.datatrove_process import DatatroveProcess
+from benchmarks.peer_process import PeerProcess
 from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Contender, Spread, rates, ratio
 from penstock.text.tokenizers.loading import Engine
@@ -138,7 +138,7 @@ def _run_command(paths: list[Path], out: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _start_datatrove(paths: list[Path]) -> tuple[DatatroveProcess | None, str]:
+def _start_datatrove(paths: list[Path]) -> tuple[PeerProcess | None, str]:
     return datatrove_process.start(
         "text_datatrove_child.py",
         str(paths[0].parent),
@@ -148,7 +148,7 @@ def _start_datatrove(paths: list[Path]) -> tuple[DatatroveProcess | None, str]:
     )
 
 
-def _ask(peer: DatatroveProcess, num_tokens: int, out: Path) -> None:
+def _ask(peer: PeerProcess, num_tokens: int, out: Path) -> None:
     found = peer.ask(out)
     if found != str(num_tokens):
         raise RuntimeError(f"datatrove counts {found} tokens, we count {num_tokens}")

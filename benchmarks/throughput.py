@@ -81,10 +81,14 @@ def loader_contender(
 ) -> Contender:
     """Return an endless, warmed-up loader: pages cached, maps filled."""
     view = penstock.open(directory, access=access).windows(SEQ_LEN)
-    loader = penstock.Loader(view, BATCH_SIZE, endless=True, **options)
-    batches = iter(loader)
+    return view_contender(view, len(view), num_batches, **options)
+
+
+def view_contender(view: Any, num_samples: int, num_batches: int, **options: Any) -> Contender:
+    """Return the same for a view or a mixture of so many samples of SEQ_LEN tokens."""
+    batches = iter(penstock.Loader(view, BATCH_SIZE, endless=True, **options))
     # Each thread fills its own map: one epoch would leave gaps in them.
-    consume(batches, _WARM_EPOCHS * len(view) // BATCH_SIZE)
+    consume(batches, _WARM_EPOCHS * num_samples // BATCH_SIZE)
     return batches_contender(batches, num_batches)
 
 

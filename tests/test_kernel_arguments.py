@@ -8,8 +8,8 @@ from penstock.batches.layout_table import LayoutTable
 from penstock.batches.view_state import SampleTable, ViewKind
 from penstock.load.plan import StepPlan
 from penstock.load.step_reader import StepReader
-from penstock.order.shuffling import OrderKind, OrderState
-from penstock.read.files import GEOMETRY, Files, ShardFiles
+from penstock.order.shuffling import OrderKind, ShuffleState
+from penstock.read.files import OpenFiles
 from penstock.read.numbers import convert_numbers
 from penstock.read.segments import OUTPUT
 from penstock.system.checksums import CheckedBlocks, block_checksums
@@ -26,12 +26,12 @@ def test_none_is_no_object_and_no_buffer():
     with pytest.raises(TypeError):
         StepReader(StepPlan(num_samples=1, batch_size=1), None, None, None)
     with pytest.raises(TypeError):
-        OrderState(OrderKind.SHUFFLED, 10, 0, 1, 1).samples_at(None, None)
+        ShuffleState(OrderKind.SHUFFLED, 10, 0, 1, 1).samples_at(None, None)
 
 
 @pytest.mark.parametrize("num_samples", [0, 10, 1 << 20])
 def test_only_samples_of_the_order_have_an_index(num_samples):
-    state = OrderState(OrderKind.SHUFFLED, num_samples, 0, 1, 1)
+    state = ShuffleState(OrderKind.SHUFFLED, num_samples, 0, 1, 1)
     for sample in (-1, num_samples, 1 << 40):
         with pytest.raises(ValueError, match="no sample"):
             state.indices_of(0, np.array([sample]), np.zeros(1, np.int64))
@@ -43,9 +43,8 @@ def test_a_stride_that_overflows_is_refused():
 
 
 def test_more_places_for_files_than_memory_are_refused():
-    shards = ShardFiles(0, 2, np.zeros(1, np.int64), np.zeros(0, GEOMETRY), b"x")
     with pytest.raises(MemoryError):
-        Files(shards, use_mmap=False, num_places=(1 << 61) + 1)
+        OpenFiles((1 << 61) + 1)
 
 
 @pytest.mark.parametrize("bad", [-1, 5, 1 << 62, -(1 << 63)])

@@ -17,7 +17,7 @@ from penstock.compat.datatrove import DatatroveFolderDataset
 from penstock.compat.zerobatch import BatchNativeLoader
 from penstock.converting import convert
 from penstock.errors import FormatError, PenstockError
-from penstock.read.files import FileKind
+from penstock.read.files import FileKind, OpenFiles
 from penstock.read.local_reader import LocalReader
 from penstock.write.shard_job import ShardJob
 from tests.helpers import paths
@@ -154,7 +154,9 @@ def test_threads_that_come_at_once_share_one_table_of_names(data, monkeypatch):
     monkeypatch.setattr(LocalReader, "file", wait_for_the_other)
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(fresh.new_files(FileKind.RECORDS)))
+        threading.Thread(
+            target=lambda: found.append(fresh.new_files(FileKind.RECORDS, OpenFiles(1)))
+        )
         for _ in range(2)
     ]
     for thread in threads:

@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.batches.layout_table import LayoutTable
 from penstock.batches.view_state import ViewState
-from penstock.read.files import GEOMETRY, FileKind, Files, ShardFiles
+from penstock.read.files import GEOMETRY, FileKind, Files, OpenFiles, ShardFiles
 from penstock.read.segments import OUTPUT
 
 INT64 = 8
@@ -41,7 +41,7 @@ def open_files(
         table[name] = values
     first_item = np.cumsum([0, *counts])
     shards = ShardFiles(kind, item_bytes, first_item, table, b"".join(names))
-    return Files(shards, use_mmap=use_mmap, num_places=num_places)
+    return Files(shards, OpenFiles(num_places), use_mmap=use_mmap)
 
 
 def token_layout(rows, width, *, token=2, derived=(), scratch_records=1 << 10, pad=0):

@@ -13,7 +13,7 @@ from penstock.batches.view_state import ViewKind
 from penstock.formats.shard import Shard, StoredFile
 from penstock.load.announcing import Announcer
 from penstock.load.file_pass import FilePass
-from penstock.order.shuffling import OrderKind, OrderState
+from penstock.order.shuffling import OrderKind, ShuffleState
 from penstock.read.files import FILE_SPAN, FileKind
 from penstock.read.local_reader import LocalReader
 from tests.helpers.kernel_inputs import token_layout, view_state, write_files
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernels
 
 
 def spans(*rows):
-    return np.array(list(rows), FILE_SPAN)
+    return np.array([(0, *row) for row in rows], FILE_SPAN)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def parts(tmp_path):
     reader = BatchReader(
         view, layout, (files, None, None, None, None), None, max_segments=1, scratch_bytes=1 << 11
     )
-    return SimpleNamespace(order=OrderState(OrderKind.SEQUENTIAL, 10, 0, 1, 1), reader=reader)
+    return SimpleNamespace(order=ShuffleState(OrderKind.SEQUENTIAL, 10, 0, 1, 1), reader=reader)
 
 
 @pytest.mark.parametrize("bad", [(FileKind.RECORDS, 0, 9, 8), (5, 0, 0, 8), (-1, 0, 0, 8)])
@@ -59,7 +59,7 @@ def test_a_pass_over_other_files_than_those_of_the_view_is_refused(parts, rows, 
 
 def test_an_order_of_other_samples_and_steps_without_rows_are_refused(parts):
     with pytest.raises(ValueError, match="differ in their number of samples"):
-        Announcer(OrderState(OrderKind.SEQUENTIAL, 11, 0, 1, 1), parts.reader, 2, None)
+        Announcer(ShuffleState(OrderKind.SEQUENTIAL, 11, 0, 1, 1), parts.reader, 2, None)
     with pytest.raises(ValueError, match="max_rows is 0"):
         Announcer(parts.order, parts.reader, 0, None)
 
@@ -86,4 +86,4 @@ def test_a_span_holds_every_item_of_its_shard(num_records, first_byte, block_ite
     reader = LocalReader([shard], item_bytes)
 
     (span,) = reader.file_spans([FileKind.RECORDS]).tolist()
-    assert span == (FileKind.RECORDS, 0, first_byte, size)
+    assert span == (0, FileKind.RECORDS, 0, first_byte, size)

@@ -19,7 +19,7 @@ from penstock.load.plan import StepPlan
 from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader
 from penstock.load.walk import Iteration, Walk
-from penstock.order.shuffling import OrderKind, OrderState
+from penstock.order.shuffling import OrderKind, ShuffleState
 from tests.helpers.kernel_inputs import open_files, token_layout, view_state
 from tests.helpers.reading_threads import wait_for_reading_threads
 
@@ -53,12 +53,12 @@ class Samples:
 
 
 def new_reader(samples, plan):
-    order = OrderState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
+    order = ShuffleState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
     return StepReader(plan, order, announcer_of(samples), samples)
 
 
 def announcer_of(samples):
-    order = OrderState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
+    order = ShuffleState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
     return Announcer(order, samples.batches, ROWS, None)
 
 
@@ -292,10 +292,10 @@ def test_sizes_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(ValueError, match="room for fewer"):
         new_reader(Samples(tmp_path), StepPlan(num_samples=NUM_SAMPLES, batch_size=ROWS + 1))
     with pytest.raises(ValueError, match="differ in their number of samples"):
-        order = OrderState(OrderKind.SEQUENTIAL, 11, 0, 1, 1)
+        order = ShuffleState(OrderKind.SEQUENTIAL, 11, 0, 1, 1)
         StepReader(plan, order, announcer_of(samples := Samples(tmp_path)), samples)
     with pytest.raises(ValueError, match="belongs to a different reader"):
-        order = OrderState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
+        order = ShuffleState(OrderKind.SEQUENTIAL, NUM_SAMPLES, 0, 1, 1)
         StepReader(plan, order, announcer_of(Samples(tmp_path)), Samples(tmp_path))
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.order.shuffling import OrderKind, OrderState, digit_base, keyed_hash, shuffle_rounds
+from penstock.order.shuffling import OrderKind, ShuffleState, digit_base, keyed_hash, shuffle_rounds
 
 pytestmark = pytest.mark.kernels
 
@@ -22,7 +22,7 @@ def samples_at(state, positions):
 @pytest.mark.parametrize("num_samples", [1, 2, 3, 100, NETWORK + 7])
 def test_an_epoch_is_every_sample_once_and_can_be_inverted(kind, num_samples):
     block_size = 4 if kind >= OrderKind.BLOCKS else 1
-    state = OrderState(kind, num_samples, seed=3, block_size=block_size, bucket_size=8)
+    state = ShuffleState(kind, num_samples, seed=3, block_size=block_size, bucket_size=8)
     samples = samples_at(state, range(num_samples, 2 * num_samples))
     assert sorted(samples) == list(range(num_samples))
     indices = np.empty_like(samples)
@@ -32,7 +32,7 @@ def test_an_epoch_is_every_sample_once_and_can_be_inverted(kind, num_samples):
 
 @pytest.mark.parametrize("num_samples", [100, NETWORK + 7])
 def test_positions_may_come_in_any_order_and_of_any_epochs(num_samples):
-    state = OrderState(OrderKind.SHUFFLED, num_samples, seed=3, block_size=1, bucket_size=1)
+    state = ShuffleState(OrderKind.SHUFFLED, num_samples, seed=3, block_size=1, bucket_size=1)
     positions = [5 * num_samples + 2, 0, num_samples - 1, num_samples, 7]
     together = samples_at(state, positions).tolist()
     assert together == [int(samples_at(state, [position])[0]) for position in positions]
@@ -55,7 +55,7 @@ def test_the_processors_rounds_are_those_of_the_portable_loop(numbers, base, see
 
 
 def test_digests_of_neighbouring_ranges_add_up():
-    state = OrderState(OrderKind.SHUFFLED, 10, seed=0, block_size=1, bucket_size=1)
+    state = ShuffleState(OrderKind.SHUFFLED, 10, seed=0, block_size=1, bucket_size=1)
     parts = [state.digest(start, stop) for start, stop in ((0, 3), (3, 3), (3, 25))]
     whole = state.digest(0, 25)
     assert whole == tuple(sum(words) % (1 << 64) for words in zip(*parts, strict=True))
@@ -63,12 +63,12 @@ def test_digests_of_neighbouring_ranges_add_up():
 
 def test_arguments_that_kernels_could_not_trust_are_refused():
     with pytest.raises(ValueError, match="block"):
-        OrderState(OrderKind.BLOCKS, 10, seed=0, block_size=0, bucket_size=1)
+        ShuffleState(OrderKind.BLOCKS, 10, seed=0, block_size=0, bucket_size=1)
     with pytest.raises(ValueError, match="no blocks"):
-        OrderState(OrderKind.SHUFFLED, 10, seed=0, block_size=2, bucket_size=1)
+        ShuffleState(OrderKind.SHUFFLED, 10, seed=0, block_size=2, bucket_size=1)
     with pytest.raises(ValueError, match="at most"):
-        OrderState(OrderKind.SHUFFLED, (1 << 63) + 1, seed=0, block_size=1, bucket_size=1)
-    empty = OrderState(OrderKind.SHUFFLED, 0, seed=0, block_size=1, bucket_size=1)
+        ShuffleState(OrderKind.SHUFFLED, (1 << 63) + 1, seed=0, block_size=1, bucket_size=1)
+    empty = ShuffleState(OrderKind.SHUFFLED, 0, seed=0, block_size=1, bucket_size=1)
     with pytest.raises(ValueError, match="no samples"):
         samples_at(empty, [0])
     with pytest.raises(ValueError, match="differ"):

@@ -15,13 +15,16 @@ from tests.helpers import paths
 FOREIGN = {*sys.stdlib_module_names, "numpy", "torch"}
 INTERNAL = {
     *("Documents.__init__", "Packed.__init__", "View.__init__", "Windows.__init__"),
-    *("Order.__init__", "Shard.__init__"),
+    *("Order.__init__", "Shard.__init__", "MixtureOrder.__init__"),
     *("Documents.recipe", "Packed.recipe", "PlannedView.rows", "SelectedView.selected_documents"),
     *(
         "View.layout",
         "Packing.layout",
         "RecordStream.reader",
         "Order.new_state",
+        "MixtureOrder.new_state",
+        "Mixture.layout",
+        "Mixture.changes",
         "Parallel.row_slice",
     ),
     *("View.for_kernels", "Windows.for_kernels", "PlannedView.for_kernels"),

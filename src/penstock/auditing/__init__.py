@@ -1,11 +1,13 @@
 """Audits: proof, without a distributed system, that every sample arrives once per epoch.
 
-    audit                 walks the plan and the order of a loader, for all ranks at once, and marks
-                          every sample; ranks and batch sizes may change at any step (`RunShape`),
-                          as in a run that is resumed on other machines
-    tokens.audit_tokens   proves which tokens the samples of a view hold
+    audit                    walks the plan and the order of a loader, for all ranks at once, and
+                             marks every sample; ranks and batch sizes may change at any step
+                             (`RunShape`), as in a run that is resumed on other machines
+    mixtures.audit_mixture   the same for a mixture, and that every source keeps its share at every
+                             position
+    tokens.audit_tokens      proves which tokens the samples of a view hold
 
-Both raise VerificationError at the first repetition or gap, and otherwise return a report. `proofs`
+All raise VerificationError at the first repetition or gap, and otherwise return a report. `proofs`
 has the loops over all samples and pieces.
 """
 
@@ -17,24 +19,13 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.auditing.proofs import mark_once
-from penstock.errors import UsageError, VerificationError
-from penstock.load.batch_sizes import GlobalBatchSize
-from penstock.load.plan import StepPlan, Tail
+from penstock.auditing.steps import RunShape, StepWalk
+from penstock.errors import VerificationError
+from penstock.load.plan import Tail
 from penstock.order.order import Indices, Order
 from penstock.progress import OnProgress, ProgressMeter
 
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunShape:
-    """From the global step `step` on: the number of ranks, and of rows on each."""
-
-    step: int
-    ranks: int
-    batch_size: int
-    global_batch_size: GlobalBatchSize | None = None
-    """rows of a step on all ranks, if it has several batches: a number or a schedule"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,74 +66,24 @@ def audit(
     [EpochReport(epoch=0, served=1000, dropped=0)]
     """
     integer("epochs", epochs, 1)
-    if not changes or [change.step for change in changes] != sorted(
-        {change.step for change in changes} | {0}
-    ):
-        raise UsageError("changes must start at step 0, and their steps must ascend")
     size = order.num_samples
     marks = _SeenSamples(order)
-    report = AuditReport(size)
-    runs = {change.step: _plans(size, change, tail) for change in changes}
-    plans = runs[0]
-    longest = max(plan[0].step_size for plan in runs.values())
-    if tail == "wrap" and longest > max(_CHUNK, epochs * size):
-        raise UsageError(
-            f"a step of {longest:,} rows is more than the {epochs * size:,} samples to audit; use "
-            "smaller steps, or audit more epochs"
-        )
-    position = 0
     meter = ProgressMeter(progress, "auditing", total=epochs * size, unit="samples")
-    while position < epochs * size:
-        before = position
-        plans = runs.get(report.num_steps, plans)
-        position = plans[0].settle(position)
-        if position >= epochs * size:
-            break
-        ends, num_batches = set(), set()
-        for plan in plans:
-            ends.add(plan.step_at(position).end)
-            batches = plan.batches_at(position)
-            num_batches.add(len(batches))
-            for start, num_rows in batches:
-                rows = np.arange(num_rows, dtype=np.int64)
-                marks.add(start + plan.rank + rows * plan.ranks)
-        if len(ends) != 1:
-            raise VerificationError(f"step {report.num_steps}: ranks end at {sorted(ends)}")
-        if len(num_batches) != 1:
-            raise VerificationError(
-                f"step {report.num_steps}: ranks have {sorted(num_batches)} batches"
-            )
-        position = ends.pop()
-        report.num_steps += 1
-        meter.advance(min(position, epochs * size) - before)
+    walk = StepWalk(size, changes, stop=epochs * size, tail=tail, meter=meter)
+    for positions in walk:
+        marks.add(positions)
+    report = AuditReport(size, walk.num_steps)
     marks.evaluate()
     for epoch in range(epochs):
         served = marks.count(epoch)
         report.epochs.append(EpochReport(epoch=epoch, served=served, dropped=size - served))
         if tail != "drop" and served != size:
             raise VerificationError(f"epoch {epoch}: {size - served:,} samples were never served")
-        largest_step = max(plans[0].step_size for plans in runs.values())
-        if size - served >= largest_step:
+        if size - served >= walk.largest_step:
             raise VerificationError(
                 f"epoch {epoch}: {size - served:,} samples were dropped, a whole step or more"
             )
     return report
-
-
-def _plans(num_samples: int, change: RunShape, tail: Tail) -> list[StepPlan]:
-    """The plans of all ranks."""
-    integer("ranks", change.ranks, 1)
-    return [
-        StepPlan(
-            num_samples=num_samples,
-            batch_size=change.batch_size,
-            rank=rank,
-            ranks=change.ranks,
-            tail=tail,
-            global_batch_size=change.global_batch_size,
-        )
-        for rank in range(change.ranks)
-    ]
 
 
 class _SeenSamples:

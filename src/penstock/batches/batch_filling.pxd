@@ -18,9 +18,20 @@ cdef struct SliceReading:
     RecordReading tokens
     char *row
 
-# What one thread needs to read batches of a view.
+# What one thread needs to read each source of a mixture. Samples are numbered over all of them.
+cdef struct SourceReadings:
+    int64_t count  # 0: of one view only
+    const int64_t *first_samples  # of each, and one more entry at the end
+    BatchReading **readings
+    bint have_rows  # some have stored rows
+    int64_t failed  # the number of the source that left a fault
+
+# What one thread needs to read batches of a view. That of the first source of a mixture leads to
+# the others, which use its memory and its counts.
 cdef struct BatchReading:
     ViewParams view
+    int64_t num_samples  # of all sources
+    SourceReadings sources
     const LayoutParams *layout
     FileTable *files
     RecordReading records
@@ -29,9 +40,16 @@ cdef struct BatchReading:
     SliceReading slices
     MetadataFiles metadata
     SpanList *spans  # or NULL
-    BatchCounts counts
+    BatchCounts *counts
+    BatchCounts own_counts
     Fault fault
     int stop  # set by another thread, to stop after the current row
+
+
+# Where a sample starts.
+cdef struct FirstRecord:
+    int64_t source
+    int64_t record
 
 
 cdef class BatchReader:
@@ -40,6 +58,11 @@ cdef class BatchReader:
     cdef ViewState view
     cdef LayoutTable layout
     cdef tuple files
+    cdef BatchReader lead  # whose memory this one uses; None if it has its own
+    cdef tuple others  # of the same mixture, if this one leads
+    cdef const int64_t[::1] first_samples
+    cdef int64_t scratch_bytes
+    cdef int take_memory(self, int64_t max_segments) except -1
     cdef int prepare_slices(self) except -1
     cpdef void close(self)
 
@@ -48,5 +71,5 @@ cdef bint fill_batch(
     BatchReading *reading, const int64_t *samples, int64_t num_samples, char *batch
 ) noexcept nogil
 cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil
-cdef int64_t first_record(BatchReading *reading, int64_t sample) noexcept nogil
+cdef FirstRecord first_record(BatchReading *reading, int64_t sample) noexcept nogil
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil

@@ -48,7 +48,8 @@ from penstock.batches.view_state cimport (
 cdef class BatchReader:
     """Reads batches of a view, with the files of one thread.
 
-    `files` has one entry for each `FileKind`, in order; None for kinds that are not read.
+    `files` has one entry for each `FileKind`, in order; None for kinds that are not read. With a
+    `lead`, this reads one source of a mixture, in the memory of the lead (see `join`).
     """
 
     def __cinit__(
@@ -60,6 +61,7 @@ cdef class BatchReader:
         *,
         int64_t max_segments,
         int64_t scratch_bytes,
+        BatchReader lead or None=None,
     ):
         cdef BatchReading *reading = &self.reading
         cdef FileTable *tables[NUM_KINDS]
@@ -88,12 +90,15 @@ cdef class BatchReader:
         ):
             raise ValueError("the spans do not belong to this layout")
         self.view, self.layout, self.files, self.spans = view, layout, files, spans
+        self.lead, self.others, self.scratch_bytes = lead, (), scratch_bytes
         reading.view, reading.layout = view.view, &layout.layout
+        reading.num_samples = view.view.num_samples
+        # A device derives labels from the segments of every row.
+        reading.view.is_plain = view.view.is_plain and layout.layout.segment_table.start < 0
         reading.files = reading.records.files = reading.listed.search.records = tables[<int>RECORDS]
         reading.records.outputs = &layout.layout.outputs
         reading.apart.files = tables[<int>FIELD_APART]
         reading.apart.outputs = &layout.layout.apart
-        reading.records.scratch = reading.apart.scratch = <char *>malloc(scratch_bytes)
         reading.records.scratch_records = layout.layout.scratch_records
         reading.apart.scratch_records = layout.layout.scratch_records
         reading.records.fault = reading.apart.fault = &reading.fault
@@ -107,19 +112,42 @@ cdef class BatchReader:
         reading.metadata.fault = &reading.fault
         if spans is not None:
             reading.spans = &spans.spans_
-        reading.listed.segments = <Segment *>malloc(max_segments * sizeof(Segment))
-        reading.listed.max_segments = max_segments
-        if not reading.listed.segments or not reading.records.scratch:
-            raise MemoryError
+        reading.counts = &reading.own_counts
+        self.take_memory(max_segments)
         if layout.layout.row_slice.parts > 1:
             self.prepare_slices()
+
+    cdef int take_memory(self, int64_t max_segments) except -1:
+        cdef BatchReading *reading = &self.reading
+        cdef BatchReading *lead
+        reading.listed.max_segments = max_segments
+        if self.lead is not None:
+            lead = &self.lead.reading
+            if (
+                self.lead.lead is not None
+                or self.scratch_bytes > self.lead.scratch_bytes
+                or max_segments > lead.listed.max_segments
+                or self.layout.num_bytes != self.lead.layout.num_bytes
+            ):
+                raise ValueError("the lead has less memory than this reader needs")
+            reading.records.scratch = reading.apart.scratch = lead.records.scratch
+            reading.listed.segments, reading.counts = lead.listed.segments, lead.counts
+            return 0
+        reading.records.scratch = reading.apart.scratch = <char *>malloc(self.scratch_bytes)
+        reading.listed.segments = <Segment *>malloc(max_segments * sizeof(Segment))
+        if not reading.listed.segments or not reading.records.scratch:
+            raise MemoryError
+        return 0
 
     cdef int prepare_slices(self) except -1:
         cdef BatchReading *reading = &self.reading
         cdef SliceReading *slices = &reading.slices
-        slices.clipped = <Segment *>calloc(
-            reading.layout.row_slice.num_chunks * reading.listed.max_segments, sizeof(Segment)
-        )
+        if self.lead is not None:
+            slices.clipped = self.lead.reading.slices.clipped
+        else:
+            slices.clipped = <Segment *>calloc(
+                reading.layout.row_slice.num_chunks * reading.listed.max_segments, sizeof(Segment)
+            )
         if not slices.clipped:
             raise MemoryError
         if reading.view.kind == WINDOWS_BY_EOS:
@@ -134,10 +162,41 @@ cdef class BatchReader:
         return 0
 
     def __dealloc__(self):
-        free(self.reading.slices.clipped)
         free(self.reading.slices.row)
-        free(self.reading.listed.segments)
-        free(self.reading.records.scratch)
+        free(self.reading.sources.readings)
+        if self.lead is None:
+            free(self.reading.slices.clipped)
+            free(self.reading.listed.segments)
+            free(self.reading.records.scratch)
+
+    def join(self, const int64_t[::1] first_samples, tuple others):
+        """Read the samples of a mixture, as its first source.
+
+        `others` read the other sources, in order, with this reader as their lead. Samples are
+        numbered over all sources: those of source k from `first_samples[k]` on, up to the next.
+        """
+        cdef SourceReadings *sources = &self.reading.sources
+        cdef int64_t count = len(others) + 1, k
+        cdef BatchReader reader = self
+        if sources.count or self.spans is not None or first_samples.shape[0] != count + 1:
+            raise ValueError("expected the first sample of each source, and no metadata")
+        sources.readings = <BatchReading **>malloc(count * sizeof(BatchReading *))
+        if not sources.readings:
+            raise MemoryError
+        for k in range(count):
+            if k > 0:
+                reader = <BatchReader?>others[k - 1]
+                if reader.lead is not self:
+                    raise ValueError(f"source {k} has another lead")
+            if first_samples[0] != 0 or (
+                first_samples[k + 1] - first_samples[k] != reader.view.view.num_samples
+            ):
+                raise ValueError(f"source {k} has another number of samples")
+            sources.readings[k] = &reader.reading
+            sources.have_rows = sources.have_rows or reader.reading.view.kind == ROWS
+        self.first_samples, self.others = first_samples, others
+        sources.first_samples, sources.count = &first_samples[0], count
+        self.reading.num_samples = first_samples[count]
 
     def read(self, const int64_t[::1] samples, uint8_t[::1] memory):
         """Read samples into the memory of a batch; False, with `fault`, on failure."""
@@ -146,7 +205,7 @@ cdef class BatchReader:
         if samples.shape[0] > self.layout.rows or memory.shape[0] < self.layout.num_bytes:
             raise ValueError("the memory is too small for these samples")
         for k in range(samples.shape[0]):
-            if not 0 <= samples[k] < self.view.view.num_samples:
+            if not 0 <= samples[k] < self.reading.num_samples:
                 raise ValueError("a sample lies outside of the view")
         cdef const int64_t *first = &samples[0] if samples.shape[0] else NULL
         with nogil:
@@ -154,15 +213,22 @@ cdef class BatchReader:
         return done
 
     cpdef void close(self):
-        """Close the files; reading opens them again."""
+        """Close the files, also those of the readers that this one leads; reading opens them."""
         for files in self.files:
             if files is not None:
                 (<Files>files).close()
+        for other in self.others:
+            (<BatchReader>other).close()
 
     @property
     def fault(self):
         """What went wrong with the last batch, for `LocalReader.error`."""
         return describe_fault(&self.reading.fault)
+
+    @property
+    def failed_source(self):
+        """The number of the source that `fault` is about; 0 if there is only one."""
+        return self.reading.sources.failed
 
     def stop(self):
         """Make the current batch fail after its current row; any thread may call this."""
@@ -196,19 +262,71 @@ cdef int check_files(ViewState view, LayoutTable layout, tuple files) except -1:
     return 0
 
 
+# A sample of a view: of the only one, or of a source of a mixture.
+cdef struct SourceSample:
+    BatchReading *reading
+    int64_t sample
+    int64_t source
+
+
+cdef inline SourceSample find_source(BatchReading *reading, int64_t sample) noexcept nogil:
+    """Find the source of a sample that is numbered over all sources."""
+    cdef const SourceReadings *sources = &reading.sources
+    cdef int64_t first = 0, end = sources.count, middle
+    if sources.count == 0:
+        return SourceSample(reading, sample, 0)
+    while end - first > 1:
+        middle = (first + end) // 2
+        if sources.first_samples[middle] <= sample:
+            first = middle
+        else:
+            end = middle
+    return SourceSample(sources.readings[first], sample - sources.first_samples[first], first)
+
+
+cdef inline void prefetch_source(const BatchReading *reading) noexcept nogil:
+    """Prefetch what reading a row of a source begins with: with many sources, it is not cached."""
+    cdef const char *first = <const char *>reading
+    cdef int line
+    for line in range(4):
+        prefetch(first + 64 * line)
+    prefetch(<const char *>&reading.records)
+
+
 cdef void prefetch_rows(
-    const ViewParams *view, const int64_t *samples, int64_t count
+    BatchReading *reading, const int64_t *samples, int64_t count
 ) noexcept nogil:
     """Prefetch the pieces of all rows of a batch into the processor's cache."""
+    cdef SourceSample row
     cdef PieceRange pieces
-    cdef int64_t k, piece
-    if view.row_first:
-        for k in range(count):
-            prefetch(&view.row_first[base_sample(view, samples[k])])
+    cdef int64_t sample, k, piece
     for k in range(count):
-        pieces = pieces_of(view, base_sample(view, samples[k]))
-        for piece in range(pieces.first, pieces.stop, 2):
-            prefetch(&view.pieces[piece])
+        row = find_source(reading, samples[k])
+        if row.reading.view.row_first:
+            sample = base_sample(&row.reading.view, row.sample)
+            prefetch(&row.reading.view.row_first[sample])
+    for k in range(count):
+        row = find_source(reading, samples[k])
+        if row.reading.view.kind == ROWS:
+            sample = base_sample(&row.reading.view, row.sample)
+            pieces = pieces_of(&row.reading.view, sample)
+            for piece in range(pieces.first, pieces.stop, 2):
+                prefetch(&row.reading.view.pieces[piece])
+
+
+cdef int64_t common_width(
+    BatchReading *reading, const int64_t *samples, int64_t count
+) noexcept nogil:
+    """Return the width of a batch; the views of a mixture narrow to the same multiple."""
+    cdef int64_t num_chunks = reading.layout.row_slice.parts * reading.layout.row_slice.num_chunks
+    cdef int64_t width = 1, k
+    cdef SourceSample row
+    if reading.sources.count == 0 or reading.view.narrow_to == 0:
+        return batch_width(&reading.view, samples, count, num_chunks)
+    for k in range(count):
+        row = find_source(reading, samples[k])
+        width = max(width, batch_width(&row.reading.view, &row.sample, 1, num_chunks))
+    return width
 
 
 cdef bint read_fields(
@@ -270,7 +388,7 @@ cdef int64_t fill_segments_of(
     if reading.view.kind == WINDOWS_BY_EOS and not reading.slices.clipped:
         num_segments = cut_by_eos(&reading.listed, reading.layout.outputs.items, row)
     num_tokens = finish_row(
-        reading.layout, row, segments, num_segments, reading.view.mask_ends, &reading.counts
+        reading.layout, row, segments, num_segments, reading.view.mask_ends, reading.counts
     )
     if reading.spans and not fill_spans(reading, segments, num_segments, row, batch_row):
         return -1
@@ -304,7 +422,7 @@ cdef int64_t fill_slice(
         if num_segments < 0:
             return -1
     if has_row_boundaries:
-        add_row_boundaries(layout, &whole, reading.listed.segments, num_segments, &reading.counts)
+        add_row_boundaries(layout, &whole, reading.listed.segments, num_segments, reading.counts)
     for k in range(row_slice.num_chunks):
         chunk = chunk_of(row_slice, row, k)
         number_columns(layout, &chunk)
@@ -328,7 +446,7 @@ cdef bint fill_row(BatchReading *reading, int64_t sample, const BatchRow *row) n
         num_tokens = fill_segments_of(reading, segments, num, row, row.row)
     if num_tokens < 0:
         return False
-    end_row(row, num_tokens, &reading.counts)
+    end_row(row, num_tokens, reading.counts)
     return True
 
 
@@ -359,7 +477,7 @@ cdef void pad_table(
 cdef void make_static(BatchReading *reading, int64_t num_rows, char *batch) noexcept nogil:
     """Make what differs from batch to batch the same in all."""
     cdef const LayoutParams *layout = reading.layout
-    cdef BatchCounts *counts = &reading.counts
+    cdef BatchCounts *counts = reading.counts
     cdef int64_t parts = layout.row_slice.parts, end = num_rows * counts.width
     pad_boundaries(&layout.cu_seqlens, batch, num_rows, end, &counts.num_boundaries)
     pad_table(layout, batch, num_rows, end, &counts.num_boundaries)
@@ -374,27 +492,38 @@ cdef bint fill_batch(
     BatchReading *reading, const int64_t *samples, int64_t num_samples, char *batch
 ) noexcept nogil:
     """Read samples into the memory of a batch; False, with a fault, on failure."""
-    cdef const ViewParams *view = &reading.view
+    cdef const DerivedParams *source_ids = &reading.layout.source_ids
     cdef int64_t parts = reading.layout.row_slice.parts, row, width
     cdef BatchRow target
+    cdef SourceSample sample, following
     reading.fault.code = FINE
-    if view.kind == ROWS:
-        prefetch_rows(view, samples, num_samples)
-    width = batch_width(view, samples, num_samples, parts * reading.layout.row_slice.num_chunks)
+    if reading.view.kind == ROWS or reading.sources.have_rows:
+        prefetch_rows(reading, samples, num_samples)
+    width = common_width(reading, samples, num_samples)
     target = BatchRow(batch, width // parts, 0)
-    begin_batch(reading.layout, batch, target.width, &reading.counts)
+    begin_batch(reading.layout, batch, target.width, reading.counts)
     if reading.spans:
         reading.spans.num_spans = 0
         reading.spans.row_first[0] = 0
+    if num_samples:
+        following = find_source(reading, samples[0])
     for row in range(num_samples):
         if is_set(&reading.stop):
             return False
         target.row = row
-        if not fill_row(reading, samples[row], &target):
+        sample = following
+        if row + 1 < num_samples:
+            following = find_source(reading, samples[row + 1])
+            if reading.sources.count:
+                prefetch_source(following.reading)
+        if source_ids.start >= 0:
+            (<int64_t *>(batch + source_ids.start))[row] = sample.source
+        if not fill_row(sample.reading, sample.sample, &target):
+            reading.fault, reading.sources.failed = sample.reading.fault, sample.source
             return False
-    if view.pad_boundaries:
+    if reading.view.pad_boundaries:
         make_static(reading, num_samples, batch)
-    end_batch(reading.layout, batch, num_samples, &reading.counts)
+    end_batch(reading.layout, batch, num_samples, reading.counts)
     return not reading.spans or find_groups(&reading.metadata, reading.spans, num_samples)
 
 
@@ -405,7 +534,7 @@ cdef struct SegmentList:
 
 
 cdef SegmentList list_records(BatchReading *reading, int64_t sample) noexcept nogil:
-    """The records of a sample, or of its slice, without a search for the ends of documents."""
+    """The records of a source's sample, or of its slice, not cut where documents end."""
     cdef const ViewParams *view = &reading.view
     cdef const RowSliceParams *row_slice = &reading.layout.row_slice
     cdef Segment *segments = reading.listed.segments
@@ -430,21 +559,29 @@ cdef SegmentList list_records(BatchReading *reading, int64_t sample) noexcept no
 
 cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil:
     """Ask the system to fetch the records of a sample."""
-    cdef SegmentList records = list_records(reading, sample)
+    cdef SourceSample row = find_source(reading, sample)
+    cdef SegmentList records = list_records(row.reading, row.sample)
     cdef int64_t s
     for s in range(records.count):
         announce_items(
-            reading.files, records.first[s].start, records.first[s].length, &reading.fault
+            row.reading.files,
+            records.first[s].start,
+            records.first[s].length,
+            &row.reading.fault,
         )
 
 
-cdef int64_t first_record(BatchReading *reading, int64_t sample) noexcept nogil:
+cdef FirstRecord first_record(BatchReading *reading, int64_t sample) noexcept nogil:
     """The first record of a sample; -1 if it has none or the stored rows are damaged."""
-    cdef SegmentList records = list_records(reading, sample)
-    return records.first[0].start if records.count > 0 else -1
+    cdef SourceSample row = find_source(reading, sample)
+    cdef SegmentList records = list_records(row.reading, row.sample)
+    return FirstRecord(row.source, records.first[0].start if records.count > 0 else -1)
 
 
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil:
     """Whether the first record of a sample can be read without waiting for the disk."""
-    cdef int64_t start = first_record(reading, sample)
-    return start < 0 or is_cached(reading.files, start, &reading.fault)
+    cdef FirstRecord first = first_record(reading, sample)
+    cdef BatchReading *source = reading
+    if reading.sources.count:
+        source = reading.sources.readings[first.source]
+    return first.record < 0 or is_cached(source.files, first.record, &source.fault)

@@ -9,6 +9,7 @@ that hold records.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batches.layout_table import COUNTS, SEGMENT_ENTRY, LayoutTable, padded_length
-from penstock.batches.outputs import SEGMENT_TABLE, DerivedOutput, Output
+from penstock.batches.outputs import SEGMENT_TABLE, SOURCE_IDS, DerivedOutput, Output
 from penstock.batches.row_slice import RowSlice
 from penstock.errors import UsageError
 from penstock.read.segments import OUTPUT
@@ -89,6 +90,10 @@ class BatchLayout:
     """whether labels are ignored at the ends of documents or rows"""
     row_slice: RowSlice | None = None
     """the part of every row that batches have; None for whole rows"""
+    stored: np.dtype[Any] | None = None
+    """the type of tokens in compact batches; None for that of the record"""
+    sources: tuple["BatchLayout", ...] = ()
+    """of a mixture, the same batch as each source fills it: from other records, to equal places"""
 
     @property
     def columns(self) -> int:
@@ -99,6 +104,12 @@ class BatchLayout:
     def chunks(self) -> list[tuple[int, int]]:
         """The first column and the length of each chunk of a row that batches have."""
         return [(0, self.width)] if self.row_slice is None else self.row_slice.chunks(self.width)
+
+    @property
+    def has_compact_form(self) -> bool:
+        """Whether `compact` works: not if sources differ in what masks their labels."""
+        masks = {_label_mask(each) for each in self.sources}
+        return len(masks) <= 1
 
     def compact(self) -> "BatchLayout":
         """The same batch in the form that moves the fewest bytes to an accelerator.
@@ -111,7 +122,7 @@ class BatchLayout:
         inputs, labels = shown.pop("input_ids", None), shown.pop("labels", None)
         outputs = list[Output]()
         if inputs is not None and labels is not None:
-            stored = self.record[inputs.field].base
+            stored = self.stored or self.record[inputs.field].base
             holds_fill = inputs.fill <= np.iinfo(stored).max
             outputs.append(
                 Output(
@@ -126,7 +137,7 @@ class BatchLayout:
                 dtype = self.record[labels.mask].base
                 outputs.append(Output("label_mask", labels.mask, dtype, extra_columns=1))
         outputs += shown.values()
-        by_row = tuple(out for out in self.derived if out.name == "row_cu_seqlens")
+        by_row = tuple(out for out in self.derived if out.name in ("row_cu_seqlens", SOURCE_IDS))
         by_column = [out for out in self.derived if out.content == "column_ids"]
         has_table = len(self.derived) > len(by_row) + len(by_column) or self.cuts_labels
         if has_table and self.rows * self.width >= 1 << 31:
@@ -139,7 +150,13 @@ class BatchLayout:
             most = sum(min(most, length) for _, length in self.chunks)
         table = DerivedOutput(SEGMENT_TABLE, SEGMENT_ENTRY, most)
         derived = (*by_row, table) if has_table else by_row
-        return replace(self, outputs=tuple(outputs), derived=derived, cuts_labels=False)
+        return replace(
+            self,
+            outputs=tuple(outputs),
+            derived=derived,
+            cuts_labels=False,
+            sources=_each_once(BatchLayout.compact, self.sources),
+        )
 
     def places(self) -> dict[str, OutputPlace]:
         """The place of each output, by name."""
@@ -159,6 +176,8 @@ class BatchLayout:
             elif out.name in BOUNDARY_COUNTS:
                 count = BOUNDARY_COUNTS[out.name]
                 place = OutputPlace(out.dtype, end, (out.max_entries,), count)
+            elif out.name == SOURCE_IDS:
+                place = OutputPlace(out.dtype, end, ())
             else:
                 place = OutputPlace(out.dtype, end, (columns,), width_count)
             end += place.num_bytes(self.rows)
@@ -259,3 +278,17 @@ class BatchLayout:
             return 0
         offset: int = self.record.fields[field][1]  # type: ignore[index]
         return offset
+
+
+def _label_mask(layout: BatchLayout) -> np.dtype[Any] | None:
+    """The type of the field that masks labels, if one does."""
+    masks = [out.mask for out in layout.outputs if out.name == "labels"]
+    return layout.record[masks[0]].base if masks and masks[0] is not None else None
+
+
+def _each_once(
+    change: Callable[[BatchLayout], BatchLayout], layouts: tuple[BatchLayout, ...]
+) -> tuple[BatchLayout, ...]:
+    """Change layouts; equal ones become one object."""
+    changed = {layout: change(layout) for layout in dict.fromkeys(layouts)}
+    return tuple(changed[layout] for layout in layouts)

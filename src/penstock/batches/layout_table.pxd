@@ -43,6 +43,7 @@ cdef struct LayoutParams:
     RowSliceParams row_slice
     DerivedParams column_ids  # the columns of the whole rows
     DerivedParams row_cu_seqlens  # as cu_seqlens, of the whole rows
+    DerivedParams source_ids  # one for each row
 
 
 cdef class LayoutTable:

@@ -78,6 +78,7 @@ cdef class LayoutTable:
         layout.segment_table = _derived(derived, "segment_table")
         layout.column_ids = _derived(derived, "column_ids")
         layout.row_cu_seqlens = _derived(derived, "row_cu_seqlens")
+        layout.source_ids = _derived(derived, "source_ids")
         layout.row_slice = RowSliceParams(part, parts, num_chunks)
         self.row_width = width * layout.row_slice.parts
         self.check_derived(derived)
@@ -91,6 +92,8 @@ cdef class LayoutTable:
                 count = rows * max_entries + 1
             elif name == "segment_table":
                 count = table_length(rows * max_entries)
+            elif name == "source_ids":
+                count = rows
             else:
                 count = rows * self.width
             places.append((start, count * size))

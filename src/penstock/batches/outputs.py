@@ -18,7 +18,7 @@ from penstock.formats.shard import METADATA_ID, TOKEN
 IGNORED = int(IGNORED_LABEL)
 
 Extra = Literal["position_ids", "cu_seqlens", "document_ids", "attention_mask"]
-SEGMENT_TABLE = "segment_table"
+SEGMENT_TABLE, SOURCE_IDS = "segment_table", "source_ids"
 
 
 class Output(NamedTuple):
@@ -44,11 +44,11 @@ class DerivedOutput(NamedTuple):
     """An output that is computed from the segments of a row."""
 
     name: str
-    """an `Extra`, `SEGMENT_TABLE`, or what slices of rows have besides"""
+    """an `Extra`, `SEGMENT_TABLE`, `SOURCE_IDS`, or what slices of rows have besides"""
     dtype: np.dtype[Any]
     max_entries: int = 0
-    """the most entries that a row adds to cu_seqlens or the segment table; other outputs have one
-    for each column"""
+    """the most entries that a row adds to cu_seqlens or the segment table; `SOURCE_IDS` has one for
+    each row, other outputs one for each column"""
     content: str = ""
     """what it shows, if not what its name says"""
 

@@ -1,5 +1,7 @@
 """`SampleReader`: reads samples of a view into the memory of batches, for one thread."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,12 +15,16 @@ from penstock.errors import FormatError, PenstockError
 from penstock.metadata.span_decoding import Decoder, SpanReader
 from penstock.metadata.span_groups import SpanTable
 from penstock.pack.rows_file import damaged_rows
-from penstock.read.files import FaultCode, FileKind
+from penstock.read.files import FaultCode, FileKind, Files, OpenFiles
+from penstock.read.local_reader import new_open_files
 from penstock.read.record_stream import RecordStream
 
 
 class ReadableView(Protocol):
-    """What reading needs of a view."""
+    """What reading needs of a view of one dataset."""
+
+    def __len__(self) -> int:
+        """The number of samples."""
 
     @property
     def dataset(self) -> RecordStream:
@@ -44,6 +50,14 @@ class ReadableView(Protocol):
         """The view as kernels take it."""
 
 
+class HasSources(Protocol):
+    """A view, or a mixture of several."""
+
+    @property
+    def sources(self) -> Sequence[ReadableView]:
+        """The views that samples come from; those of a view are its own."""
+
+
 def file_kinds(view: ReadableView, layout: BatchLayout) -> list[FileKind]:
     """The kinds of files that are read for batches of a view; records first."""
     with_metadata = view.metadata is not None
@@ -58,27 +72,55 @@ def file_kinds(view: ReadableView, layout: BatchLayout) -> list[FileKind]:
 
 
 class SampleReader:
-    """The files, scratch memory and tables of one thread; kernels take `batches`."""
+    """The files, scratch memory and tables of one thread; kernels take `batches`.
 
-    def __init__(self, view: ReadableView, layout: BatchLayout, num_sharers: int = 1) -> None:
-        self._view = view
-        self._reader = view.dataset.reader
-        kinds = file_kinds(view, layout)
-        num_sharers *= len(kinds)
-        files = {kind: self._reader.new_files(kind, num_sharers=num_sharers) for kind in kinds}
-        spans = SpanTable(layout.rows, layout.columns) if view.metadata is not None else None
-        self._spans = (
-            SpanReader(self._reader, view.metadata, spans, files[FileKind.METADATA_BYTES])
-            if spans is not None
-            else None
-        )
-        self.batches = BatchReader(
-            view.for_kernels(),
-            layout.for_kernels(),
+    The sources of a mixture share the places for open files, and the memory.
+    """
+
+    def __init__(self, view: HasSources, layout: BatchLayout, num_sharers: int = 1) -> None:
+        self._sources = view.sources
+        self._layouts = layout.sources or (layout,)
+        self._tables = {each: each.for_kernels() for each in dict.fromkeys(self._layouts)}
+        self._max_segments = max(source.max_segments for source in self._sources)
+        self._spans: SpanReader | None = None
+        files = self._new_files(num_sharers)
+        self.batches = self._new_reader(0, files[0], None)
+        if len(self._sources) > 1:
+            others = [self._new_reader(k, files[k], self.batches) for k in range(1, len(files))]
+            first_samples = [0, *accumulate(len(source) for source in self._sources)]
+            self.batches.join(np.array(first_samples, np.int64), tuple(others))
+
+    def _new_files(self, num_sharers: int) -> list[dict[FileKind, Files]]:
+        """The files of each source, by kind; those of one kind share the places of open ones."""
+        kinds = [file_kinds(*each) for each in zip(self._sources, self._layouts, strict=True)]
+        num_sharers *= len(set().union(*kinds))
+        places: dict[FileKind, OpenFiles] = {}
+        for kind in FileKind:
+            users = zip(self._sources, kinds, strict=True)
+            num_shards = sum(len(source.dataset.shards) for source, own in users if kind in own)
+            places[kind] = new_open_files(num_shards, num_sharers=num_sharers)
+        return [
+            {kind: source.dataset.reader.new_files(kind, places[kind]) for kind in own}
+            for source, own in zip(self._sources, kinds, strict=True)
+        ]
+
+    def _new_reader(
+        self, number: int, files: dict[FileKind, Files], lead: BatchReader | None
+    ) -> BatchReader:
+        source, layout = self._sources[number], self._layouts[number]
+        spans = None
+        if source.metadata is not None:
+            spans = SpanTable(layout.rows, layout.columns)
+            blobs = files[FileKind.METADATA_BYTES]
+            self._spans = SpanReader(source.dataset.reader, source.metadata, spans, blobs)
+        return BatchReader(
+            source.for_kernels(),
+            self._tables[layout],
             tuple(files.get(kind) for kind in FileKind),
             spans,
-            max_segments=view.max_segments,
-            scratch_bytes=layout.scratch_bytes,
+            max_segments=self._max_segments,
+            scratch_bytes=max(each.scratch_bytes for each in self._tables),
+            lead=lead,
         )
 
     def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> dict[str, Any]:
@@ -98,16 +140,31 @@ class SampleReader:
 
     def error(self) -> PenstockError:
         """The error for the fault that a kernel left."""
-        fault = self.batches.fault
+        fault, source = self.batches.fault, self._sources[self.batches.failed_source]
         if fault.code == FaultCode.WRONG_ROWS:
             return FormatError(
-                f"{self._view.stored_in}: row {fault.offset:,} lies outside of the dataset; "
+                f"{source.stored_in}: row {fault.offset:,} lies outside of the dataset; "
                 "remove this file, and it will be made again"
             )
         if fault.code == FaultCode.DAMAGED_ROWS:
-            return damaged_rows(self._view.stored_in, fault.offset)
-        return self._reader.error(fault)
+            return damaged_rows(source.stored_in, fault.offset)
+        return source.dataset.reader.error(fault)
 
     def close(self) -> None:
         """Close the files."""
         self.batches.close()
+
+
+def read_batch(
+    reader: SampleReader, layout: BatchLayout, samples: NDArray[np.int64]
+) -> dict[str, Any]:
+    """Read samples as one NumPy batch, and close the reader."""
+    memory = np.empty(layout.num_bytes, np.uint8)
+    try:
+        metadata = reader.read(samples, memory)
+    finally:
+        reader.close()
+    batch: dict[str, Any] = layout.outputs_in(memory, samples.size)
+    if "cu_seqlens" in batch:
+        batch["max_seqlen"] = int(layout.counts(memory)["max_seqlen"])
+    return batch | metadata

@@ -4,10 +4,13 @@
   penstock audit data --view packed --seq-len 4096
   penstock audit data --batch-size 32 --ranks 8 --change 1000:ranks=4 --change 1500:ranks=6,batch=20
   penstock audit data --batch-size 8 --ranks 8 --global-batch-size 0:256,100000:512
+  penstock audit mixture.toml --batch-size 32 --ranks 8
 
 A change takes effect before the global step it names, as if the run had been killed there and
 resumed. The proof is about which samples would be read, so only the manifest of the dataset is
-read. For packed rows and documents, all stored rows are compared with the documents as well.
+read. For packed rows and documents, all stored rows are compared with the documents as well. For a
+mixture, the proof is that every source serves its own samples in order, and keeps its share at
+every position.
 """
 
 import argparse
@@ -20,12 +23,13 @@ from penstock.cli.progress_line import ProgressLine
 from penstock.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from penstock.auditing import RunShape
+    from penstock.auditing.steps import RunShape
+    from penstock.mixing.mixture import Mixture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the dataset, the view, the order, and the shape of the run."""
-    options.add_dataset(parser)
+    options.add_dataset(parser, takes_mixtures=True)
     options.add_view(parser)
     options.add_order(parser)
     options.add_batch_size(parser)
@@ -66,34 +70,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Walk the plan and print a line for each epoch."""
+    """Walk the plan and print what was proved."""
+    mixture = options.mixture(arguments)
+    changes = _changes(arguments)
+    try:
+        if mixture is not None:
+            _audit_mixture(mixture, arguments, changes)
+        else:
+            _audit_view(arguments, changes)
+    except VerificationError as error:
+        print(f"FAILED: {error}")
+        return 1
+    return 0
+
+
+def _audit_view(arguments: argparse.Namespace, changes: "list[RunShape]") -> None:
+    """Print a line for each epoch."""
     from penstock.auditing import audit
     from penstock.auditing.tokens import audit_tokens
-    from penstock.load.batch_sizes import BatchSizes
-    from penstock.load.loader import order_of
+    from penstock.views.ordering import order_of
 
     view = options.view(options.open_data(arguments), arguments)
     order = order_of(view, options.shuffle(arguments), arguments.seed)
-    changes = _changes(arguments)
     with ProgressLine() as line:
-        try:
-            report = audit(
-                order, changes, epochs=arguments.epochs, tail=arguments.tail, progress=line
-            )
-            tokens = audit_tokens(view)
-        except VerificationError as error:
-            print(f"FAILED: {error}")
-            return 1
+        report = audit(order, changes, epochs=arguments.epochs, tail=arguments.tail, progress=line)
+        tokens = audit_tokens(view)
     print(f"order       {order.fingerprint}, seed {order.seed}")
-    for change in changes:
-        reached = "" if change.step < report.num_steps else "  (not reached)"
-        sizes = change.global_batch_size
-        steps = "" if sizes is None else f" in steps of {BatchSizes.of(sizes)}"
-        print(
-            f"from step   {change.step:,}: {change.ranks} ranks x {change.batch_size} rows{steps}"
-            f"{reached}"
-        )
-    print(f"steps       {report.num_steps:,} on every rank")
+    _print_steps(changes, report.num_steps)
     for epoch in report.epochs:
         dropped = f", {epoch.dropped:,} dropped at the end" if epoch.dropped else ""
         print(
@@ -102,7 +105,43 @@ def run(arguments: argparse.Namespace) -> int:
         )
     once = "exactly once" if tokens.is_lossless else "exactly once, the others never"
     print(f"tokens      {tokens.num_inputs:,} of {tokens.num_records:,} are inputs {once}")
-    return 0
+
+
+def _audit_mixture(
+    mixture: "Mixture", arguments: argparse.Namespace, changes: "list[RunShape]"
+) -> None:
+    """Print a line for each source."""
+    from penstock.auditing.mixtures import audit_mixture
+
+    with ProgressLine() as line:
+        report = audit_mixture(
+            mixture, changes, epochs=arguments.epochs, tail=arguments.tail, progress=line
+        )
+    print(f"order       {mixture.order.fingerprint}, seed {mixture.seed}")
+    _print_steps(changes, report.num_steps)
+    dropped = f", {report.dropped:,} dropped at ends of epochs" if report.dropped else ""
+    print(f"positions   {report.num_positions:,}, each served exactly once{dropped}")
+    width = max(len(source.name) for source in report.sources)
+    for source in report.sources:
+        print(
+            f"source      {source.name:<{width}}  {source.served:,} samples, "
+            f"{source.epochs:.2f} epochs; at most {source.largest_error:.2f} off its share "
+            f"(bound {report.bound})"
+        )
+
+
+def _print_steps(changes: "list[RunShape]", num_steps: int) -> None:
+    from penstock.load.batch_sizes import BatchSizes
+
+    for change in changes:
+        reached = "" if change.step < num_steps else "  (not reached)"
+        sizes = change.global_batch_size
+        steps = "" if sizes is None else f" in steps of {BatchSizes.of(sizes)}"
+        print(
+            f"from step   {change.step:,}: {change.ranks} ranks x {change.batch_size} rows{steps}"
+            f"{reached}"
+        )
+    print(f"steps       {num_steps:,} on every rank")
 
 
 def _batch_sizes(text: str) -> int | list[tuple[int, int]]:
@@ -122,7 +161,7 @@ def _batch_sizes(text: str) -> int | list[tuple[int, int]]:
 
 
 def _changes(arguments: argparse.Namespace) -> "list[RunShape]":
-    from penstock.auditing import RunShape
+    from penstock.auditing.steps import RunShape
 
     changes = [
         RunShape(

@@ -2,6 +2,7 @@
 
   penstock bench data --seq-len 2048 --batch-size 32
   penstock bench data --view packed --cold
+  penstock bench mixture.toml --batch-size 32
 
 Compares, in alternating rounds, the loader with a plain copy in memory, which is the upper bound,
 and for windows with a NumPy loop over a memory map. Rates leave out the start-up, which is printed
@@ -21,15 +22,16 @@ from penstock.errors import WaitingWarning
 from penstock.progress import ProgressMeter
 
 if TYPE_CHECKING:
-    from penstock.dataset import Dataset
     from penstock.load.loader import Loader
+    from penstock.mixing.mixture import Mixture
+    from penstock.read.record_stream import RecordStream
     from penstock.views.view import View
     from penstock.views.windows import Windows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the dataset, the view, the order, and the loader's settings."""
-    options.add_dataset(parser)
+    options.add_dataset(parser, takes_mixtures=True)
     options.add_view(parser)
     options.add_order(parser)
     options.add_batch_size(parser)
@@ -62,14 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from penstock.formats.shard import STREAM
     from penstock.load.loader import Loader
     from penstock.views.windows import Windows
 
     warnings.simplefilter("ignore", WaitingWarning)  # to wait is all that a benchmark does
     started = time.perf_counter()
-    data = options.open_data(arguments)
-    view = options.view(data, arguments)
+    mixture = options.mixture(arguments, access=arguments.access)
+    view = mixture or options.view(options.open_data(arguments), arguments)
     loader = Loader(
         view,
         arguments.batch_size,
@@ -87,10 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         "Loader": lambda: _time_loader(loader, arguments.batches),
         "memory copy": lambda: _time_copy(view, arguments),
     }
-    has_one_array = data.apart is None and not any(
-        shard.files[STREAM].block_items for shard in data.shards
-    )
-    if isinstance(view, Windows) and has_one_array:
+    if isinstance(view, Windows) and _has_one_array(view):
         windows = view
         contenders["NumPy memmap"] = lambda: _time_numpy(windows, loader, arguments.batches)
     next(iter(loader))  # starts the threads
@@ -101,12 +99,14 @@ def run(arguments: argparse.Namespace) -> int:
         for _ in range(arguments.rounds):
             for name, measure in contenders.items():
                 if arguments.cold:
-                    _drop_from_cache(data)
+                    for source in view.sources:
+                        _drop_from_cache(source.dataset)
                 seconds[name].append(measure())
             meter.advance(1)
     loader.close()
     handed_out = loader.stats
     tokens = arguments.batches * handed_out.tokens / handed_out.batches
+    record_bytes = max(source.dataset.fields.itemsize for source in view.sources)
     table = Table(title=f"{arguments.batches} batches of {arguments.batch_size} x {view.seq_len}")
     for heading in ("", "M tokens/s", "slowest", "fastest", "MB/s read", "µs/batch"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{tokens / middle / 1e6:,.0f}",
             f"{tokens / max(times) / 1e6:,.0f}",
             f"{tokens / min(times) / 1e6:,.0f}",
-            f"{tokens * data.fields.itemsize / middle / 1e6:,.0f}",
+            f"{tokens * record_bytes / middle / 1e6:,.0f}",
             f"{middle / arguments.batches * 1e6:,.0f}",
         )
     console = Console()
@@ -127,6 +127,13 @@ def run(arguments: argparse.Namespace) -> int:
         highlight=False,
     )
     return 0
+
+
+def _has_one_array(view: "Windows") -> bool:
+    from penstock.formats.shard import STREAM
+
+    data = view.dataset
+    return data.apart is None and not any(shard.files[STREAM].block_items for shard in data.shards)
 
 
 def _time_loader(loader: "Loader", num_batches: int) -> float:
@@ -176,11 +183,11 @@ def _time_numpy(view: "Windows", loader: "Loader", num_batches: int) -> float:
     return time.perf_counter() - start
 
 
-def _time_copy(view: "View", arguments: argparse.Namespace) -> float:
+def _time_copy(view: "View | Mixture", arguments: argparse.Namespace) -> float:
     import numpy as np
 
-    shape = (arguments.batch_size, view.seq_len + 1)
-    source = np.zeros(shape, view.dataset.fields)[(view.dataset.fields.names or ("",))[0]]
+    shape, fields = (arguments.batch_size, view.seq_len + 1), view.sources[0].dataset.fields
+    source = np.zeros(shape, fields)[(fields.names or ("",))[0]]
     target = np.zeros(source.shape, source.dtype if arguments.stored else np.int64)
     start = time.perf_counter()
     for _ in range(arguments.batches):
@@ -188,7 +195,7 @@ def _time_copy(view: "View", arguments: argparse.Namespace) -> float:
     return time.perf_counter() - start
 
 
-def _drop_from_cache(data: "Dataset") -> None:
+def _drop_from_cache(data: "RecordStream") -> None:
     from penstock.formats.shard import STREAM
 
     for shard in data.shards:

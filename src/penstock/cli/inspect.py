@@ -2,6 +2,7 @@
 
   penstock inspect data --seq-len 2048
   penstock inspect data --view packed --sample 12345
+  penstock inspect mixture.toml --steps 10000 --step-size 256 --plot shares.svg
 
 Tokens are shown as text if the tokenizer is stored with the dataset, as penstock tokenize does, or
 given by --tokenizer; otherwise as numbers. Special tokens are coloured, tokens that are not trained
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from penstock.text.tokenizers.tokenizer import Tokenizer
     from penstock.views.view import View
 
+_EXTRAS = ("position_ids", "document_ids", "cu_seqlens")
 _MOST_LINES, _MOST_CHARACTERS, _MOST_TEXT = 12, 100, 240
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the dataset, the view, and which samples to show."""
-    options.add_dataset(parser)
+    options.add_dataset(parser, takes_mixtures=True)
     options.add_view(parser)
     parser.add_argument(
         "--samples",
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         action="append",
         metavar="INDEX",
-        help="Show this sample (repeatable)",
+        help="Show this sample, or of a mixture this position (repeatable)",
     )
     parser.add_argument(
         "--tokenizer",
@@ -50,15 +52,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Tokenizer to show text with (default: the one stored with the dataset)",
     )
 
+    run = parser.add_argument_group("mixtures")
+    run.add_argument(
+        "--steps", type=options.positive, metavar="N", help="Steps to describe (default: an epoch)"
+    )
+    run.add_argument(
+        "--step-size",
+        type=options.positive,
+        default=1,
+        metavar="ROWS",
+        help="Rows in a step on all ranks (default: 1)",
+    )
+    run.add_argument("--plot", metavar="FILE.svg", help="Draw the shares of the sources over steps")
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the summary and the samples of every split."""
-    return options.for_each_split(arguments, _inspect)
+    """Print the summary and the samples of every split, or of a mixture."""
+    mixture = options.mixture(arguments, extras=_EXTRAS)
+    if mixture is None:
+        if (arguments.steps, arguments.step_size, arguments.plot) != (None, 1, None):
+            raise UsageError("--steps, --step-size and --plot are for the file of a mixture")
+        return options.for_each_split(arguments, _inspect)
+    from penstock.cli.inspect_mixture import inspect_mixture
+    from penstock.text.tokenizers.loading import load_tokenizer
+
+    given = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
+    console = _new_console()
+
+    def show(title: str, view: "View", index: int) -> None:
+        data: Any = view.dataset
+        _show(console, title, view, index, _with_note(given, data)[0])
+
+    inspect_mixture(mixture, arguments, console, show)
+    return 0
+
+
+def _new_console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from penstock.formats.shard import METADATA_ID
     from penstock.text.tokenizers.loading import load_tokenizer
 
@@ -67,11 +102,11 @@ def _inspect(arguments: argparse.Namespace) -> int:
     view = options.view(
         data,
         arguments,
-        extras=("position_ids", "document_ids", "cu_seqlens"),
+        extras=_EXTRAS,
         metadata=bytes if METADATA_ID in names else None,
     )
     given = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
-    console = Console(highlight=False, soft_wrap=True)
+    console = _new_console()
     console.print(_summary(data))
     console.print(_describe(view))
     tokenizer, note = _with_note(given, data)
@@ -87,7 +122,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"--sample {index:,}: out of range; there are {len(view):,} samples, from 0"
             )
-        _show(console, view, index, tokenizer)
+        _show(console, f"sample {index:,}", view, index, tokenizer)
     return 0
 
 
@@ -132,12 +167,14 @@ def _describe(view: "View") -> str:
     )
 
 
-def _show(console: "Console", view: "View", index: int, tokenizer: "Tokenizer | None") -> None:
+def _show(
+    console: "Console", title: str, view: "View", index: int, tokenizer: "Tokenizer | None"
+) -> None:
     """Print a sample document by document, then its fields and its metadata."""
     from penstock.batches.outputs import IGNORED
 
     sample, data = view[index], view.dataset
-    console.print(f"[bold]sample {index:,}[/bold]")
+    console.print(title, style="bold", markup=False)
     pieces = list(pairwise(sample["cu_seqlens"].tolist()))
     for start, stop in pieces[:_MOST_LINES]:
         document = int(sample["document_ids"][start])

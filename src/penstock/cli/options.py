@@ -9,6 +9,7 @@ from penstock.errors import PenstockError, SplitsError, UsageError
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
+    from penstock.mixing.mixture import Mixture
     from penstock.order.order import Shuffle
     from penstock.views.packed import Packed
     from penstock.views.view import View
@@ -58,10 +59,11 @@ def add_allow_empty(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_dataset(parser: argparse.ArgumentParser) -> None:
+def add_dataset(parser: argparse.ArgumentParser, *, takes_mixtures: bool = False) -> None:
     """Add the dataset and its format."""
+    mixtures = ", or the file of a mixture (.toml or .json)" if takes_mixtures else ""
     parser.add_argument(
-        "data", nargs="+", metavar="DATA", help="Files, directories or quoted patterns"
+        "data", nargs="+", metavar="DATA", help=f"Files, directories or quoted patterns{mixtures}"
     )
     add_format(parser)
 
@@ -235,6 +237,45 @@ def open_data(options: argparse.Namespace) -> "Dataset":
     return open(options.data, access=getattr(options, "access", "pread"), **format_of(options))
 
 
+# What the file of a mixture says itself, and the values that mean that an option was not given.
+_NOT_FOR_MIXTURES = {
+    "format": None,
+    "split": None,
+    "eos_id": None,
+    "bos_id": None,
+    "fields": (),
+    "metadata": (),
+    "ignore": (),
+    "view": "windows",
+    "seq_len": 2048,
+    "no_overlap": False,
+    "overflow": "truncate",
+    "by_length": False,
+    "policy": "best_fit",
+    "buffer_size": 1000,
+    "seed": 0,
+    "shuffle": "global",
+}
+
+
+def mixture(options: argparse.Namespace, **view_options: Any) -> "Mixture | None":
+    """Open the mixture whose file the options name; None if they name datasets."""
+    from penstock.mixing.files import is_mixture_file, read_mixture
+
+    files = [path for path in options.data if is_mixture_file(path)]
+    if not files:
+        return None
+    if len(options.data) > 1:
+        raise UsageError(f"{files[0]} is a mixture; name one mixture, or datasets")
+    for name, default in _NOT_FOR_MIXTURES.items():
+        if getattr(options, name, default) != default:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for datasets; write it into {files[0]}, for all "
+                "sources or for one"
+            )
+    return read_mixture(files[0], **view_options)
+
+
 def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
     """Return the view that the options describe; `more` are arguments that all views take."""
     if options.view == "windows":
@@ -255,20 +296,6 @@ def packed(data: "Dataset", options: argparse.Namespace, **more: Any) -> "Packed
 
 def shuffle(options: argparse.Namespace) -> "Shuffle":
     """Return the shuffle that the options describe."""
-    from penstock.order.bands import Bands
-    from penstock.order.block_shuffle import BlockShuffle
-    from penstock.order.length_buckets import LengthBuckets
+    from penstock.order.shuffle_text import parse_shuffle
 
-    kind, _, size = options.shuffle.partition(":")
-    if kind in ("global", "none") and not size:
-        return bool(kind == "global")
-    if kind in ("blocks", "inside-blocks") and size.isdigit():
-        return BlockShuffle(int(size), inside=kind == "inside-blocks")
-    if kind == "lengths" and size.isdigit():
-        return LengthBuckets(int(size))
-    if kind == "bands" and size.isdigit():
-        return Bands(int(size))
-    raise UsageError(
-        f"--shuffle {options.shuffle}: use global, none, blocks:256, inside-blocks:256, "
-        "lengths:256 or bands:10"
-    )
+    return parse_shuffle(options.shuffle)

@@ -4,14 +4,14 @@ from libc.stdint cimport int64_t
 
 from penstock.load.file_pass cimport FilePass, PassState
 from penstock.order.shuffling cimport OrderParams
-from penstock.read.files cimport NUM_KINDS, FileTable
+from penstock.read.files cimport FileTable
 from penstock.batches.batch_filling cimport BatchReading
 
 # What one thread needs to announce rows.
 cdef struct Announcing:
     OrderParams *order  # the thread's own: announcing may be an epoch ahead of reading
     BatchReading *reading
-    FileTable *tables[NUM_KINDS]
+    FileTable **tables  # for each source, one of each kind, or NULL
     PassState *file_pass  # shared by all threads, or NULL
     int64_t *positions
     int64_t *samples

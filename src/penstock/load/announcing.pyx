@@ -6,11 +6,11 @@ whole files are to be cached, a miss also starts or continues the pass over them
 """
 
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 
 from penstock.load.file_pass cimport FilePass, check_files, read_on, start_at
 from penstock.order.shuffling cimport OrderState, fill_samples
-from penstock.read.files cimport Files
+from penstock.read.files cimport NUM_KINDS, Files
 from penstock.batches.batch_filling cimport (
     BatchReader,
     announce_sample,
@@ -29,25 +29,38 @@ cdef class Announcer:
         self, OrderState order, BatchReader reader, int64_t max_rows, FilePass file_pass or None
     ):
         cdef Announcing *announcing = &self.announcing
-        cdef Py_ssize_t kind
-        if order.order.num_samples != <unsigned long long>reader.reading.view.num_samples:
+        cdef BatchReader source = reader
+        cdef Py_ssize_t number, kind
+        if order.order.num_samples != <unsigned long long>reader.reading.num_samples:
             raise ValueError("the order and the view differ in their number of samples")
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}; it must be at least 1")
         self._keep, self.max_rows = (order, reader, file_pass), max_rows
         announcing.order, announcing.reading = &order.order, &reader.reading
-        for kind in range(NUM_KINDS):
-            if reader.files[kind] is not None:
-                announcing.tables[kind] = &(<Files?>reader.files[kind]).table
+        announcing.tables = <FileTable **>calloc(
+            (len(reader.others) + 1) * NUM_KINDS, sizeof(FileTable *)
+        )
+        if not announcing.tables:
+            raise MemoryError
+        for number in range(len(reader.others) + 1):
+            source = reader if number == 0 else reader.others[number - 1]
+            for kind in range(NUM_KINDS):
+                if source.files[kind] is not None:
+                    announcing.tables[NUM_KINDS * number + kind] = (
+                        &(<Files?>source.files[kind]).table
+                    )
         if file_pass is not None:
+            if file_pass.state.num_sources > len(reader.others) + 1:
+                raise ValueError("the pass is over the files of more sources")
             check_files(&file_pass.state, announcing.tables)
             announcing.file_pass = &file_pass.state
-        announcing.positions = <int64_t *>malloc(max_rows * sizeof(int64_t))
-        announcing.samples = <int64_t *>malloc(max_rows * sizeof(int64_t))
+        announcing.positions = <int64_t *>malloc(max(max_rows, 2) * sizeof(int64_t))
+        announcing.samples = <int64_t *>malloc(max(max_rows, 2) * sizeof(int64_t))
         if not announcing.positions or not announcing.samples:
             raise MemoryError
 
     def __dealloc__(self):
+        free(self.announcing.tables)
         free(self.announcing.positions)
         free(self.announcing.samples)
 
@@ -59,17 +72,18 @@ cdef void announce_step(
 
     Row k is at `position + k * stride` in the order.
     """
+    cdef int64_t *positions = announcing.positions
     cdef int64_t *samples = announcing.samples
     cdef int64_t k
     if rows == 0:
         return
-    for k in range(rows):
-        announcing.positions[k] = position + k * stride
-    fill_samples(announcing.order, announcing.positions, samples, rows)
-    if announcing.num_announced == 0 and not (
-        sample_is_cached(announcing.reading, samples[0])
-        and sample_is_cached(announcing.reading, samples[rows // 2])
-    ):
+    if announcing.num_announced == 0:
+        positions[0], positions[1] = position, position + rows // 2 * stride
+        fill_samples(announcing.order, positions, samples, 2)
+        if sample_is_cached(announcing.reading, samples[0]) and sample_is_cached(
+            announcing.reading, samples[1]
+        ):
+            return
         announcing.num_announced = 1 + ANNOUNCED_AFTER_MISS
         if announcing.file_pass:
             start_at(
@@ -77,10 +91,12 @@ cdef void announce_step(
                 announcing.tables,
                 first_record(announcing.reading, samples[0]),
             )
-    if announcing.num_announced > 0:
-        announcing.num_announced -= 1
-        for k in range(rows):
-            announce_sample(announcing.reading, samples[k])
+    announcing.num_announced -= 1
+    for k in range(rows):
+        positions[k] = position + k * stride
+    fill_samples(announcing.order, positions, samples, rows)
+    for k in range(rows):
+        announce_sample(announcing.reading, samples[k])
 
 
 cdef void cache_files(Announcing *announcing) noexcept nogil:

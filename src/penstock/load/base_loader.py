@@ -123,6 +123,10 @@ class BaseLoader(ABC):
     def _argument_for(self, key: str, saved: Any) -> str:
         """The argument that gives `key` of `_identity` its saved value; empty if none does."""
 
+    def _check_identity(self, state: State) -> None:
+        """Raise a `StateError` if the state is of other rows."""
+        check_identity(state, self._identity(), self._argument_for)
+
     @abstractmethod
     def _restore(self, state: State) -> None:
         """Go to where `state`, which has the right keys and identity, was saved."""
@@ -222,7 +226,7 @@ class BaseLoader(ABC):
     def load_state_dict(self, state: State) -> None:
         """Continue where `state` was saved, or raise a `StateError` that says why not."""
         check_keys(state, self.state_keys, self.kind)
-        check_identity(state, self._identity(), self._argument_for)
+        self._check_identity(state)
         self._restore(state)
         self._has_to_agree = self._checks_ranks
 
@@ -281,6 +285,10 @@ class BaseLoader(ABC):
                     "position": float(self.position),
                     "ready": float(stats.ready),
                     "in_flight": float(stats.in_flight),
+                } | {
+                    f"sources/{name}/{what}": float(getattr(source, what))
+                    for name, source in stats.sources.items()
+                    for what in ("rows", "tokens", "epoch")
                 }
                 watch.call(steps, self._totals(), others)
 

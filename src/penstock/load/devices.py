@@ -101,7 +101,12 @@ def new_feed(
     device: "torch.device", layout: BatchLayout, maker: BatchMaker, *, static_addresses: bool
 ) -> DeviceFeed:
     """Return the feed of a device."""
-    if not crosses_compactly(device):
+    if not crosses_compactly(device) or not layout.has_compact_form:
+        if static_addresses:
+            raise UsageError(
+                "static_addresses=True cannot be used with this mixture: only some of its sources "
+                "mask labels with a field, or with fields of different types"
+            )
         return PlainFeed(maker, device)
     from penstock.load.feed import CudaFeed
 

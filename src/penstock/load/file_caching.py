@@ -4,6 +4,8 @@ If the data stays in memory, an epoch reads every byte from the disk once either
 are read several times as fast as rows. If it does not stay in memory, whole files are read in vain.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,15 +22,26 @@ _MIN_SHARE_OF_FILES = 0.25
 
 
 def pass_over_files(
-    view: View, layout: BatchLayout, ranks: int, cache_files: bool | None
+    views: Sequence[View], layout: BatchLayout, ranks: int, cache_files: bool | None
 ) -> FilePass | None:
-    """Return a pass over the files of a view, or None to read only rows."""
+    """Return a pass over the files of a view, or of the sources of a mixture; None for only rows.
+
+    The sources of a mixture are read as if each was read once in an epoch.
+    """
     if cache_files is False:
         return None
-    files = view.dataset.reader.file_spans(file_kinds(view, layout))
+    layouts = layout.sources or (layout,)
+    files = np.concatenate(
+        [
+            view.dataset.reader.file_spans(file_kinds(view, own), number)
+            for number, (view, own) in enumerate(zip(views, layouts, strict=True))
+        ]
+    )
     if cache_files is None and not is_worth_caching(
         file_bytes=_total_bytes(files),
-        epoch_bytes=len(view) * (view.seq_len + 1) * view.dataset.fields.itemsize,
+        epoch_bytes=sum(
+            len(view) * (view.seq_len + 1) * view.dataset.fields.itemsize for view in views
+        ),
         share=min(1, num_local_ranks() / ranks),
         free_bytes=available_bytes(),
     ):

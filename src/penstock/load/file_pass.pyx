@@ -10,6 +10,8 @@ so that the system sees one sequential reader and no step waits for long. There 
 files that are evicted from memory are not read again and again.
 """
 
+import numpy as np
+
 from libc.stdint cimport int64_t
 
 from penstock.system.checks cimport try_lock, unlock
@@ -29,45 +31,60 @@ cdef double TURN_SECONDS = 0.02
 
 
 cdef class FilePass:
-    """A pass over `files` (dtype `FILE_SPAN`), files with records first."""
+    """A pass over `files` (dtype `FILE_SPAN`): by source, and files with records first."""
 
     def __cinit__(self, const FileSpan[::1] files):
         cdef Py_ssize_t k
+        cdef int64_t num_sources = 0
+        first_files = []
         for k in range(files.shape[0]):
             if files[k].stop < files[k].start or not 0 <= files[k].kind < NUM_KINDS:
                 raise ValueError(f"file {k} has an unknown kind, or stops before it starts")
+            if files[k].source == num_sources:
+                first_files.append(k)
+                num_sources += 1
+            if files[k].source != num_sources - 1:
+                raise ValueError("files must be in the order of their sources")
             self.state.left += files[k].stop - files[k].start
-        self._files = files
-        self.state.num_files = files.shape[0]
+        self._files, self._first_files = files, np.array(first_files, np.int64)
+        self.state.num_files, self.state.num_sources = files.shape[0], num_sources
         if files.shape[0]:
             self.state.files, self.state.offset = &files[0], files[0].start
+            self.state.first_files = &self._first_files[0]
 
 
 cdef int check_files(const PassState *state, FileTable **tables) except -1:
     """Raise if the pass is over files that the thread does not have."""
-    cdef FileSpan file
-    cdef int64_t k
+    cdef const FileSpan *file
+    cdef FileTable **of_source
+    cdef int64_t k, number
     for k in range(state.num_files):
-        file = state.files[k]
-        if not tables[file.kind] or not 0 <= file.shard < tables[file.kind].num_shards:
+        file = &state.files[k]
+        of_source = tables + NUM_KINDS * file.source
+        number = k - state.first_files[file.source]
+        if not of_source[file.kind] or not 0 <= file.shard < of_source[file.kind].num_shards:
             raise ValueError("the pass is not over the files of the view")
-        if k < tables[<int>RECORDS].num_shards and (file.kind != RECORDS or file.shard != k):
+        if number < of_source[<int>RECORDS].num_shards and (
+            file.kind != RECORDS or file.shard != number
+        ):
             raise ValueError("files with records must come first, in shard order")
     return 0
 
 
-cdef void start_at(PassState *state, FileTable **tables, int64_t record) noexcept nogil:
+cdef void start_at(PassState *state, FileTable **tables, FirstRecord first) noexcept nogil:
     """Start the pass at a record, unless it has started.
 
     A sequential order then finds its next rows cached, and shuffling ranks share the work.
     """
-    cdef const FileTable *records = tables[<int>RECORDS]
+    cdef const FileTable *records = tables[NUM_KINDS * first.source + <int>RECORDS]
     cdef int64_t shard
     if try_lock(&state.lock):
-        if not state.is_started and 0 <= record < records.first_item[records.num_shards]:
-            shard = find_shard(records, record)
-            state.file = shard
-            state.offset = find_run(records, shard, record - records.first_item[shard]).offset
+        if not state.is_started and 0 <= first.record < records.first_item[records.num_shards]:
+            shard = find_shard(records, first.record)
+            state.file = state.first_files[first.source] + shard
+            state.offset = find_run(
+                records, shard, first.record - records.first_item[shard]
+            ).offset
         state.is_started = True
         unlock(&state.lock)
 
@@ -84,7 +101,7 @@ cdef void read_on(PassState *state, FileTable **tables, const int *stop) noexcep
         file = state.files[state.file]
         run = ItemRun(state.offset, min(state.left, file.stop - state.offset))
         # If a file cannot be read, reading its rows will report it.
-        count = cache_bytes(tables[file.kind], file.shard, run, &turn)
+        count = cache_bytes(tables[NUM_KINDS * file.source + file.kind], file.shard, run, &turn)
         count = run.count if count < 0 else count
         state.left -= count
         state.offset += count

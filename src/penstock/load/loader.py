@@ -14,37 +14,31 @@ from penstock.load.batch_sizes import GlobalBatchSize
 from penstock.load.frameworks import check_caller
 from penstock.load.plan import Step, StepPlan, Tail
 from penstock.load.read_ahead import ReadAhead
-from penstock.load.state import State
-from penstock.load.stats import LoaderStats, LoaderTotals, common_stats
+from penstock.load.state import State, check_identity
+from penstock.load.stats import LoaderStats, LoaderTotals, SourceStats, common_stats
 from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_reading_threads, reading_depth
 from penstock.load.walk import Iteration, Walk
 from penstock.load.worker_iteration import FailedIteration, WorkerIteration
 from penstock.load.workers import Board, Worker, find_worker
+from penstock.mixing.history import check_past, order_in_state, sources_in_state
+from penstock.mixing.mixture import Mixture
 from penstock.order.digests import sum_digests
-from penstock.order.length_buckets import LengthBuckets
-from penstock.order.order import Indices, Order, Shuffle, make_order
+from penstock.order.mixture_order import MixtureOrder
+from penstock.order.order import Indices, Order, Shuffle
+from penstock.views.ordering import order_of
 from penstock.views.view import View
 
 _MAX_POSITION = 1 << 62
 _MAX_DEPTH = 512
 
 
-def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
-    """Make the order in which a loader reads `view`."""
-    if isinstance(shuffle, LengthBuckets) and not getattr(view, "by_length", False):
-        raise UsageError(
-            "LengthBuckets shuffles samples that are sorted by length; use "
-            "data.documents(…, by_length=True)"
-        )
-    return make_order(shuffle, len(view), seed)
-
-
 class Loader(BaseLoader):
     """Batches of `view`, one epoch per `iter`, in the same global order on any number of ranks.
 
     Arguments:
-        view: what to load, such as `data.windows(2048)` or `data.packed(2048)`.
+        view: what to load, such as `data.windows(2048)` or `data.packed(2048)`, or a mixture of
+            several (`penstock.mix`), which has a seed and shuffles of its own.
         batch_size: rows per rank.
         global_batch_size: rows of a step on all ranks, for gradient accumulation: a number, or a
             schedule [(position, rows), …] from position 0 on. The loader then gives a list of
@@ -90,7 +84,7 @@ class Loader(BaseLoader):
 
     def __init__(
         self,
-        view: View,
+        view: View | Mixture,
         batch_size: int,
         *,
         seed: int = 0,
@@ -113,13 +107,17 @@ class Loader(BaseLoader):
         check_ranks: bool = True,
         global_batch_size: GlobalBatchSize | None = None,
     ) -> None:
-        if not isinstance(view, View):
+        if not isinstance(view, View | Mixture):
             raise UsageError(f"a Loader takes a view, such as data.windows(2048), not {view!r:.60}")
         if not len(view):
+            num_records = sum(source.dataset.num_records for source in view.sources)
             raise UsageError(
-                f"the view has no samples: the dataset has {view.dataset.num_records:,} records, "
+                f"the view has no samples: the dataset has {num_records:,} records, "
                 f"for rows of {view.seq_len:,}"
             )
+        if isinstance(view, Mixture):
+            _check_mixture(view, seed=seed, shuffle=shuffle, tail=tail, endless=endless)
+            seed = view.seed
         super().__init__(
             batch_size=batch_size,
             seed=seed,
@@ -136,7 +134,9 @@ class Loader(BaseLoader):
             global_batch_size=global_batch_size,
         )
         self.view = view
-        self.order: Order = order_of(view, shuffle, self.seed)
+        self.order: Order | MixtureOrder = (
+            view.order if isinstance(view, Mixture) else order_of(view, shuffle, self.seed)
+        )
         self.plan = StepPlan(
             num_samples=len(view),
             batch_size=self.batch_size,
@@ -146,7 +146,7 @@ class Loader(BaseLoader):
             endless=endless,
             global_batch_size=self.global_batch_size,
         )
-        if digest_tokens and TOKEN not in (view.dataset.fields.names or ()):
+        if digest_tokens and TOKEN not in (view.sources[0].dataset.fields.names or ()):
             raise UsageError(f"digest_tokens needs a field {TOKEN!r} in the records")
         if digest_tokens and self.parallel.row_slice is not None:
             raise UsageError(
@@ -195,7 +195,18 @@ class Loader(BaseLoader):
         if find_worker() is None:
             self._refuse_if_workers_moved()
             self._board.leave()
+        self._refuse_if_mixture_ended()
         return super().__iter__()
+
+    def _refuse_if_mixture_ended(self) -> None:
+        end = self.view.order.end if isinstance(self.view, Mixture) else None
+        if end is None or self._rest_is_empty or self.plan.settle(self._walk.position) < end:
+            return
+        raise UsageError(
+            f"the mixture has ended, at position {end:,}, where a source has been read max_epochs "
+            "times (mixture.describe tells which); allow it more epochs, or pass "
+            "when_exhausted='redistribute' to penstock.mix"
+        )
 
     def _skip_rest_of_epoch(self) -> None:
         if self.remaining < len(self):
@@ -246,6 +257,12 @@ class Loader(BaseLoader):
         return {"position": self.position}
 
     def _identity(self) -> State:
+        if isinstance(self.view, Mixture):
+            return {
+                "seed": self.seed,
+                "order": order_in_state(self.view),
+                "view": sources_in_state(self.view),
+            }
         return {
             "seed": self.seed,
             "order": self.order.fingerprint,
@@ -255,11 +272,16 @@ class Loader(BaseLoader):
     def _argument_for(self, key: str, saved: Any) -> str:
         return f"seed={saved!r:.40}" if key == "seed" else ""
 
+    def _check_identity(self, state: State) -> None:
+        if not isinstance(self.view, Mixture):
+            super()._check_identity(state)
+            return
+        seed = {"seed": self.seed}
+        check_identity(state, seed, lambda _, saved: f"penstock.mix(…, seed={saved!r:.40})")
+        check_past(self.view, _position_in(state), state["order"], state["view"])
+
     def _restore(self, state: State) -> None:
-        position = state["position"]
-        if type(position) is not int or not 0 <= position < _MAX_POSITION:
-            raise StateError(f"position is {position!r}, not a count of samples")
-        self._jump_to(self.plan.settle(position))
+        self._jump_to(self.plan.settle(_position_in(state)))
         self._is_restored = True
 
     def _jump_to(self, position: int) -> None:
@@ -312,7 +334,21 @@ class Loader(BaseLoader):
             last_wait_seconds=walk.last_wait_seconds,
             ready=walk.num_ready,
             in_flight=walk.num_uploads,
+            sources=self._source_stats(),
         )
+
+    def _source_stats(self) -> dict[str, SourceStats]:
+        if not isinstance(self.view, Mixture) or self._walk.counter is None:
+            return {}
+        position = min(self._walk.position, self.view.order.end or self._walk.position)
+        numbers = self.view.order.counts_at(position).tolist()
+        named = zip(self.view.names, self.view.sources, numbers, strict=True)
+        return {
+            name: SourceStats(rows=rows, tokens=tokens, epoch=number / len(view))
+            for (name, view, number), (rows, tokens) in zip(
+                named, self._walk.counter.counts, strict=True
+            )
+        }
 
     def _totals(self) -> LoaderTotals:
         return self._walk.totals
@@ -364,3 +400,29 @@ class Loader(BaseLoader):
         self.__dict__.update(state)
         self._walk = self._new_walk()
         self._walk.jump_to(position)
+
+
+def _position_in(state: State) -> int:
+    position = state["position"]
+    if type(position) is not int or not 0 <= position < _MAX_POSITION:
+        raise StateError(f"position is {position!r}, not a count of samples")
+    return position
+
+
+def _check_mixture(
+    mixture: Mixture, *, seed: int, shuffle: Shuffle, tail: str, endless: bool
+) -> None:
+    """Refuse arguments that a mixture has itself, or that go on after its end."""
+    if seed not in (0, mixture.seed) or shuffle is not True:
+        wrong, right = (
+            ("shuffle", "MixtureSource(view, weight, shuffle=…)")
+            if shuffle is not True
+            else (f"seed={seed!r:.40}", f"penstock.mix(…, seed={seed!r:.40})")
+        )
+        raise UsageError(f"a mixture has its own {wrong.partition('=')[0]}: use {right}")
+    if mixture.order.end is not None and (endless or tail == "wrap"):
+        what = "endless=True goes" if endless else "tail='wrap' goes"
+        raise UsageError(
+            f"{what} on after the end of the mixture, at position {mixture.order.end:,}; leave it "
+            "out, or pass when_exhausted='redistribute' to penstock.mix"
+        )

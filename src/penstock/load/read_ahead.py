@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.batches.layout import BatchLayout
+from penstock.batches.outputs import SOURCE_IDS
 from penstock.batches.sample_reader import SampleReader
 from penstock.formats.shard import TOKEN
 from penstock.load.announcing import Announcer
@@ -17,6 +18,7 @@ from penstock.load.file_caching import pass_over_files
 from penstock.load.file_pass import FilePass
 from penstock.load.plan import Step, StepPlan
 from penstock.load.ranks import num_rank_processors
+from penstock.load.source_counter import SourceCounter
 from penstock.load.stats import LoaderTotals
 from penstock.load.step_queue import StepQueue
 from penstock.load.step_reader import StepReader, num_step_readers
@@ -26,8 +28,11 @@ from penstock.load.waiting import check_waiting, reading_advice
 from penstock.load.walk import Walk
 from penstock.load.workers import find_worker
 from penstock.metadata.span_decoding import check_decoder
+from penstock.mixing.mixture import Mixture
 from penstock.order.digests import digest_text
+from penstock.order.mixture_order import MixtureOrder
 from penstock.order.order import Order
+from penstock.read.local_reader import Access
 from penstock.views.view import View
 
 if TYPE_CHECKING:
@@ -38,8 +43,8 @@ if TYPE_CHECKING:
 class ReadAhead:
     """A view, its order, and how it is read ahead."""
 
-    view: View
-    order: Order
+    view: View | Mixture
+    order: Order | MixtureOrder
     layout: BatchLayout
     """of the batches that are handed out"""
     plan: StepPlan
@@ -60,7 +65,7 @@ class ReadAhead:
 
     @property
     def _is_compact(self) -> bool:
-        return crosses_compactly(self.device)
+        return crosses_compactly(self.device) and self.layout.has_compact_form
 
     def new_walk(self) -> Walk:
         """Return a walk over all steps."""
@@ -77,16 +82,24 @@ class ReadAhead:
         feed = None
         if self.device is not None:
             feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)
-        return Walk(self.plan, pool, maker, self._new_queue, finish, feed, self._check_waiting)
+        counter = None
+        if SOURCE_IDS in layout.places():
+            start = layout.places()[SOURCE_IDS].offset
+            counter = SourceCounter(len(self.view.sources), start)
+        return Walk(
+            self.plan, pool, maker, self._new_queue, finish, feed, self._check_waiting, counter
+        )
 
     def _new_queue(self, position: int, skip: int, every: int) -> StepQueue:
         """Return a queue of every `every`-th step from `position` on, after `skip` steps."""
         file_pass = None
         if self.announce:
             layout = self.memory_layout
-            file_pass = pass_over_files(self.view, layout, self.plan.ranks, self.cache_files)
+            file_pass = pass_over_files(
+                self.view.sources, layout, self.plan.ranks, self.cache_files
+            )
         # A mapped file needs no announcing: on a page fault the system reads ahead by itself.
-        announces = file_pass is not None or self.view.dataset.access == "pread"
+        announces = file_pass is not None or "pread" in self._accesses
         num_threads = self.threads if self.prefetch else 0
         return StepQueue(
             self.plan,
@@ -110,23 +123,28 @@ class ReadAhead:
         return check_waiting(first, now, lambda: self._advice(is_uncached))
 
     def _advice(self, is_uncached: bool) -> str:
-        view = self.view
+        decoders = [view.metadata for view in self.view.sources if view.metadata is not None]
         inputs = self.memory_layout.places().get("input_ids")
         return reading_advice(
             prefetch=self.prefetch,
             threads=self.threads,
             num_processors=num_rank_processors(),
-            decodes=view.metadata is not None and callable(check_decoder(view.metadata)),
+            decodes=any(callable(check_decoder(decoder)) for decoder in decoders),
             is_uncached=is_uncached,
             cache_files=self.cache_files,
             widens=inputs is not None
-            and inputs.dtype.itemsize > view.dataset.fields[TOKEN].itemsize,
-            access=view.dataset.access,
+            and inputs.dtype.itemsize
+            > max(view.dataset.fields[TOKEN].itemsize for view in self.view.sources),
+            access="pread" if "pread" in self._accesses else "mmap",
         )
 
     @property
+    def _accesses(self) -> set[Access]:
+        return {view.dataset.access for view in self.view.sources}
+
+    @property
     def _finishes(self) -> bool:
-        return self.digests_tokens or self.view.metadata is not None
+        return self.digests_tokens or any(view.metadata is not None for view in self.view.sources)
 
     def _finish(
         self,

@@ -1,7 +1,20 @@
 """What a loader has done: totals up to a moment, and the public statistics made of them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceStats:
+    """What one source of a mixture has given."""
+
+    rows: int
+    """to this rank, since the loader was made"""
+    tokens: int
+    """in these rows; padding does not count"""
+    epoch: float
+    """passes over the source up to the loader's position, on all ranks together"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +44,8 @@ class LoaderStats:
     """bytes that were copied to the device; 0 without one"""
     bytes_per_second: float
     """bytes copied to the device per second since the first batch; 0 without one"""
+    sources: Mapping[str, SourceStats] = field(default_factory=dict)
+    """of a mixture, what each source has given"""
 
 
 class LoaderTotals(NamedTuple):

@@ -30,7 +30,7 @@ cdef class StepReader:
         cdef BatchReader batches = sample_reader.batches
         cdef int64_t rows = plan.batch_size
         if batches is None or (
-            order.order.num_samples != <unsigned long long>batches.reading.view.num_samples
+            order.order.num_samples != <unsigned long long>batches.reading.num_samples
         ):
             raise ValueError("the order and the view differ in their number of samples")
         if announcer.announcing.reading != &batches.reading:

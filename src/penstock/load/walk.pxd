@@ -6,6 +6,7 @@ from posix.types cimport pid_t
 from penstock.load.batch_maker cimport BatchMaker
 from penstock.load.batch_memory cimport Pool
 from penstock.load.plan cimport StepPlan, StepSpan
+from penstock.load.source_counter cimport SourceCounter
 from penstock.load.step_queue cimport StepQueue
 
 
@@ -28,6 +29,7 @@ cdef class Walk:
     cdef object finish
     cdef object feed  # or None
     cdef object check_waiting  # or None
+    cdef readonly SourceCounter counter  # or None
     cdef pid_t pid
     cdef StepQueue queue
     cdef readonly int64_t position

@@ -5,6 +5,7 @@ from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool
 from penstock.load.devices import DeviceFeed
 from penstock.load.plan import Step, StepPlan
+from penstock.load.source_counter import SourceCounter
 from penstock.load.stats import LoaderTotals
 from penstock.load.step_queue import StepQueue
 
@@ -23,6 +24,8 @@ class Walk:
     last_wait_seconds: float
     totals: LoaderTotals
     first_totals: LoaderTotals | None
+    @property
+    def counter(self) -> SourceCounter | None: ...
     def __new__(
         cls,
         plan: StepPlan,
@@ -32,6 +35,7 @@ class Walk:
         finish: _Finish | None = None,
         feed: DeviceFeed | None = None,
         check_waiting: Callable[[LoaderTotals, LoaderTotals, bool], float] | None = None,
+        counter: SourceCounter | None = None,
     ) -> Self: ...
     def jump_to(self, position: int) -> None: ...
     def take_every(self, every: int, *, skip: int) -> None: ...

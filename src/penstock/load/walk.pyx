@@ -44,7 +44,8 @@ cdef class Walk:
     results for the last step's batches are kept as `finished`. If given, `feed` (see
     `load.devices`) brings batches to a device. If given,
     `check_waiting(first, now, is_uncached)` is called from time to time when the consumer has
-    waited, and returns when to call it again (see `load.waiting`).
+    waited, and returns when to call it again (see `load.waiting`). If given, `counter` counts the
+    rows of each source of a mixture.
     """
 
     def __cinit__(
@@ -56,8 +57,9 @@ cdef class Walk:
         finish=None,
         feed=None,
         check_waiting=None,
+        SourceCounter counter or None=None,
     ):
-        self.plan, self.pool, self.maker = plan, pool, maker
+        self.plan, self.pool, self.maker, self.counter = plan, pool, maker, counter
         self.new_queue, self.finish = new_queue, finish
         self.feed, self.check_waiting = feed, check_waiting
         self.every, self.check_at = 1, INFINITY
@@ -101,6 +103,8 @@ cdef class Walk:
         self.num_batches = self.num_samples = self.num_tokens = self.num_columns = 0
         self.waited_before = self.waited_until_last = self.last_wait_seconds = 0
         self.first.seconds, self.check_at = 0, INFINITY
+        if self.counter is not None:
+            self.counter.reset()
         return 0
 
     cdef StepQueue let_go(self):
@@ -110,6 +114,8 @@ cdef class Walk:
             queue.refuse_own_threads()
             queue.uploads.clear()
             self.waited_before += queue.waited
+        if self.counter is not None:
+            self.counter.drop()
         self.queue = None
         return queue
 
@@ -187,6 +193,8 @@ cdef class Walk:
         if not self.has_step(queue, number):
             return None
         # From here on, no other Python code runs.
+        if self.counter is not None:
+            self.counter.add(memory, span.rows)
         queue.uploads.pop(number, None)
         queue.num_batches += 1
         queue.num_tokens += memory.counts().num_tokens
@@ -195,6 +203,8 @@ cdef class Walk:
             queue.batches, queue.finished = batches, finished
             queue.advance(fresh)
             return None
+        if self.counter is not None:
+            self.counter.commit()
         self.num_batches += queue.num_batches
         self.num_samples += span.step.rows
         self.num_tokens += queue.num_tokens

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from penstock.batches.layout import ALIGNMENT_BYTES, BOUNDARY_COUNTS, BatchLayout, CountsRecord
 from penstock.batches.layout_table import padded_length
-from penstock.batches.outputs import IGNORED, SEGMENT_TABLE
+from penstock.batches.outputs import IGNORED, SEGMENT_TABLE, SOURCE_IDS
 
 _WORD_BYTES = 8
 # The fields of `SegmentEntry`, in words and in half words.
@@ -84,6 +84,8 @@ class Widening:
             return (self.shape.num_segments,)
         if place.count == "num_row_boundaries":
             return (self.shape.rows * place.row_shape[0] + 1,)
+        if name == SOURCE_IDS:
+            return (self.shape.rows,)
         if place.extra_columns:  # each chunk of a row has one, and is a row of its own
             return (*self._chunked_size[:1], self._chunked_size[1] + 1, *place.row_shape[1:])
         return (self.shape.rows, self.shape.width, *place.row_shape[1:])
@@ -236,6 +238,8 @@ def _output_views(layout: BatchLayout, shape: CompactShape) -> tuple[dict[str, O
             size = (shape.num_segments + 1,)
         elif name == "row_cu_seqlens":
             size = (shape.rows * place.row_shape[0] + 1,)
+        elif name == SOURCE_IDS:
+            size = (shape.rows,)
         stride = torch.empty(size, device="meta").stride()
         views[name] = OutputView(dtype, size, stride, num_words * _WORD_BYTES // dtype.itemsize)
         num_bytes = math.prod(size) * dtype.itemsize

@@ -15,7 +15,7 @@ from penstock.order.bands import Bands
 from penstock.order.block_shuffle import BlockShuffle
 from penstock.order.digests import digest_text
 from penstock.order.length_buckets import LengthBuckets
-from penstock.order.shuffling import OrderKind, OrderState
+from penstock.order.shuffling import OrderKind, ShuffleState
 from penstock.reprs import one_line
 
 Indices = NDArray[np.int64]
@@ -52,25 +52,27 @@ class Order:
         buckets = f" in {self.bucket_size}" if self.kind == OrderKind.BUCKETS else ""
         return f"{_NAMES[self.kind]}-v1{blocks}{buckets} over {self.num_samples}"
 
-    def new_state(self) -> OrderState:
+    def new_state(self) -> ShuffleState:
         """What one thread needs to evaluate this order."""
-        return OrderState(self.kind, self.num_samples, self.seed, self.block_size, self.bucket_size)
+        return ShuffleState(
+            self.kind, self.num_samples, self.seed, self.block_size, self.bucket_size
+        )
 
     def __post_init__(self) -> None:
         # Kernels write into a state and run outside the GIL: every thread has its own.
         object.__setattr__(self, "_of_thread", threading.local())
 
     @property
-    def _state(self) -> OrderState:
+    def _state(self) -> ShuffleState:
         of_thread: Any = self._of_thread  # type: ignore[attr-defined]
         if not hasattr(of_thread, "state"):
             of_thread.state = self.new_state()
-        state: OrderState = of_thread.state
+        state: ShuffleState = of_thread.state
         return state
 
     def samples_at(self, positions: Sequence[int] | Indices) -> Indices:
         """The sample at each of `positions`."""
-        wanted = _integers(positions)
+        wanted = as_indices(positions)
         if wanted.size and (self.num_samples == 0 or wanted.min() < 0):
             raise IndexError(
                 f"no position {wanted.min():,} in an order of {self.num_samples:,} samples"
@@ -81,7 +83,7 @@ class Order:
 
     def positions_of(self, samples: Sequence[int] | Indices, epoch: int = 0) -> Indices:
         """The position in the endless order of each of `samples` in `epoch`."""
-        wanted = _integers(samples)
+        wanted = as_indices(samples)
         first = epoch * self.num_samples
         if not 0 <= first < 1 << 63:
             raise IndexError(f"epoch {epoch} is outside of the positions 0 to 2^63 - 1")
@@ -130,7 +132,8 @@ def make_order(shuffle: Shuffle, num_samples: int, seed: int = 0) -> Order:
     return Order(OrderKind.SHUFFLED if shuffle else OrderKind.SEQUENTIAL, num_samples, seed)
 
 
-def _integers(values: Sequence[int] | Indices) -> Indices:
+def as_indices(values: Sequence[int] | Indices) -> Indices:
+    """Return positions or samples as an array; refuse anything but integers."""
     array = np.asarray(values)
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"positions and samples must be integers, not {array.dtype}")

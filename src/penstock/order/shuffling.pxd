@@ -10,6 +10,15 @@ cpdef enum OrderKind:
     BUCKETS
     BANDS
 
+# The second word of the key that keys are derived from: their purpose.
+cdef enum KeyPurpose:
+    FOR_NETWORK = 1
+    FOR_TABLE = 2
+    FOR_INSIDE = 3
+    FOR_REST = 4
+    FOR_MIXTURE = 5
+    FOR_RAMP = 6
+
 cdef enum:
     NUM_KEYS = 24  # two for each round
 
@@ -17,8 +26,14 @@ cdef struct Keys:
     uint64_t rounds[NUM_KEYS]
     uint64_t swap  # 1 if indices 0 and 1 are swapped before the first round, else 0
 
+ctypedef void (*FillSamples)(
+    OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
+) noexcept nogil
+
 cdef struct OrderParams:
     OrderKind kind
+    FillSamples fill
+    void *evaluation  # of a mixture
     uint64_t num_samples
     uint64_t seed
     uint64_t block_size  # with buckets: the size of a group; with bands: their number
@@ -42,6 +57,12 @@ cdef class OrderState:
     cdef OrderParams order
 
 
-cdef void fill_samples(
+cdef class ShuffleState(OrderState):
+    pass
+
+
+cdef inline void fill_samples(
     OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
-) noexcept nogil
+) noexcept nogil:
+    """Fill in the sample at each position; positions must not be negative."""
+    order.fill(order, positions, samples, count)

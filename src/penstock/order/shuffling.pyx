@@ -40,50 +40,9 @@ cdef enum:
     TABLE_BELOW = 1 << 16
     CHUNK = 256  # indices that are permuted together, small enough to stay in the first cache
 
-# The second word of the key that keys are derived from: their purpose.
-cdef enum KeyPurpose:
-    FOR_NETWORK = 1
-    FOR_TABLE = 2
-    FOR_INSIDE = 3
-    FOR_REST = 4
-
 
 cdef class OrderState:
-    """An order, and what one thread remembers of it: at most 257 KiB for any number of samples."""
-
-    def __cinit__(
-        self,
-        OrderKind kind,
-        uint64_t num_samples,
-        uint64_t seed,
-        uint64_t block_size,
-        uint64_t bucket_size,
-    ):
-        if not SEQUENTIAL <= kind <= BANDS or block_size < 1 or bucket_size < 1:
-            raise ValueError("the kind must be known, and blocks and buckets must not be empty")
-        if num_samples > <uint64_t>1 << 63 or block_size > <uint64_t>1 << 63:
-            raise ValueError("an order has at most 2^63 samples")
-        if kind < BLOCKS and block_size != 1:
-            raise ValueError("this kind of order has no blocks")
-        self.order.kind = kind
-        self.order.num_samples = num_samples
-        self.order.seed = seed
-        self.order.block_size = block_size
-        self.order.bucket_size = bucket_size
-        cdef uint64_t num_permuted = num_blocks(&self.order)
-        if kind != SEQUENTIAL and num_permuted < TABLE_BELOW:
-            self.order.table = <uint16_t *>malloc((num_permuted + 1) * sizeof(uint16_t))
-            self.order.inverse = <uint16_t *>malloc((num_permuted + 1) * sizeof(uint16_t))
-            self.order.table_size = num_permuted
-            if not self.order.table or not self.order.inverse:
-                raise MemoryError
-
-    def __dealloc__(self):
-        free(self.order.table)
-        free(self.order.inverse)
-
-    def __sizeof__(self):
-        return sizeof(self.order) + 2 * sizeof(uint16_t) * self.order.table_size
+    """An order, and what one thread remembers of it."""
 
     def samples_at(self, const int64_t[::1] positions, int64_t[::1] samples):
         """Fill in the sample at each position; positions must not be negative."""
@@ -95,18 +54,6 @@ cdef class OrderState:
             raise ValueError("an order of no samples has no positions")
         with nogil:
             fill_samples(&self.order, &positions[0], &samples[0], positions.shape[0])
-
-    def indices_of(self, uint64_t epoch, const int64_t[::1] samples, int64_t[::1] indices):
-        """Fill in the index of each sample in an epoch."""
-        if samples.shape[0] != indices.shape[0]:
-            raise ValueError("samples and indices differ in number")
-        cdef Py_ssize_t k
-        for k in range(samples.shape[0]):
-            if <uint64_t>samples[k] >= self.order.num_samples:
-                raise ValueError(f"there is no sample {samples[k]}")
-        with nogil:
-            for k in range(samples.shape[0]):
-                indices[k] = <int64_t>index_of(&self.order, epoch, <uint64_t>samples[k])
 
     def digest(self, int64_t start, int64_t stop):
         """Add up a hash of (position, sample) over the positions [start, stop)."""
@@ -130,6 +77,56 @@ cdef class OrderState:
                     total.second += one.second
                 start += size
         return total.first, total.second
+
+
+cdef class ShuffleState(OrderState):
+    """An order of one view: at most 257 KiB for any number of samples."""
+
+    def __cinit__(
+        self,
+        OrderKind kind,
+        uint64_t num_samples,
+        uint64_t seed,
+        uint64_t block_size,
+        uint64_t bucket_size,
+    ):
+        if not SEQUENTIAL <= kind <= BANDS or block_size < 1 or bucket_size < 1:
+            raise ValueError("the kind must be known, and blocks and buckets must not be empty")
+        if num_samples > <uint64_t>1 << 63 or block_size > <uint64_t>1 << 63:
+            raise ValueError("an order has at most 2^63 samples")
+        if kind < BLOCKS and block_size != 1:
+            raise ValueError("this kind of order has no blocks")
+        self.order.kind, self.order.fill = kind, fill_shuffled
+        self.order.num_samples = num_samples
+        self.order.seed = seed
+        self.order.block_size = block_size
+        self.order.bucket_size = bucket_size
+        cdef uint64_t num_permuted = num_blocks(&self.order)
+        if kind != SEQUENTIAL and num_permuted < TABLE_BELOW:
+            self.order.table = <uint16_t *>malloc((num_permuted + 1) * sizeof(uint16_t))
+            self.order.inverse = <uint16_t *>malloc((num_permuted + 1) * sizeof(uint16_t))
+            self.order.table_size = num_permuted
+            if not self.order.table or not self.order.inverse:
+                raise MemoryError
+
+    def __dealloc__(self):
+        free(self.order.table)
+        free(self.order.inverse)
+
+    def __sizeof__(self):
+        return sizeof(self.order) + 2 * sizeof(uint16_t) * self.order.table_size
+
+    def indices_of(self, uint64_t epoch, const int64_t[::1] samples, int64_t[::1] indices):
+        """Fill in the index of each sample in an epoch."""
+        if samples.shape[0] != indices.shape[0]:
+            raise ValueError("samples and indices differ in number")
+        cdef Py_ssize_t k
+        for k in range(samples.shape[0]):
+            if <uint64_t>samples[k] >= self.order.num_samples:
+                raise ValueError(f"there is no sample {samples[k]}")
+        with nogil:
+            for k in range(samples.shape[0]):
+                indices[k] = <int64_t>index_of(&self.order, epoch, <uint64_t>samples[k])
 
 
 def keyed_hash(uint64_t key0, uint64_t key1, uint64_t counter0, uint64_t counter1):
@@ -430,7 +427,7 @@ cdef uint64_t index_in_band(OrderParams *order, uint64_t epoch, uint64_t sample)
     return band.first + network_inverse(sample - band.first, band.length, &order.inner_keys)
 
 
-cdef void fill_samples(
+cdef void fill_shuffled(
     OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
 ) noexcept nogil:
     """Fill in the sample at each position; positions must not be negative."""

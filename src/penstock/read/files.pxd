@@ -45,14 +45,16 @@ cdef struct Geometry:
     int64_t row_records  # the length of every document, if there is no table; else 0
 
 cdef struct OpenShardFile:
-    int64_t shard  # or -1
+    int64_t number  # of the shard, or -1
     int descriptor
-    char *mapping  # with mmap
+    char *mapping  # with mmap, else NULL
+    int64_t mapped_bytes
 
 # The files of one kind of all shards, which together are one array of items, and those open.
 #
-# Shard s can be open only at place s % num_places: finding it is one comparison, and with more
-# shards than places the newest takes the place.
+# Several tables may share their places; the shards of a table are then numbered from `first_number`
+# on. The shard with number n can be open only at place n % num_places: finding it is one
+# comparison, and with more shards than places the newest takes the place.
 cdef struct FileTable:
     FileKind kind
     int64_t item_bytes
@@ -61,11 +63,13 @@ cdef struct FileTable:
     const Geometry *geometry
     const char *names
     bint use_mmap
+    int64_t first_number
     int64_t num_places
     OpenShardFile *places
 
 # The bytes of a shard's file that hold its items.
 cdef struct FileSpan:
+    int64_t source  # of a mixture
     int64_t kind
     int64_t shard
     int64_t start
@@ -90,9 +94,16 @@ cdef class ShardFiles:
     cdef bytes names
 
 
+cdef class OpenFiles:
+    cdef OpenShardFile *places
+    cdef readonly int64_t num_places
+    cdef int64_t num_shards  # of all tables that share the places
+
+
 cdef class Files:
     cdef FileTable table
     cdef readonly ShardFiles shards  # what the table points into
+    cdef OpenFiles open_files
 
 
 cdef object describe_fault(const Fault *fault)

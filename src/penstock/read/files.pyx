@@ -47,7 +47,7 @@ GEOMETRY = np.dtype([
         "row_records",
     )
 ])
-FILE_SPAN = np.dtype([(name, np.int64) for name in ("kind", "shard", "start", "stop")])
+FILE_SPAN = np.dtype([(name, np.int64) for name in ("source", "kind", "shard", "start", "stop")])
 
 
 @cython.no_gc_clear
@@ -78,14 +78,38 @@ cdef class ShardFiles:
 
 
 @cython.no_gc_clear  # files are closed after garbage collection
-cdef class Files:
-    """The files of one kind, and those that one thread has open; none at first."""
+cdef class OpenFiles:
+    """Places for the files that one thread has open; none at first."""
 
-    def __cinit__(self, ShardFiles shards, *, bint use_mmap, int64_t num_places):
+    def __cinit__(self, int64_t num_places):
         cdef int64_t place
         if num_places < 1:
             raise ValueError("num_places must be at least 1")
-        self.shards = shards
+        self.places = <OpenShardFile *>calloc(num_places, sizeof(OpenShardFile))
+        if not self.places:
+            raise MemoryError
+        self.num_places = num_places
+        for place in range(num_places):
+            self.places[place].number = -1
+
+    def __dealloc__(self):
+        # Without closing: a forked child's copy of the table may be newer than its descriptors.
+        free(self.places)
+
+    def close(self):
+        """Close all files; reading opens them again."""
+        cdef int64_t place
+        with nogil:
+            for place in range(self.num_places):
+                close_place(&self.places[place])
+
+
+@cython.no_gc_clear
+cdef class Files:
+    """The files of one kind of a dataset, and the places for those that are open."""
+
+    def __cinit__(self, ShardFiles shards, OpenFiles open_files, *, bint use_mmap):
+        self.shards, self.open_files = shards, open_files
         self.table.kind = shards.kind
         self.table.item_bytes = shards.item_bytes
         self.table.num_shards = shards.geometry.shape[0]
@@ -94,23 +118,13 @@ cdef class Files:
             self.table.geometry = &shards.geometry[0]
         self.table.names = shards.names
         self.table.use_mmap = use_mmap
-        self.table.places = <OpenShardFile *>calloc(num_places, sizeof(OpenShardFile))
-        if not self.table.places:
-            raise MemoryError
-        self.table.num_places = num_places
-        for place in range(num_places):
-            self.table.places[place].shard = -1
-
-    def __dealloc__(self):
-        # Without closing: a forked child's copy of the table may be newer than its descriptors.
-        free(self.table.places)
+        self.table.first_number = open_files.num_shards
+        open_files.num_shards += self.table.num_shards
+        self.table.places, self.table.num_places = open_files.places, open_files.num_places
 
     def close(self):
-        """Close all files; reading opens them again."""
-        cdef int64_t place
-        with nogil:
-            for place in range(self.table.num_places):
-                close_place(&self.table, &self.table.places[place])
+        """Close all files, also of tables that share the places; reading opens them again."""
+        self.open_files.close()
 
 
 FaultReport = namedtuple("FaultReport", "code kind shard offset detail")
@@ -132,21 +146,21 @@ cdef bint set_fault(
     return False
 
 
-cdef void close_place(FileTable *files, OpenShardFile *file) noexcept nogil:
+cdef void close_place(OpenShardFile *file) noexcept nogil:
     """Close the file at a place, if there is one."""
-    if file.shard >= 0:
-        if files.use_mmap:
-            munmap(file.mapping, files.geometry[file.shard].size_bytes)
+    if file.number >= 0:
+        if file.mapping:
+            munmap(file.mapping, file.mapped_bytes)
         close(file.descriptor)
-        file.shard = -1
+        file.number = -1
 
 
 cdef bint close_one(FileTable *files) noexcept nogil:
     """Close any open shard; False if there is none."""
     cdef int64_t place
     for place in range(files.num_places):
-        if files.places[place].shard >= 0:
-            close_place(files, &files.places[place])
+        if files.places[place].number >= 0:
+            close_place(&files.places[place])
             return True
     return False
 
@@ -165,11 +179,11 @@ cdef int open_path(FileTable *files, int64_t shard) noexcept nogil:
 cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil:
     """Find or open a shard; NULL, with a fault, on failure."""
     check(0 <= shard < files.num_shards)
-    cdef OpenShardFile *file = &files.places[shard % files.num_places]
-    cdef int64_t size_bytes
-    if file.shard == shard:
+    cdef int64_t number = files.first_number + shard, size_bytes
+    cdef OpenShardFile *file = &files.places[number % files.num_places]
+    if file.number == number:
         return file
-    close_place(files, file)
+    close_place(file)
     file.descriptor = open_path(files, shard)
     if file.descriptor < 0:
         set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, errno)
@@ -181,13 +195,14 @@ cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) no
         return NULL
     # Rows are far apart: the system's read-ahead would read 32 times as much as is needed.
     expect_random_reads(file.descriptor)
+    file.mapping, file.mapped_bytes = NULL, size_bytes
     if files.use_mmap:
         file.mapping = <char *>mmap(NULL, size_bytes, PROT_READ, MAP_SHARED, file.descriptor, 0)
         if file.mapping == <char *>MAP_FAILED:
             set_fault(fault, CANNOT_MAP, files.kind, shard, 0, errno)
             close(file.descriptor)
             return NULL
-    file.shard = shard
+    file.number = number
     return file
 
 
@@ -207,11 +222,21 @@ cdef bint read_exactly(
             done += got
         elif got == 0:
             return set_fault(
-                fault, SHORT_READ, files.kind, file.shard, bytes_.offset + done, left
+                fault,
+                SHORT_READ,
+                files.kind,
+                file.number - files.first_number,
+                bytes_.offset + done,
+                left,
             )
         elif errno != EINTR:
             return set_fault(
-                fault, CANNOT_READ, files.kind, file.shard, bytes_.offset + done, errno
+                fault,
+                CANNOT_READ,
+                files.kind,
+                file.number - files.first_number,
+                bytes_.offset + done,
+                errno,
             )
     return True
 
@@ -239,10 +264,11 @@ cdef bint read_items(
 cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil:
     """Prefetch the first bytes of mapped items into the processor's cache."""
     cdef int64_t shard = find_shard(files, start)
-    cdef OpenShardFile *file = &files.places[shard % files.num_places]
+    cdef int64_t number = files.first_number + shard
+    cdef OpenShardFile *file = &files.places[number % files.num_places]
     cdef const char *items
     cdef int line
-    if file.shard == shard:
+    if file.number == number:
         items = file.mapping + find_run(files, shard, start - files.first_item[shard]).offset
         for line in range(PREFETCHED_LINES):
             prefetch(items + CACHE_LINE_BYTES * line)

@@ -35,6 +35,7 @@ from penstock.read.files import (
     FaultReport,
     FileKind,
     Files,
+    OpenFiles,
     ShardFiles,
 )
 from penstock.read.segments import OUTPUT, SEGMENT, OutputTable, read_segments
@@ -123,16 +124,20 @@ class LocalReader:
         suffix = _SUFFIXES[kind]
         return str(shard.path(suffix)), shard.files[suffix]
 
-    def file_spans(self, kinds: Sequence[FileKind]) -> NDArray[np.void]:
-        """The bytes that hold items (`FILE_SPAN`), of all shards, kind by kind."""
+    def file_spans(self, kinds: Sequence[FileKind], source: int = 0) -> NDArray[np.void]:
+        """The bytes that hold items (`FILE_SPAN`), of all shards, kind by kind.
+
+        `source` is the number of the dataset in a mixture.
+        """
         for kind in kinds:
             self._files_of(kind)
-        return np.concatenate([self._spans[kind] for kind in kinds])
+        spans = np.concatenate([self._spans[kind] for kind in kinds])
+        spans["source"] = source
+        return spans
 
-    def new_files(self, kind: FileKind = FileKind.RECORDS, *, num_sharers: int = 1) -> Files:
-        """The files of one kind, none open yet; `num_sharers` in this process share the limit."""
-        num_places = max(2, min(len(self.shards), _max_open_files() // num_sharers))
-        return Files(self._files_of(kind), use_mmap=self.access == "mmap", num_places=num_places)
+    def new_files(self, kind: FileKind, open_files: OpenFiles) -> Files:
+        """The files of one kind, with places for those that are open."""
+        return Files(self._files_of(kind), open_files, use_mmap=self.access == "mmap")
 
     def read_items(
         self, kind: FileKind, starts: NDArray[np.int64], lengths: NDArray[np.int64]
@@ -156,7 +161,7 @@ class LocalReader:
             width=total,
         )
         scratch = np.empty(outputs.scratch_records * size, np.uint8)
-        files = self.new_files(kind)
+        files = self.new_files(kind, new_open_files(len(self.shards)))
         try:
             fault = read_segments(files, outputs, segments[lengths > 0], items, scratch)
         finally:
@@ -199,6 +204,11 @@ _WRONG_CONTENT = {
     FileKind.DOCUMENT_OFFSETS: _WRONG_OFFSET,
     FileKind.METADATA_OFFSETS: _WRONG_OFFSET,
 }
+
+
+def new_open_files(num_shards: int, *, num_sharers: int = 1) -> OpenFiles:
+    """Places for open files, up to `num_shards`; `num_sharers` in this process share the limit."""
+    return OpenFiles(max(2, min(num_shards, _max_open_files() // num_sharers)))
 
 
 def _max_open_files() -> int:

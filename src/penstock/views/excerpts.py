@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.batches.layout import BatchLayout
 from penstock.batches.outputs import field_outputs
-from penstock.batches.sample_reader import SampleReader
+from penstock.batches.sample_reader import SampleReader, read_batch
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID
@@ -38,19 +38,21 @@ class Excerpts:
     max_segments: int = 1
     stored_in: None = None
 
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def sources(self) -> "tuple[Excerpts]":
+        """What the samples come from: itself."""
+        return (self,)
+
     def read(self) -> ExcerptMetadata:
         """Read and decode the metadata of all runs."""
         fields = self.dataset.fields
         outputs = field_outputs(fields, with_metadata=True)[-1:]
         layout = BatchLayout(fields, len(self.runs), self._width, outputs, apart=self.dataset.apart)
-        memory = np.empty(layout.num_bytes, np.uint8)
-        reader = SampleReader(self, layout)
-        try:
-            metadata = reader.read(np.arange(len(self.runs)), memory)
-        finally:
-            reader.close()
-        ids = layout.outputs_in(memory, len(self.runs))["metadata_ids"]
-        return ExcerptMetadata(ids, metadata["metadata"])
+        batch = read_batch(SampleReader(self, layout), layout, np.arange(len(self)))
+        return ExcerptMetadata(batch["metadata_ids"], batch["metadata"])
 
     @property
     def _width(self) -> int:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -55,6 +56,11 @@ class PlannedView(View):
     def num_base_samples(self) -> int:
         """The number of rows, before slices."""
         return self.rows.report.num_rows
+
+    @property
+    def mean_tokens(self) -> Fraction:
+        """The mean number of tokens in a row, without padding."""
+        return Fraction(self.report.num_inputs, max(1, self.report.num_rows))
 
     @property
     def base_fingerprint(self) -> str:

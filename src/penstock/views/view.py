@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from penstock.batches.outputs import (
     token_outputs,
 )
 from penstock.batches.row_slice import RowSlice
-from penstock.batches.sample_reader import SampleReader
+from penstock.batches.sample_reader import SampleReader, read_batch
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.formats.shard import METADATA_ID, TOKEN
@@ -120,6 +121,16 @@ class View(SelectedView):
     @abstractmethod
     def for_kernels(self) -> ViewState:
         """The view as kernels take it."""
+
+    @property
+    def sources(self) -> "tuple[View, ...]":
+        """The views that samples come from: itself; a mixture has several."""
+        return (self,)
+
+    @property
+    def mean_tokens(self) -> Fraction:
+        """The mean number of tokens in a row, without padding."""
+        return Fraction(self.seq_len)
 
     @property
     def cuts_by_document(self) -> bool:
@@ -246,16 +257,7 @@ class View(SelectedView):
         """Read the samples `indices` as one NumPy batch; `dtype=None` keeps the stored type."""
         samples = self._check(indices)
         layout = self.layout(samples.size, dtype)
-        memory = np.empty(layout.num_bytes, np.uint8)
-        reader = SampleReader(self, layout)
-        try:
-            metadata = reader.read(samples, memory)
-        finally:
-            reader.close()
-        batch: Batch = layout.outputs_in(memory, samples.size)
-        if "cu_seqlens" in batch:
-            batch["max_seqlen"] = int(layout.counts(memory)["max_seqlen"])
-        return batch | metadata
+        return read_batch(SampleReader(self, layout), layout, samples)
 
     def _check(self, indices: ArrayLike) -> NDArray[np.int64]:
         wanted = np.asarray(indices)

@@ -1,0 +1,256 @@
+"""`Mixture`: several views, read in exact proportions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from penstock.arguments import integer, one_of
+from penstock.batches.layout import BatchLayout
+from penstock.batches.row_slice import RowSlice
+from penstock.batches.sample_reader import SampleReader, read_batch
+from penstock.errors import UsageError
+from penstock.mixing import common_batch
+from penstock.mixing.description import MixtureReport, SourceReport
+from penstock.mixing.source import MixtureSource, check_sources
+from penstock.order.mixing import DENOMINATOR
+from penstock.order.mixture_order import MixtureOrder, ShareChange, WhenExhausted, check_changes
+from penstock.order.order import Indices
+from penstock.order.shares import Shares, Weight, exact, to_shares
+from penstock.reprs import counted, one_line
+from penstock.suggestions import did_you_mean
+from penstock.views.view import Batch, View
+
+By = Literal["samples", "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChange:
+    """From position `at` on, linearly over `over` positions: other weights.
+
+    A source that `weights` does not name has no share any more.
+    """
+
+    at: int
+    weights: Mapping[str, Weight]
+    over: int = 0
+
+
+class Mixture:
+    """Views that a `Loader` reads in exact proportions; made by `penstock.mix`.
+
+    Position by position, the sources take turns by their weights: of the first n positions, for
+    every n, each source has its share, give or take less than log2 of the number of sources,
+    rounded up, and at least one. The turns are shuffled by the seed. The i-th sample of a source is
+    the i-th of its own order, whatever the other sources are.
+
+    >>> mixture = penstock.mix({"a": (data.windows(4), 0.75), "b": (data.packed(4), 0.25)})
+    >>> loader = penstock.Loader(mixture, batch_size=8, output="numpy")
+    >>> next(iter(loader))["source_ids"].tolist()
+    [0, 1, 0, 0, 0, 0, 0, 1]
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, MixtureSource],
+        *,
+        seed: int = 0,
+        by: By = "samples",
+        when_exhausted: WhenExhausted = "stop",
+        num_samples: int | None = None,
+        check_tokenizers: bool = True,
+        changes: Sequence[WeightChange] | None = None,
+    ) -> None:
+        self.named_sources = dict(sources)
+        self.seed = integer("seed", seed, 0, (1 << 64) - 1)
+        self.by: By = one_of("by", by, ("samples", "tokens"))
+        self.when_exhausted: WhenExhausted = one_of(
+            "when_exhausted", when_exhausted, ("stop", "redistribute")
+        )
+        self._checks_tokenizers, self._num_samples = check_tokenizers, num_samples
+        if num_samples is not None:
+            self._num_samples = integer("num_samples", num_samples, 1, 1 << 60)
+        views = {name: source.view for name, source in sources.items()}
+        if check_tokenizers:
+            common_batch.check_tokenizers(views)
+        self.sources: tuple[View, ...] = tuple(common_batch.unify(views).values())
+        """the views, as batches need them: all with the same extras"""
+        self.left_out = common_batch.left_out_fields(views)
+        """fields that only some sources have, and so are not in batches; with those sources"""
+        initial = {name: source.weight for name, source in sources.items()}
+        self.weight_changes = tuple(changes or [WeightChange(0, initial)])
+        """the weights from position 0 on, and what becomes of them"""
+        check_changes(self.changes)
+        if self._num_samples is not None and self.order.end is not None:
+            raise UsageError(
+                f"the mixture ends at position {self.order.end:,}, so num_samples cannot be given"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the sources; `source_ids` in batches are indices of it."""
+        return tuple(self.named_sources)
+
+    @one_line
+    def __repr__(self) -> str:
+        shares = self.changes[0].shares
+        shown = [
+            f"{name} {share / DENOMINATOR:.3g}"
+            for name, share in zip(self.names[:8], shares, strict=False)
+        ]
+        more = [f"{len(shares) - 8:,} more"] if len(shares) > 8 else []
+        then = f", {counted(len(self.changes) - 1, 'change')}" if self.changes[1:] else ""
+        return f"of rows of {self.seq_len:,} tokens: {', '.join(shown + more)}{then}"
+
+    @cached_property
+    def changes(self) -> tuple[ShareChange, ...]:
+        """The weights as exact shares."""
+        return tuple(
+            ShareChange(each.at, each.over, self._shares(each.weights))
+            for each in self.weight_changes
+        )
+
+    def _shares(self, weights: Mapping[str, Weight]) -> Shares:
+        for name in weights:
+            if name not in self.named_sources:
+                hint = did_you_mean(name, self.names)
+                raise UsageError(f"there is no source {name!r}; there are {list(self.names)}{hint}")
+        parts = []
+        for name, source in self.named_sources.items():
+            weight = exact(name, weights.get(name, 0), allows_zero=True)
+            parts.append(weight / source.view.mean_tokens if self.by == "tokens" else weight)
+        return to_shares(parts, self.names)
+
+    @cached_property
+    def order(self) -> MixtureOrder:
+        """Which source, and which of its samples, each position holds."""
+        named = self.named_sources.items()
+        return MixtureOrder(
+            [source.order(name, self.seed) for name, source in named],
+            self.changes,
+            seed=self.seed,
+            limits=[source.limit for _, source in named],
+            when_exhausted=self.when_exhausted,
+        )
+
+    def __len__(self) -> int:
+        """Positions in an epoch of the mixture: all, if it ends; else as many as samples."""
+        if self.order.end is not None:
+            return self.order.end
+        return self._num_samples or self.order.num_samples
+
+    @property
+    def seq_len(self) -> int:
+        """Inputs in a row."""
+        return self.sources[0].seq_len
+
+    def change(
+        self,
+        at: int,
+        weights: Mapping[str, Weight] | None = None,
+        *,
+        over: int = 0,
+        sources: Mapping[str, Any] | None = None,
+    ) -> "Mixture":
+        """Return a mixture with other weights from position `at` on, linearly over `over` more.
+
+        Nothing before `at` changes, and every source goes on where it is. `sources` adds sources,
+        with their weights; a source that is named in neither has no share any more.
+
+        >>> mixture = penstock.mix({"a": (data.windows(4), 1), "b": (data.windows(4), 1)})
+        >>> later = mixture.change(at=100, weights={"a": 1, "b": 9}, over=50)
+        >>> later.describe(100).sources[1].samples, later.describe(1000).sources[1].samples
+        (50, 850)
+        """
+        at, over = integer("at", at, 1, 1 << 60), integer("over", over, 0, 1 << 47)
+        added = check_sources(sources) if sources else {}
+        for name in added:
+            if name in self.named_sources:
+                raise UsageError(f"there is a source {name!r} already; name it in weights")
+        all_weights = dict(weights or {})
+        for name, source in added.items():
+            if name in all_weights:
+                raise UsageError(f"the weight of {name!r} is given twice")
+            all_weights[name] = source.weight
+        return Mixture(
+            self.named_sources | added,
+            seed=self.seed,
+            by=self.by,
+            when_exhausted=self.when_exhausted,
+            num_samples=self._num_samples,
+            check_tokenizers=self._checks_tokenizers,
+            changes=(*self.weight_changes, WeightChange(at, all_weights, over)),
+        )
+
+    def locate(self, positions: Sequence[int] | Indices) -> tuple[Indices, Indices]:
+        """Return the source of each of `positions`, as an index of `names`, and its sample.
+
+        >>> mixture = penstock.mix({"a": (data.windows(4), 1), "b": (data.windows(4), 1)})
+        >>> sources, samples = mixture.locate([0, 1, 2])
+        >>> sources.tolist(), samples.tolist()
+        ([0, 1, 1], [7, 12, 3])
+        >>> mixture.positions_of("b", [12, 3]).tolist()
+        [1, 2]
+        """
+        return self.order.locate(positions)
+
+    def positions_of(
+        self, source: str, samples: Sequence[int] | Indices, epoch: int = 0
+    ) -> Indices:
+        """Return where samples of a source come, in an epoch of that source; -1 for never."""
+        self._shares({source: 1})
+        return self.order.positions_of(self.names.index(source), samples, epoch)
+
+    def describe(self, steps: int, step_size: int = 1) -> MixtureReport:
+        """Tell what the first `steps` steps of `step_size` rows on all ranks read of each source.
+
+        >>> mixture = penstock.mix({"a": (data.windows(4), 3), "b": (data.packed(4), 1)})
+        >>> print(mixture.describe(steps=100, step_size=8))
+        source  samples  share  tokens  epochs
+        a           600  0.750   2,400   25.00
+        b           200  0.250     800    8.00
+        """
+        wanted = integer("steps", steps, 0) * integer("step_size", step_size, 1)
+        end = self.order.end
+        position = integer("steps * step_size", wanted, 0, 1 << 60)
+        if end is not None:
+            position = min(position, end)
+        counts = self.order.counts_at(position).tolist()
+        ran_out = {self.names[source]: at for at, source in self.order.exhausted if at <= position}
+        return MixtureReport(
+            position,
+            tuple(
+                SourceReport(
+                    name=name,
+                    samples=count,
+                    share=count / max(1, position),
+                    tokens=round(count * view.mean_tokens),
+                    epochs=count / len(view),
+                    exhausted_at=ran_out.get(name),
+                )
+                for name, view, count in zip(self.names, self.sources, counts, strict=True)
+            ),
+            ends_after=end if end is not None and end < wanted else None,
+        )
+
+    def layout(
+        self, rows: int, dtype: DTypeLike | None, row_slice: RowSlice | None = None
+    ) -> BatchLayout:
+        """The memory of a batch of `rows` rows, or slices of them, with tokens of type `dtype`."""
+        return common_batch.mixed_layout(self.sources, rows, dtype, row_slice)
+
+    def read(
+        self, positions: Sequence[int] | Indices, *, dtype: DTypeLike | None = np.int64
+    ) -> Batch:
+        """Read the samples at `positions` as one NumPy batch; `dtype=None` keeps the stored type.
+
+        >>> mixture = penstock.mix({"a": (data.windows(4), 1), "b": (data.windows(4), 1)})
+        >>> mixture.read([0, 1])["input_ids"].tolist()
+        [[28, 29, 30, 31], [48, 49, 50, 51]]
+        """
+        samples = self.order.samples_at(positions).reshape(-1)
+        layout = self.layout(samples.size, dtype)
+        return read_batch(SampleReader(self, layout), layout, samples)

@@ -1,0 +1,526 @@
+"""Which source and which of its samples each position of a mixture holds, outside the GIL.
+
+A tree of branches (see `branches.pxd`) divides the positions of a stage among the sources; it is
+as deep as log2 of their number, rounded up. At every branch the count of a side is less than one
+away from its share, so that of a source is less than the depth away. A ramp (see `ramps.pxd`)
+divides positions between an old and a new tree, and adds less than two.
+
+Stages follow each other. A later one changes nothing before its start: it has keys of its own, and
+goes on with the samples that the sources have left.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+
+from penstock.order.branches cimport (
+    Branch,
+    RareCount,
+    count_rare,
+    other_index,
+    rare_index,
+)
+from penstock.order.ramps cimport count_new, prepare_ramp
+from penstock.order.shuffling cimport (
+    FOR_MIXTURE,
+    FOR_RAMP,
+    OrderParams,
+    OrderState,
+    fill_samples,
+)
+from penstock.order.threefry cimport WordPair, threefry
+from penstock.order.wide_integers cimport wide
+
+cdef enum:
+    NO_LEAF = -2
+    MAX_DEPTH = 32
+    CHUNK = 1024  # positions that are evaluated together
+    MAX_SOURCES = 1 << 20
+
+cdef int64_t FAR = <int64_t>1 << 61  # beyond all positions
+
+MAX_POSITION = FAR
+"""positions of mixtures are less than this"""
+DENOMINATOR = 10**18
+"""what the shares of all sources add up to"""
+
+
+cdef class MixtureTable:
+    """The stages of a mixture; those that were added are never changed."""
+
+    def __cinit__(self, int64_t num_sources, uint64_t seed):
+        if not 0 < num_sources <= MAX_SOURCES:
+            raise ValueError(f"a mixture has 1 to {MAX_SOURCES:,} sources")
+        self.num_sources, self.seed = num_sources, seed
+
+    def __dealloc__(self):
+        cdef int64_t k
+        for k in range(self.num_stages):
+            free_stage(&self.stages[k])
+        free(self.stages)
+
+    def add_stage(
+        self,
+        int64_t start,
+        const uint64_t[::1] shares,
+        const uint64_t[::1] new_shares=None,
+        *,
+        int64_t ramp_start=0,
+        int64_t ramp_length=0,
+    ):
+        """From `start` on, divide positions by `shares`, which add up to `DENOMINATOR`.
+
+        With a ramp, which started at `ramp_start`, positions pass from these to `new_shares`.
+        """
+        cdef MixtureStage stage
+        cdef MixtureStage *stages
+        cdef int64_t last = self.stages[self.num_stages - 1].start if self.num_stages else -1
+        if not last < start < FAR or (last < 0 and start):
+            raise ValueError("stages start at position 0, and ascend")
+        if (new_shares is None) != (ramp_length == 0) or not (
+            0 <= ramp_length < <int64_t>1 << 48 and 0 <= ramp_start <= start
+            and start - ramp_start < max(ramp_length, FAR * (ramp_length == 0))
+        ):
+            raise ValueError("a ramp has new shares and a length, and stages start inside of it")
+        stages = <MixtureStage *>realloc(
+            self.stages, (self.num_stages + 1) * sizeof(MixtureStage)
+        )
+        if not stages:
+            raise MemoryError
+        self.stages = stages
+        start_stage(&stage, start)
+        stage.taken = <int64_t *>calloc(self.num_sources, sizeof(int64_t))
+        try:
+            if not stage.taken:
+                raise MemoryError
+            self.plant(&stage.trees[0], shares, (start, 0))
+            if new_shares is not None:
+                self.plant(&stage.trees[1], new_shares, (start, 1))
+                add_ramp(&stage, self.seed, ramp_start, ramp_length)
+        except BaseException:
+            free_stage(&stage)
+            raise
+        if self.num_stages:
+            count_all(&stages[self.num_stages - 1], self.num_sources, start, stage.taken)
+        stages[self.num_stages] = stage
+        self.num_stages += 1
+
+    cdef int plant(self, Tree *tree, const uint64_t[::1] shares, object key) except -1:
+        """Make a tree."""
+        cdef int64_t source, num_active = 0
+        cdef WordPair words
+        cdef Grove grove
+        if shares.shape[0] != self.num_sources or sum(shares) != DENOMINATOR:
+            raise ValueError("expected a share of each source, of the fixed denominator together")
+        words = threefry(self.seed, FOR_MIXTURE, key[0], key[1])
+        grove = Grove(tree, NULL, &shares[0], words.first, words.second, 0)
+        tree.branches = <Branch *>calloc(self.num_sources, sizeof(Branch))
+        tree.leaf_parents = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
+        grove.active = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
+        if not tree.branches or not tree.leaf_parents or not grove.active:
+            free(grove.active)
+            raise MemoryError
+        with nogil:
+            for source in range(self.num_sources):
+                tree.leaf_parents[source] = NO_LEAF
+                if shares[source]:
+                    grove.active[num_active] = <int32_t>source
+                    num_active += 1
+            tree.root = grow(&grove, 0, num_active, -1)
+        free(grove.active)
+        return 0
+
+    def counts_at(self, int64_t position, int64_t[::1] counts):
+        """Fill in how many samples of each source come before a position."""
+        if counts.shape[0] != self.num_sources or not 0 <= position <= FAR or not self.num_stages:
+            raise ValueError("expected a count for each source, and a position from 0 on")
+        with nogil:
+            count_all(self.stages + self.find(position), self.num_sources, position, &counts[0])
+
+    cdef int64_t find(self, int64_t position) noexcept nogil:
+        return find_stage(self.stages, self.num_stages, position)
+
+    def locate(
+        self, const int64_t[::1] positions, int64_t[::1] sources, int64_t[::1] numbers
+    ):
+        """Fill in the source of each position, and which of its samples it is."""
+        cdef Py_ssize_t k
+        cdef Pick pick
+        if not positions.shape[0] == sources.shape[0] == numbers.shape[0] or not self.num_stages:
+            raise ValueError("positions, sources and numbers differ in number")
+        for k in range(positions.shape[0]):
+            if not 0 <= positions[k] < FAR:
+                raise ValueError(f"there is no position {positions[k]}")
+        with nogil:
+            for k in range(positions.shape[0]):
+                pick = pick_at(self.stages, self.num_stages, positions[k])
+                sources[k], numbers[k] = pick.source, pick.number
+
+    def first_to_reach(self, const int64_t[::1] limits):
+        """Return where a source has given as many samples as its limit, first, and the source.
+
+        Counts the position after the sample; limits of -1 are none. The source is -1 if no source
+        reaches its limit.
+        """
+        cdef int64_t position = FAR, source = -1, here, k
+        if limits.shape[0] != self.num_sources or not self.num_stages:
+            raise ValueError("expected a limit for each source")
+        with nogil:
+            for k in range(self.num_sources):
+                if limits[k] > 0:
+                    here = self.find_position(k, limits[k] - 1)
+                    if 0 <= here < position:
+                        position, source = here, k
+        return position + 1, source
+
+    def positions_of(
+        self, int64_t source, const int64_t[::1] numbers, int64_t[::1] positions
+    ):
+        """Fill in where samples of a source come; -1 for those that never do."""
+        cdef Py_ssize_t k
+        if positions.shape[0] != numbers.shape[0] or not self.num_stages:
+            raise ValueError("positions and numbers differ in number")
+        if not 0 <= source < self.num_sources:
+            raise ValueError(f"there is no source {source}")
+        for k in range(numbers.shape[0]):
+            if numbers[k] < 0:
+                raise ValueError(f"there is no sample {numbers[k]}")
+        with nogil:
+            for k in range(numbers.shape[0]):
+                positions[k] = self.find_position(source, numbers[k])
+
+    cdef int64_t find_position(self, int64_t source, int64_t number) noexcept nogil:
+        """Return where a sample of a source comes, or -1."""
+        cdef int64_t first = 0, end = self.num_stages, middle, index, limit = FAR
+        cdef const MixtureStage *stage
+        while end - first > 1:
+            middle = (first + end) // 2
+            if self.stages[middle].taken[source] <= number:
+                first = middle
+            else:
+                end = middle
+        stage = &self.stages[first]
+        if first + 1 < self.num_stages:
+            limit = self.stages[first + 1].start
+        index = index_in_stage(stage, source, number - stage.taken[source], limit - stage.start)
+        return -1 if index < 0 else stage.start + index
+
+
+# What it takes to make a tree.
+cdef struct Grove:
+    Tree *tree
+    int32_t *active  # sources with a share
+    const uint64_t *shares
+    uint64_t key0
+    uint64_t key1
+    int32_t num_branches
+
+
+cdef int32_t grow(Grove *grove, int64_t first, int64_t end, int32_t parent) noexcept nogil:
+    """Make the branches of the active sources [first, end); returns the first of them."""
+    cdef int64_t middle = (first + end) // 2, k
+    cdef int32_t number, left, right
+    cdef uint64_t left_share = 0, right_share = 0
+    cdef Branch *branch
+    cdef WordPair words
+    if end - first == 1:
+        grove.tree.leaf_parents[grove.active[first]] = parent
+        return ~grove.active[first]
+    number = grove.num_branches
+    grove.num_branches += 1
+    branch = &grove.tree.branches[number]
+    left = grow(grove, first, middle, number)
+    right = grow(grove, middle, end, number)
+    for k in range(first, end):
+        if k < middle:
+            left_share += grove.shares[grove.active[k]]
+        else:
+            right_share += grove.shares[grove.active[k]]
+    branch.parent = parent
+    branch.rare_child, branch.other_child = left, right
+    branch.rare, branch.total = left_share, left_share + right_share
+    if left_share > right_share:
+        branch.rare_child, branch.other_child, branch.rare = right, left, right_share
+    branch.scale = <uint64_t>((<wide>branch.rare << 64) // branch.total)
+    branch.remainder = branch.total % branch.rare
+    words = threefry(grove.key0, grove.key1, <uint64_t>number, 0)
+    branch.keys[0], branch.keys[1] = words.first, words.second
+    return number
+
+
+cdef void start_stage(MixtureStage *stage, int64_t start) noexcept:
+    cdef int k
+    stage.start, stage.taken = start, NULL
+    stage.ramp.length = stage.ramp_index = stage.new_before = 0
+    for k in range(2):
+        stage.trees[k].branches, stage.trees[k].leaf_parents = NULL, NULL
+
+
+cdef void free_stage(MixtureStage *stage) noexcept:
+    cdef int k
+    for k in range(2):
+        free(stage.trees[k].branches)
+        free(stage.trees[k].leaf_parents)
+    free(stage.taken)
+
+
+cdef void add_ramp(
+    MixtureStage *stage, uint64_t seed, int64_t ramp_start, int64_t length
+) noexcept:
+    cdef WordPair words
+    cdef int half
+    stage.ramp.length, stage.ramp_index = length, stage.start - ramp_start
+    for half in range(2):
+        words = threefry(seed, FOR_RAMP, <uint64_t>ramp_start, half)
+        stage.ramp.keys[half][0], stage.ramp.keys[half][1] = words.first, words.second
+    prepare_ramp(&stage.ramp)
+    stage.new_before = count_new(&stage.ramp, stage.ramp_index).before
+
+
+cdef int64_t find_stage(
+    const MixtureStage *stages, int64_t num_stages, int64_t position
+) noexcept nogil:
+    """Return the number of the stage of a position."""
+    cdef int64_t first = 0, end = num_stages, middle
+    while end - first > 1:
+        middle = (first + end) // 2
+        if stages[middle].start <= position:
+            first = middle
+        else:
+            end = middle
+    return first
+
+
+cdef Pick descend(const Tree *tree, uint64_t index) noexcept nogil:
+    """Return the source that an index belongs to, and its indices before this one."""
+    cdef int32_t node = tree.root
+    cdef const Branch *branch
+    cdef RareCount rare
+    while node >= 0:
+        branch = &tree.branches[node]
+        rare = count_rare(branch, index)
+        index = rare.before if rare.is_rare else index - rare.before
+        node = branch.rare_child if rare.is_rare else branch.other_child
+    return Pick(~node, <int64_t>index)
+
+
+cdef uint64_t count_source(const Tree *tree, int64_t source, uint64_t index) noexcept nogil:
+    """Return how many of the indices before one belong to a source."""
+    cdef int32_t path[MAX_DEPTH]
+    cdef int32_t node = tree.leaf_parents[source], child
+    cdef int depth = 0
+    cdef uint64_t num_rare
+    if node == NO_LEAF:
+        return 0
+    while node >= 0:
+        path[depth] = node
+        depth += 1
+        node = tree.branches[node].parent
+    while depth > 0:
+        depth -= 1
+        child = path[depth - 1] if depth else ~<int32_t>source
+        num_rare = count_rare(&tree.branches[path[depth]], index).before
+        if tree.branches[path[depth]].rare_child == child:
+            index = num_rare
+        else:
+            index -= num_rare
+    return index
+
+
+cdef int64_t ascend(const Tree *tree, int64_t source, uint64_t number) noexcept nogil:
+    """Return the index that is the number-th of a source; -1 if it is beyond all positions."""
+    cdef int32_t node = tree.leaf_parents[source], child = ~<int32_t>source
+    cdef const Branch *branch
+    if node == NO_LEAF:
+        return -1
+    while node >= 0:
+        branch = &tree.branches[node]
+        if branch.rare_child == child:
+            number = rare_index(branch, number)
+        else:
+            number = other_index(branch, number)
+        if number >= <uint64_t>FAR:
+            return -1
+        child, node = node, branch.parent
+    return <int64_t>number
+
+
+# How many indices of a stage before one belong to each of its trees; and its own tree.
+cdef struct TreeCounts:
+    uint64_t of_tree[2]
+    int tree
+
+
+cdef inline TreeCounts count_trees(const MixtureStage *stage, uint64_t index) noexcept nogil:
+    cdef TreeCounts counts
+    cdef RareCount found
+    counts.of_tree[0], counts.of_tree[1], counts.tree = index, 0, 0
+    if stage.ramp.length:
+        found = count_new(&stage.ramp, stage.ramp_index + index)
+        counts.of_tree[1] = found.before - stage.new_before
+        counts.of_tree[0] -= counts.of_tree[1]
+        counts.tree = found.is_rare
+    return counts
+
+
+cdef int64_t count_in_stage(
+    const MixtureStage *stage, int64_t source, uint64_t index
+) noexcept nogil:
+    """Return how many of the indices of a stage before one belong to a source."""
+    cdef TreeCounts counts = count_trees(stage, index)
+    cdef uint64_t count = count_source(&stage.trees[0], source, counts.of_tree[0])
+    if stage.ramp.length:
+        count += count_source(&stage.trees[1], source, counts.of_tree[1])
+    return <int64_t>count
+
+
+cdef void count_all(
+    const MixtureStage *stage, int64_t num_sources, int64_t position, int64_t *counts
+) noexcept nogil:
+    """Fill in how many samples of each source come before a position of a stage, or its end."""
+    cdef int64_t source
+    for source in range(num_sources):
+        counts[source] = stage.taken[source] + count_in_stage(
+            stage, source, <uint64_t>(position - stage.start)
+        )
+
+
+cdef int64_t index_in_stage(
+    const MixtureStage *stage, int64_t source, int64_t number, int64_t length
+) noexcept nogil:
+    """Return the index of a stage of some length that is the number-th of a source, or -1."""
+    cdef int64_t low = 0, high = length, middle
+    if number >= FAR:
+        return -1
+    if not stage.ramp.length:
+        low = ascend(&stage.trees[0], source, <uint64_t>number)
+        return low if low < length else -1
+    high = min(high, <int64_t>(stage.ramp.length - stage.ramp_index))
+    if count_in_stage(stage, source, <uint64_t>high) <= number:
+        return -1
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        if count_in_stage(stage, source, <uint64_t>middle) <= number:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+cdef Pick pick_at(
+    const MixtureStage *stages, int64_t num_stages, int64_t position
+) noexcept nogil:
+    """Return what a position holds."""
+    cdef const MixtureStage *stage = &stages[find_stage(stages, num_stages, position)]
+    cdef TreeCounts counts = count_trees(stage, <uint64_t>(position - stage.start))
+    cdef int other = 1 - counts.tree
+    cdef Pick pick = descend(&stage.trees[counts.tree], counts.of_tree[counts.tree])
+    if stage.ramp.length:
+        pick.number += <int64_t>count_source(
+            &stage.trees[other], pick.source, counts.of_tree[other]
+        )
+    pick.number += stage.taken[pick.source]
+    return pick
+
+
+cdef class MixtureState(OrderState):
+    """A mixture, and what one thread remembers of the orders of its sources.
+
+    Samples are numbered over all sources: those of source k from `first_samples[k]` on, which has
+    one more entry at the end.
+    """
+
+    def __cinit__(self, MixtureTable table, orders, const int64_t[::1] first_samples):
+        cdef MixtureEvaluation *evaluation = &self.evaluation
+        cdef int64_t count = table.num_sources, k
+        cdef OrderState order
+        self.table, self.orders, self.first_samples = table, tuple(orders), first_samples
+        if not table.num_stages or len(self.orders) != count or (
+            first_samples.shape[0] != count + 1 or first_samples[0] != 0
+        ):
+            raise ValueError("expected stages, and an order and a first sample for each source")
+        evaluation.stages, evaluation.num_stages = table.stages, table.num_stages
+        evaluation.first_samples = &first_samples[0]
+        evaluation.orders = <OrderParams **>malloc(count * sizeof(OrderParams *))
+        evaluation.heads = <int32_t *>malloc(count * sizeof(int32_t))
+        evaluation.touched = <int32_t *>malloc(CHUNK * sizeof(int32_t))
+        evaluation.following = <int32_t *>malloc(CHUNK * sizeof(int32_t))
+        evaluation.numbers = <int64_t *>malloc(CHUNK * sizeof(int64_t))
+        evaluation.gathered = <int64_t *>malloc(CHUNK * sizeof(int64_t))
+        evaluation.found = <int64_t *>malloc(CHUNK * sizeof(int64_t))
+        if (
+            not evaluation.orders
+            or not evaluation.heads
+            or not evaluation.touched
+            or not evaluation.following
+            or not evaluation.numbers
+            or not evaluation.gathered
+            or not evaluation.found
+        ):
+            raise MemoryError
+        for k in range(count):
+            order = <OrderState?>self.orders[k]
+            if order.order.num_samples < 1 or first_samples[k + 1] - first_samples[k] != (
+                <int64_t>order.order.num_samples
+            ):
+                raise ValueError(f"source {k} has no samples, or another number of them")
+            evaluation.orders[k], evaluation.heads[k] = &order.order, -1
+        self.order.fill = fill_mixed
+        self.order.num_samples = first_samples[count]
+        self.order.evaluation = evaluation
+
+    def __dealloc__(self):
+        free(self.evaluation.orders)
+        free(self.evaluation.heads)
+        free(self.evaluation.touched)
+        free(self.evaluation.following)
+        free(self.evaluation.numbers)
+        free(self.evaluation.gathered)
+        free(self.evaluation.found)
+
+
+cdef void fill_mixed(
+    OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
+) noexcept nogil:
+    """Fill in the sample at each position, among those of all sources."""
+    cdef MixtureEvaluation *evaluation = <MixtureEvaluation *>order.evaluation
+    cdef Py_ssize_t size
+    while count > 0:
+        size = min(count, <Py_ssize_t>CHUNK)
+        fill_chunk(evaluation, positions, samples, <int32_t>size)
+        positions += size
+        samples += size
+        count -= size
+
+
+cdef void fill_chunk(
+    MixtureEvaluation *evaluation, const int64_t *positions, int64_t *samples, int32_t count
+) noexcept nogil:
+    """Fill in the samples at some positions, source by source: many at once are faster."""
+    cdef int32_t num_touched = 0, k, t, place, size
+    cdef int64_t source, first
+    cdef Pick pick
+    for k in range(count - 1, -1, -1):
+        # What is read ahead may lie beyond the last position.
+        pick = pick_at(
+            evaluation.stages, evaluation.num_stages, min(max(positions[k], 0), FAR - 1)
+        )
+        evaluation.numbers[k] = pick.number
+        evaluation.following[k] = evaluation.heads[pick.source]
+        if evaluation.heads[pick.source] < 0:
+            evaluation.touched[num_touched] = <int32_t>pick.source
+            num_touched += 1
+        evaluation.heads[pick.source] = k
+    for t in range(num_touched):
+        source, size = evaluation.touched[t], 0
+        place = evaluation.heads[source]
+        while place >= 0:
+            evaluation.gathered[size] = evaluation.numbers[place]
+            size += 1
+            place = evaluation.following[place]
+        fill_samples(evaluation.orders[source], evaluation.gathered, evaluation.found, size)
+        first, size, place = evaluation.first_samples[source], 0, evaluation.heads[source]
+        while place >= 0:
+            samples[place] = first + evaluation.found[size]
+            size += 1
+            place = evaluation.following[place]
+        evaluation.heads[source] = -1

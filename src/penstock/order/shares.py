@@ -1,0 +1,72 @@
+"""Weights as exact shares: integers that add up to one denominator."""
+
+import math
+import operator
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.order.mixing import DENOMINATOR
+
+Weight = int | float | Fraction | Decimal
+"""a number from 0 on; only its ratio to the other weights matters"""
+Shares = tuple[int, ...]
+"""of each source, in units of 1 / DENOMINATOR"""
+
+
+def exact(name: str, value: Any, *, allows_zero: bool = False) -> Fraction:
+    """Return a weight as a fraction: a float as the decimal number that Python prints for it.
+
+    >>> exact("web", 0.7)
+    Fraction(7, 10)
+    """
+    try:
+        weight = _fraction(value)
+    except (TypeError, ValueError, OverflowError):  # NaN and infinity too
+        raise UsageError(f"the weight of {name!r} is {value!r:.60}, not a finite number") from None
+    if weight < 0 or (weight == 0 and not allows_zero):
+        remedy = "; leave the source out" if weight == 0 else ""
+        raise UsageError(f"the weight of {name!r} is {value!r:.60}; it must be positive{remedy}")
+    return weight
+
+
+def _fraction(value: Any) -> Fraction:
+    if isinstance(value, bool | str | bytes):
+        raise TypeError
+    if isinstance(value, Fraction | Decimal):
+        return Fraction(value)
+    if hasattr(value, "__index__"):
+        return Fraction(operator.index(value))
+    return Fraction(repr(float(value)))
+
+
+def to_shares(weights: Sequence[Fraction], names: Sequence[str]) -> Shares:
+    """Turn weights into integers that add up to `DENOMINATOR`: the nearest that do.
+
+    >>> to_shares([Fraction(7), Fraction(2), Fraction(1)], ["web", "code", "math"])
+    (700000000000000000, 200000000000000000, 100000000000000000)
+    """
+    total = sum(weights)
+    if not total:
+        raise UsageError("all weights are 0; a mixture needs a source to read from")
+    wanted = [weight * DENOMINATOR / total for weight in weights]
+    shares = [math.floor(each) for each in wanted]
+    # The largest remainders get what is missing; of equal ones, the first.
+    by_remainder = sorted(range(len(shares)), key=lambda k: shares[k] - wanted[k])
+    for k in by_remainder[: DENOMINATOR - sum(shares)]:
+        shares[k] += 1
+    for name, weight, share in zip(names, weights, shares, strict=True):
+        if weight and not share:
+            raise UsageError(
+                f"the weight of {name!r} is {float(weight / total):.3g} of the total, less than "
+                f"the smallest share, {1 / DENOMINATOR:g}; leave the source out"
+            )
+    return tuple(shares)
+
+
+def without(shares: Shares, gone: set[int]) -> Shares | None:
+    """Hand the shares of some sources on to the others, in proportion; None if none is left."""
+    left = [Fraction(0 if k in gone else share) for k, share in enumerate(shares)]
+    return to_shares(left, [""] * len(left)) if any(left) else None

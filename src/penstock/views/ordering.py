@@ -1,0 +1,16 @@
+"""Makes the order in which the samples of a view are read."""
+
+from penstock.errors import UsageError
+from penstock.order.length_buckets import LengthBuckets
+from penstock.order.order import Order, Shuffle, make_order
+from penstock.views.view import View
+
+
+def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
+    """Make the order in which a loader reads `view`."""
+    if isinstance(shuffle, LengthBuckets) and not getattr(view, "by_length", False):
+        raise UsageError(
+            "LengthBuckets shuffles samples that are sorted by length; use "
+            "data.documents(…, by_length=True)"
+        )
+    return make_order(shuffle, len(view), seed)
