@@ -68,9 +68,7 @@ def _audit_rows(view: PlannedView) -> TokenReport:
     _check_documents(view, edges)
     if isinstance(view, Windows):
         _check_windows(view, edges)
-    if len(view) < view.num_base_samples:
-        num_inputs = _num_inputs_of_samples(view)
-    return TokenReport(num_records=view.report.num_records, num_inputs=num_inputs)
+    return TokenReport(num_records=view.report.num_records, num_inputs=view.num_inputs)
 
 
 def _document_edges(view: PlannedView) -> NDArray[np.int64]:
@@ -99,13 +97,6 @@ def _check_choice(view: View) -> None:
         repeated = mark_once(np.ascontiguousarray(chosen), seen)
         if repeated >= 0:
             raise VerificationError(f"{view!r}: row {repeated:,} is two samples")
-
-
-def _num_inputs_of_samples(view: PlannedView) -> int:
-    lengths, row_first = view.rows.pieces[:, 1], view.rows.row_first
-    sizes = np.add.reduceat(lengths, row_first[:-1]) if row_first.size else lengths
-    chosen = view.base_samples(0, len(view))
-    return int(np.minimum(sizes[chosen], view.seq_len).sum())
 
 
 def _check_documents(view: PlannedView, edges: NDArray[np.int64]) -> None:
