@@ -1,4 +1,4 @@
-"""The user's cache of derived data: plans of rows, document tables, decoded copies."""
+"""The user's cache of derived data: plans, tables and hashes of documents, decoded copies."""
 
 import os
 from collections.abc import Callable

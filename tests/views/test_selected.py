@@ -94,6 +94,34 @@ def test_many_documents_are_left_out_across_chunks_and_refills(tmp_path, monkeyp
         check_is_as_if_alone(one.without(documents=left_out), other, kept)
 
 
+def test_fields_masks_and_metadata_stand_beside_their_tokens(tmp_path):
+    random = np.random.default_rng(3)
+    documents = [random.integers(1, 99, length) for length in LENGTHS]
+    kept = [0, 2, 3, 4, 7, 9, 12, 13]
+    fields = [("token", "<u2"), ("loss_mask", "u1"), ("pair", "<u2", (2,))]
+    for name, numbers in {"all": range(len(LENGTHS)), "kept": kept}.items():
+        with penstock.Writer(tmp_path / name, fields=fields, metadata=str.encode) as writer:
+            for k in numbers:
+                ids = documents[k]
+                pair = np.stack([ids, ids + k], axis=1)
+                record = {"token": ids, "loss_mask": ids % 3 > 0, "pair": pair}
+                writer.append(record, metadata=f"document {k}" if len(ids) else None)
+    left_out = set(range(len(LENGTHS))) - set(kept)
+    options = {"metadata": bytes.decode, "extras": ["position_ids", "cu_seqlens"]}
+    for make in (
+        lambda data: data.windows(6, **options),
+        lambda data: data.windows(6, overlap=False, mask_ends=True, **options),
+        lambda data: data.packed(9, policy="bos_best_fit_keep", **options),
+        lambda data: data.documents(5, overflow="split", by_length=True, pad_to=2, **options),
+    ):
+        view, alone = (make(penstock.open(tmp_path / name)) for name in ("all", "kept"))
+        view = view.without(documents=left_out)
+        assert_same(view[:], alone[:])
+        part = view.sorted_by("length").slice(2, 7)
+        order = part.base_samples(0, 5)
+        assert_same(part[:], alone.read(order))
+
+
 @pytest.fixture
 def corpus(tmp_path):
     write_numbered(tmp_path / "data", LENGTHS, shard_bytes=64)
@@ -377,3 +405,11 @@ def test_arrays_that_are_no_list_of_numbers_are_refused(corpus, tmp_path):
         corpus.windows(4).without(documents=tmp_path / "absent")
     with pytest.raises(FormatError, match="not a regular file"):
         corpus.windows(4).without(documents=tmp_path)
+
+
+def test_a_selection_of_a_smaller_dataset_is_refused(corpus, tmp_path):
+    write_numbered(tmp_path / "larger", [*LENGTHS, 4])
+    for base in (corpus.windows(4), corpus.packed(8), corpus.packed(8, policy="bos_best_fit")):
+        view = replace(base.without(documents=[1]), dataset=penstock.open(tmp_path / "larger"))
+        with pytest.raises(UsageError, match="leave them out again"):
+            len(view)

@@ -145,6 +145,13 @@ def test_loaders_resume_and_share_slices_and_sorted_views_exactly(corpus, shuffl
             assert_ranks_share_exactly(make, splits=[(1, 4), (2, 2), (4, 1)])
 
 
+def test_length_buckets_need_samples_in_the_order_of_their_lengths(corpus):
+    view, shuffle = corpus.documents(8, by_length=True), penstock.LengthBuckets(2)
+    penstock.Loader(view.slice(1), 2, shuffle=shuffle, output="numpy")
+    with pytest.raises(UsageError, match="sorted by length"):
+        penstock.Loader(view.sorted_by("length"), 2, shuffle=shuffle, output="numpy")
+
+
 def test_a_state_of_other_samples_is_refused(corpus):
     view = corpus.windows(3)
     state = penstock.Loader(view.slice(0, 10), 2, output="numpy").state_dict()
@@ -175,7 +182,8 @@ def test_copies_of_a_view_keep_its_samples(corpus):
     assert "5 samples" in repr(view)
 
 
-def test_audits_count_only_the_inputs_of_the_samples(corpus):
+def test_audits_and_means_count_only_the_inputs_of_the_samples(corpus, monkeypatch):
+    monkeypatch.setattr("penstock.views.planned._SAMPLES_AT_ONCE", 3)
     for base in views_of(corpus, 6):
         total = audit_tokens(base).num_inputs
         parts = [base.slice(0, 4), base.slice(4)]
@@ -183,6 +191,8 @@ def test_audits_count_only_the_inputs_of_the_samples(corpus):
         view = base.sorted_by("length")
         assert audit_tokens(view).num_inputs == total
         longest = audit_tokens(view.slice(-2)).num_inputs
+        assert view.slice(-2).mean_tokens * 2 == longest
+        assert view.take(0).mean_tokens in (0, 6)
         assert longest == sum((row["input_ids"] > 0).sum() for row in view.slice(-2))
 
 

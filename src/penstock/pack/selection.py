@@ -39,6 +39,11 @@ class DocumentSelection:
 
     def left_out(self, first: int, count: int) -> NDArray[np.uint8]:
         """1 for each of `count` documents that is left out, else 0."""
+        if first + count > self.num_documents:
+            raise UsageError(
+                f"documents were left out of a dataset of {self.num_documents:,}; this one has "
+                "more, so leave them out again"
+            )
         whole = np.unpackbits(self.bits[first // 8 : (first + count + 7) // 8], bitorder="little")
         return whole[first % 8 :][:count]
 

@@ -8,7 +8,8 @@ from penstock.views.view import View
 
 def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
     """Make the order in which a loader reads `view`."""
-    if isinstance(shuffle, LengthBuckets) and not getattr(view, "by_length", False):
+    is_by_length = getattr(view, "by_length", False) and not view.is_sorted
+    if isinstance(shuffle, LengthBuckets) and not is_by_length:
         raise UsageError(
             "LengthBuckets shuffles samples that are sorted by length; use "
             "data.documents(…, by_length=True)"

@@ -21,6 +21,8 @@ from penstock.reprs import counted
 from penstock.views.sample_numbers import DocumentShares, shares_of_rows
 from penstock.views.view import View
 
+_SAMPLES_AT_ONCE = 1 << 16
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlannedView(View):
@@ -60,7 +62,27 @@ class PlannedView(View):
     @property
     def mean_tokens(self) -> Fraction:
         """The mean number of tokens in a row, without padding."""
-        return Fraction(self.report.num_inputs, max(1, self.report.num_rows))
+        return Fraction(self.num_inputs, max(1, len(self)))
+
+    @property
+    def num_inputs(self) -> int:
+        """The number of tokens in all samples, without padding."""
+        if self._chosen is None:
+            return self.report.num_inputs
+        self.rows.check()
+        chunks = range(0, len(self), _SAMPLES_AT_ONCE)
+        return sum(self._num_inputs(start) for start in chunks)
+
+    def _num_inputs(self, start: int) -> int:
+        """The number of tokens in the next samples, from `start` on."""
+        rows = self.base_samples(start, min(len(self), start + _SAMPLES_AT_ONCE))
+        lengths, row_first = self.rows.pieces[:, 1], self.rows.row_first
+        if not row_first.size:
+            return int(np.minimum(lengths[rows], self.seq_len).sum())
+        counts = row_first[rows + 1] - row_first[rows]
+        firsts = np.cumsum(counts) - counts
+        pieces = np.arange(counts.sum()) + np.repeat(row_first[rows] - firsts, counts)
+        return int(np.minimum(np.add.reduceat(lengths[pieces], firsts), self.seq_len).sum())
 
     @property
     def base_fingerprint(self) -> str:
