@@ -44,8 +44,8 @@ class Loader(BaseLoader):
             schedule [(position, rows), …] from position 0 on. The loader then gives a list of
             batches for each step, of up to batch_size rows each.
         seed: decides the shuffle, together with the epoch.
-        shuffle: True for a global shuffle, False for the stored order, or a `BlockShuffle` or
-            `LengthBuckets`.
+        shuffle: True for a global shuffle, False for the stored order, or a `BlockShuffle`,
+            `LengthBuckets` or `Bands`.
         rank, ranks: this process's share; None takes it from torch.distributed or the environment.
         parallel: instead of them, a `Parallel`, or a torch `DeviceMesh` with the usual names.
         tail: what becomes of the rest of an epoch: 'drop', 'keep' or 'wrap' (see `load.plan`).
