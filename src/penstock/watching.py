@@ -9,6 +9,10 @@ from penstock.errors import UsageError
 Metrics = dict[str, float]
 OnSteps = Callable[[int, Metrics], object]
 
+_SOURCES = "sources/"
+_MOST_SOURCES = 8
+"""that a line names"""
+
 
 def log_to(logger: logging.Logger | None = None, level: int = logging.INFO) -> OnSteps:
     """Return a callback that logs a line, to the logger "penstock" if none is given."""
@@ -19,13 +23,14 @@ def log_to(logger: logging.Logger | None = None, level: int = logging.INFO) -> O
     def log(step: int, metrics: Metrics) -> None:
         target.log(
             level,
-            "step %s: epoch %d, %s tokens, %s tokens/s, waited %.1f %%, %.1f %% padding",
+            "step %s: epoch %d, %s tokens, %s tokens/s, waited %.1f %%, %.1f %% padding%s",
             f"{step:,}",
             metrics["epoch"],
             _short(metrics["tokens"]),
             _short(metrics["tokens_per_second"]),
             metrics["waited_share"] * 100,
             metrics["padded_share"] * 100,
+            _by_source(metrics),
         )
 
     return log
@@ -65,6 +70,27 @@ def log_to_wandb(run: Any = None, prefix: str = "data/") -> OnSteps:
         run.log(named | {prefix + "step": step}, commit=False)
 
     return log
+
+
+def _by_source(metrics: Metrics) -> str:
+    """Return the shares of tokens by source of a mixture, the largest first, as the end of a line.
+
+    >>> _by_source({"sources/web/tokens": 30.0, "sources/code/tokens": 10.0, "tokens": 40.0})
+    '; web 75.0 %, code 25.0 %'
+    """
+    ends = "/tokens"
+    tokens = {
+        name.removeprefix(_SOURCES).removesuffix(ends): count
+        for name, count in metrics.items()
+        if name.startswith(_SOURCES) and name.endswith(ends)
+    }
+    total = sum(tokens.values())
+    if not total:
+        return ""
+    largest = sorted(tokens.items(), key=lambda item: -item[1])[:_MOST_SOURCES]
+    return "; " + ", ".join(
+        f"{name} {count / total:.1%}".replace("%", " %") for name, count in largest
+    )
 
 
 def _short(number: float) -> str:
