@@ -1,5 +1,6 @@
 """`SampleReader`: reads samples of a view into the memory of batches, for one thread."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +16,7 @@ from penstock.errors import FormatError, PenstockError
 from penstock.metadata.span_decoding import Decoder, SpanReader
 from penstock.metadata.span_groups import SpanTable
 from penstock.pack.rows_file import damaged_rows
-from penstock.read.files import FaultCode, FileKind, Files, OpenFiles
+from penstock.read.files import FaultCode, FileKind, Files
 from penstock.read.local_reader import new_open_files
 from penstock.read.record_stream import RecordStream
 
@@ -77,28 +78,30 @@ class SampleReader:
     The sources of a mixture share the places for open files, and the memory.
     """
 
-    def __init__(self, view: HasSources, layout: BatchLayout, num_sharers: int = 1) -> None:
+    def __init__(self, view: HasSources, layout: BatchLayout, num_left: int = 1) -> None:
+        """`num_left` readers, this one included, are to share the files that may be open."""
         self._sources = view.sources
         self._layouts = layout.sources or (layout,)
         self._tables = {each: each.for_kernels() for each in dict.fromkeys(self._layouts)}
         self._max_segments = max(source.max_segments for source in self._sources)
         self._spans: SpanReader | None = None
-        files = self._new_files(num_sharers)
+        files = self._new_files(num_left)
         self.batches = self._new_reader(0, files[0], None)
         if len(self._sources) > 1:
             others = [self._new_reader(k, files[k], self.batches) for k in range(1, len(files))]
             first_samples = [0, *accumulate(len(source) for source in self._sources)]
             self.batches.join(np.array(first_samples, np.int64), tuple(others))
 
-    def _new_files(self, num_sharers: int) -> list[dict[FileKind, Files]]:
+    def _new_files(self, num_left: int) -> list[dict[FileKind, Files]]:
         """The files of each source, by kind; those of one kind share the places of open ones."""
         kinds = [file_kinds(*each) for each in zip(self._sources, self._layouts, strict=True)]
-        num_sharers *= len(set().union(*kinds))
-        places: dict[FileKind, OpenFiles] = {}
-        for kind in FileKind:
-            users = zip(self._sources, kinds, strict=True)
-            num_shards = sum(len(source.dataset.shards) for source, own in users if kind in own)
-            places[kind] = new_open_files(num_shards, num_sharers=num_sharers)
+        num_shards = Counter[FileKind]()
+        for source, own in zip(self._sources, kinds, strict=True):
+            num_shards.update(dict.fromkeys(own, len(source.dataset.shards)))
+        places = {
+            kind: new_open_files(count, num_left * len(num_shards) - number)
+            for number, (kind, count) in enumerate(num_shards.items())
+        }
         return [
             {kind: source.dataset.reader.new_files(kind, places[kind]) for kind in own}
             for source, own in zip(self._sources, kinds, strict=True)

@@ -21,7 +21,7 @@ from penstock.load.ranks import num_rank_processors
 from penstock.load.source_counter import SourceCounter
 from penstock.load.stats import LoaderTotals
 from penstock.load.step_queue import StepQueue
-from penstock.load.step_reader import StepReader, num_step_readers
+from penstock.load.step_reader import StepReader
 from penstock.load.tensors import as_tensors, from_numpy, new_pinned
 from penstock.load.token_digest import token_digest
 from penstock.load.waiting import check_waiting, reading_advice
@@ -100,10 +100,10 @@ class ReadAhead:
             )
         # A mapped file needs no announcing: on a page fault the system reads ahead by itself.
         announces = file_pass is not None or "pread" in self._accesses
-        num_threads = self.threads if self.prefetch else 0
+        num_readers = (self.threads if self.prefetch else 0) + 1  # one is the consumer's
         return StepQueue(
             self.plan,
-            [self._new_reader(file_pass) for _ in range(num_threads + 1)],  # one is the consumer's
+            [self._new_reader(file_pass, num_left) for num_left in range(num_readers, 0, -1)],
             position=position,
             skip=skip,
             every=every,
@@ -111,9 +111,8 @@ class ReadAhead:
             announce=self.announce if announces else 0,
         )
 
-    def _new_reader(self, file_pass: FilePass | None) -> StepReader:
-        num_sharers = max(num_step_readers() + 1, self.threads)
-        reader = SampleReader(self.view, self.memory_layout, num_sharers)
+    def _new_reader(self, file_pass: FilePass | None, num_left: int) -> StepReader:
+        reader = SampleReader(self.view, self.memory_layout, num_left)
         announcer = Announcer(self.order.new_state(), reader.batches, self.layout.rows, file_pass)
         return StepReader(self.plan, self.order.new_state(), announcer, reader)
 

@@ -33,7 +33,6 @@ cdef class StepReader:
     cdef BatchReader batches
     cdef readonly object sample_reader
     cdef readonly bint decodes
-    cdef bint is_counted
 
 
 cdef bint is_step_cached(StepReading *reading, const MicroBatch *batch) noexcept nogil

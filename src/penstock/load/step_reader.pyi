@@ -5,8 +5,6 @@ from penstock.load.announcing import Announcer
 from penstock.load.plan import StepPlan
 from penstock.order.shuffling import OrderState
 
-def num_step_readers() -> int: ...
-
 class StepReader:
     sample_reader: SampleReader
     decodes: bool

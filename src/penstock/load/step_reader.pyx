@@ -9,13 +9,6 @@ from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.order.shuffling cimport OrderState, fill_samples
 from penstock.batches.batch_filling cimport BatchReader, fill_batch, sample_is_cached
 
-cdef int _num_readers = 0
-
-
-def num_step_readers():
-    """Return how many step readers share this process's file descriptors."""
-    return _num_readers
-
 
 @cython.no_gc_clear  # like the queue that owns it
 cdef class StepReader:
@@ -26,7 +19,6 @@ cdef class StepReader:
     """
 
     def __cinit__(self, StepPlan plan, OrderState order, Announcer announcer, sample_reader):
-        global _num_readers
         cdef BatchReader batches = sample_reader.batches
         cdef int64_t rows = plan.batch_size
         if batches is None or (
@@ -46,12 +38,8 @@ cdef class StepReader:
         self.steps.samples = <int64_t *>malloc(max(rows, 2) * sizeof(int64_t))
         if not self.steps.positions or not self.steps.samples:
             raise MemoryError
-        _num_readers += 1
-        self.is_counted = True
 
     def __dealloc__(self):
-        global _num_readers
-        _num_readers -= self.is_counted
         free(self.steps.positions)
         free(self.steps.samples)
 

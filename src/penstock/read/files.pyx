@@ -77,6 +77,14 @@ cdef class ShardFiles:
         self.names = names  # Python adds a NUL at the end
 
 
+cdef int64_t _num_reserved = 0
+
+
+def num_reserved_places():
+    """Return how many files the readers of this process may have open together."""
+    return _num_reserved
+
+
 @cython.no_gc_clear  # files are closed after garbage collection
 cdef class OpenFiles:
     """Places for the files that one thread has open; none at first."""
@@ -88,12 +96,16 @@ cdef class OpenFiles:
         self.places = <OpenShardFile *>calloc(num_places, sizeof(OpenShardFile))
         if not self.places:
             raise MemoryError
+        global _num_reserved
         self.num_places = num_places
+        _num_reserved += num_places
         for place in range(num_places):
             self.places[place].number = -1
 
     def __dealloc__(self):
         # Without closing: a forked child's copy of the table may be newer than its descriptors.
+        global _num_reserved
+        _num_reserved -= self.num_places
         free(self.places)
 
     def close(self):

@@ -37,12 +37,14 @@ from penstock.read.files import (
     Files,
     OpenFiles,
     ShardFiles,
+    num_reserved_places,
 )
 from penstock.read.segments import OUTPUT, SEGMENT, OutputTable, read_segments
 
 Access = Literal["pread", "mmap"]
 
 _MAX_SCRATCH_BYTES = 1 << 18
+_MAX_OPEN = 1 << 16
 _SUFFIXES = {
     FileKind.RECORDS: STREAM,
     FileKind.DOCUMENT_OFFSETS: DOCUMENTS,
@@ -206,18 +208,17 @@ _WRONG_CONTENT = {
 }
 
 
-def new_open_files(num_shards: int, *, num_sharers: int = 1) -> OpenFiles:
-    """Places for open files, up to `num_shards`; `num_sharers` in this process share the limit."""
-    return OpenFiles(max(2, min(num_shards, _max_open_files() // num_sharers)))
+def new_open_files(num_shards: int, num_left: int = 1) -> OpenFiles:
+    """Places for open files: one for each shard, or a share of those that are left in this process.
 
-
-def _max_open_files() -> int:
-    """The number of files that a process's only reader keeps open.
-
-    The n-th reader keeps an n-th of it open: a dozen readers together take two thirds of the limit.
+    `num_left` tables, this one included, are to get an equal share, and one is left for others. All
+    together never reserve more than two thirds of what the process may open.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 8192 if limit == resource.RLIM_INFINITY else min(limit // 5, 8192)
+    if limit == resource.RLIM_INFINITY:
+        limit = _MAX_OPEN
+    num_free = max(0, min(limit, _MAX_OPEN) * 2 // 3 - num_reserved_places())
+    return OpenFiles(max(2, min(num_shards, num_free // (num_left + 1))))
 
 
 def _spans(
