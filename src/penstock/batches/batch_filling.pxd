@@ -27,23 +27,24 @@ cdef struct SourceReadings:
     int64_t failed  # the number of the source that left a fault
 
 # What one thread needs to read batches of a view. That of the first source of a mixture leads to
-# the others, which use its memory and its counts.
+# the others, which use its memory and its counts. What every row needs comes first: with many
+# sources, it is not in the processor's cache.
 cdef struct BatchReading:
     ViewParams view
-    int64_t num_samples  # of all sources
-    SourceReadings sources
     const LayoutParams *layout
     FileTable *files
-    RecordReading records
-    RecordReading apart  # the field in files of its own
-    RowSegments listed
-    SliceReading slices
-    MetadataFiles metadata
-    SpanList *spans  # or NULL
     BatchCounts *counts
+    SpanList *spans  # or NULL
+    RecordReading records
+    SliceReading slices
+    RowSegments listed
+    RecordReading apart  # the field in files of its own
+    MetadataFiles metadata
     BatchCounts own_counts
     Fault fault
     int stop  # set by another thread, to stop after the current row
+    int64_t num_samples  # of all sources
+    SourceReadings sources
 
 
 # Where a sample starts.

@@ -284,13 +284,40 @@ cdef inline SourceSample find_source(BatchReading *reading, int64_t sample) noex
     return SourceSample(sources.readings[first], sample - sources.first_samples[first], first)
 
 
-cdef inline void prefetch_source(const BatchReading *reading) noexcept nogil:
-    """Prefetch what reading a row of a source begins with: with many sources, it is not cached."""
-    cdef const char *first = <const char *>reading
-    cdef int line
-    for line in range(4):
-        prefetch(first + 64 * line)
-    prefetch(<const char *>&reading.records)
+cdef enum:
+    CACHE_LINE_BYTES = 64
+    LOOKAHEAD = 3  # rows, and steps in which their structs are prefetched
+
+
+cdef void look_ahead(
+    BatchReading *reading,
+    const int64_t *samples,
+    int64_t num_samples,
+    int64_t row,
+    SourceSample *found,
+) noexcept nogil:
+    """Find the sources of the next rows, at `row % (LOOKAHEAD + 1)`, and prefetch what they need.
+
+    With many sources that is not in the processor's cache, and each struct leads to the next.
+    """
+    cdef const BatchReading *later
+    cdef const FileTable *files
+    cdef int64_t line
+    if row + 3 < num_samples:
+        found[(row + 3) % (LOOKAHEAD + 1)] = find_source(reading, samples[row + 3])
+        later = found[(row + 3) % (LOOKAHEAD + 1)].reading
+        for line in range(4):
+            prefetch(<const char *>later + line * CACHE_LINE_BYTES)
+        prefetch(&later.listed)
+    if row + 2 < num_samples:
+        files = found[(row + 2) % (LOOKAHEAD + 1)].reading.files
+        prefetch(files)
+        prefetch(<const char *>files + CACHE_LINE_BYTES)
+    if row + 1 < num_samples:
+        files = found[(row + 1) % (LOOKAHEAD + 1)].reading.files
+        prefetch(files.first_item)
+        prefetch(files.geometry)
+        prefetch(&files.places[files.first_number % files.num_places])
 
 
 cdef void prefetch_rows(
@@ -495,7 +522,8 @@ cdef bint fill_batch(
     cdef const DerivedParams *source_ids = &reading.layout.source_ids
     cdef int64_t parts = reading.layout.row_slice.parts, row, width
     cdef BatchRow target
-    cdef SourceSample sample, following
+    cdef SourceSample found[LOOKAHEAD + 1]
+    cdef SourceSample sample
     reading.fault.code = FINE
     if reading.view.kind == ROWS or reading.sources.have_rows:
         prefetch_rows(reading, samples, num_samples)
@@ -505,17 +533,16 @@ cdef bint fill_batch(
     if reading.spans:
         reading.spans.num_spans = 0
         reading.spans.row_first[0] = 0
-    if num_samples:
-        following = find_source(reading, samples[0])
+    for row in range(min(num_samples, <int64_t>LOOKAHEAD)):
+        found[row] = find_source(reading, samples[row])
     for row in range(num_samples):
         if is_set(&reading.stop):
             return False
         target.row = row
-        sample = following
-        if row + 1 < num_samples:
-            following = find_source(reading, samples[row + 1])
-            if reading.sources.count:
-                prefetch_source(following.reading)
+        sample = SourceSample(reading, samples[row], 0)
+        if reading.sources.count:
+            sample = found[row % (LOOKAHEAD + 1)]
+            look_ahead(reading, samples, num_samples, row, found)
         if source_ids.start >= 0:
             (<int64_t *>(batch + source_ids.start))[row] = sample.source
         if not fill_row(sample.reading, sample.sample, &target):

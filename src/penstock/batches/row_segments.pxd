@@ -10,10 +10,10 @@ from penstock.batches.view_state cimport ViewParams
 # The segments that were listed last, and what they are listed from.
 cdef struct RowSegments:
     const ViewParams *view
-    DocumentSearch search
     Segment *segments
     int64_t max_segments
     Fault *fault
+    DocumentSearch search  # last: it is large, and not every view needs it
 
 
 cdef int64_t list_segments(RowSegments *listed, int64_t sample, int64_t row) noexcept nogil

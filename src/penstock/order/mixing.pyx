@@ -29,6 +29,7 @@ from penstock.order.shuffling cimport (
 )
 from penstock.order.threefry cimport WordPair, threefry
 from penstock.order.wide_integers cimport wide
+from penstock.system.memory_access cimport prefetch
 
 cdef enum:
     NO_LEAF = -2
@@ -504,6 +505,7 @@ cdef void fill_chunk(
         pick = pick_at(
             evaluation.stages, evaluation.num_stages, min(max(positions[k], 0), FAR - 1)
         )
+        prefetch(evaluation.orders[pick.source])
         evaluation.numbers[k] = pick.number
         evaluation.following[k] = evaluation.heads[pick.source]
         if evaluation.heads[pick.source] < 0:
