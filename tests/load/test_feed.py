@@ -39,6 +39,14 @@ VIEWS = {
     "packed": lambda data: data.packed(256, extras=EXTRAS),
     "packed, one shape": lambda data: data.packed(256, extras=EXTRAS, static_shapes=True),
     "documents": lambda data: data.documents(128, by_length=True, pad_to=8, extras=EXTRAS),
+    "mixture": lambda data: penstock.mix(
+        {
+            "windows": (data.windows(128), 5),
+            "packed": (data.packed(128, extras=EXTRAS), 3),
+            "documents": (data.documents(128), 1),
+        },
+        seed=3,
+    ),
 }
 
 

@@ -1,6 +1,5 @@
 """Proves which samples of each source a mixture serves, and that its shares are exact."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -67,7 +66,7 @@ def audit_mixture(
     integer("epochs", epochs, 1)
     stop = epochs * len(mixture) if mixture.order.end is None else len(mixture)
     meter = ProgressMeter(progress, "auditing", total=2 * stop, unit="positions")
-    report = MixtureAuditReport(stop, bound=_bound(mixture))
+    report = MixtureAuditReport(stop, bound=mixture.order.error_bound)
     walk = StepWalk(len(mixture), changes, stop=stop, tail=tail, meter=meter)
     seen = np.zeros(-(-(stop + walk.largest_step) // 64), np.uint64)
     for positions in _joined(walk):
@@ -101,14 +100,6 @@ def _joined(arrays: Iterable[Indices]) -> Iterator[Indices]:
             waiting, count = [], 0
     if waiting:
         yield np.concatenate(waiting)
-
-
-def _bound(mixture: Mixture) -> int:
-    """What the error of a share stays below: see `order.mixing`; every stage may add to it."""
-    depth = max(1, math.ceil(math.log2(len(mixture.names))))
-    return sum(
-        2 * depth + 2 if stage.new_shares is not None else depth for stage in mixture.order.stages
-    )
 
 
 def _check_sources(mixture: Mixture, report: MixtureAuditReport, meter: ProgressMeter) -> None:

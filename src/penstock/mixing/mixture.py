@@ -45,9 +45,9 @@ class Mixture:
     """Views that a `Loader` reads in exact proportions; made by `penstock.mix`.
 
     Position by position, the sources take turns by their weights: of the first n positions, for
-    every n, each source has its share, give or take less than log2 of the number of sources,
-    rounded up, and at least one. The turns are shuffled by the seed. The i-th sample of a source is
-    the i-th of its own order, whatever the other sources are.
+    every n, each source has its share, give or take less than four samples, or less than one if
+    there are two sources. The turns are shuffled by the seed. The i-th sample of a source is the
+    i-th of its own order, whatever the other sources are.
 
     >>> mixture = penstock.mix({"a": (data.windows(4), 0.75), "b": (data.packed(4), 0.25)})
     >>> loader = penstock.Loader(mixture, batch_size=8, output="numpy")

@@ -21,11 +21,11 @@ cdef struct Branch:
     uint64_t rare
     uint64_t total
     uint64_t scale  # 2^64 * rare / total
+    uint64_t inverse  # 2^64 / rare, or the largest number
     uint64_t remainder  # total % rare
     uint64_t keys[2]
     int32_t rare_child  # a branch of the same tree, or ~number of a source
     int32_t other_child
-    int32_t parent  # or -1
 
 # How many of the indices before one are on the rare side, and whether that one is.
 cdef struct RareCount:
@@ -81,6 +81,12 @@ cdef inline uint64_t chosen_point(
     return choose(branch.keys, number, branch.total, left_part, rare, right_part, rare)
 
 
+cdef inline uint64_t remainder_by_rare(const Branch *branch, uint64_t number) noexcept nogil:
+    """Return number % rare, for number < 2^63; a division takes several times as long."""
+    cdef uint64_t rest = number - high_product(number, branch.inverse) * branch.rare
+    return rest - branch.rare if rest >= branch.rare else rest
+
+
 cdef inline RareCount count_rare(const Branch *branch, uint64_t index) noexcept nogil:
     """Count the indices on the rare side up to one; index < 2^62."""
     cdef uint64_t rare = branch.rare, total = branch.total, number, before, point, left_part
@@ -92,7 +98,7 @@ cdef inline RareCount count_rare(const Branch *branch, uint64_t index) noexcept 
     if before >= total:
         before -= total
         number += 1
-    left_part = before % rare if number % 2 else 0
+    left_part = remainder_by_rare(branch, before) if number % 2 else 0
     point = chosen_point(branch, number, left_part)
     found = RareCount(number + (point < before), before <= point < before + rare)
     if before + rare > total and not found.is_rare:

@@ -9,6 +9,7 @@ from penstock.order.shuffling cimport OrderParams, OrderState
 # Divides indices among sources by their shares.
 cdef struct Tree:
     Branch *branches
+    int32_t *parents  # of branches; -1 for the root
     int32_t root  # a branch, or ~number of the only source
     int32_t *leaf_parents  # the branch above each source: -1 for the root, NO_LEAF for no share
 

@@ -39,6 +39,12 @@ class MixtureTable:
     ) -> None: ...
 
 class MixtureState(OrderState):
+    def locate(
+        self,
+        positions: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        samples: NDArray[np.int64],
+    ) -> None: ...
     def __new__(
         cls,
         table: MixtureTable,

@@ -1,9 +1,13 @@
 """Which source and which of its samples each position of a mixture holds, outside the GIL.
 
-A tree of branches (see `branches.pxd`) divides the positions of a stage among the sources; it is
-as deep as log2 of their number, rounded up. At every branch the count of a side is less than one
-away from its share, so that of a source is less than the depth away. A ramp (see `ramps.pxd`)
-divides positions between an old and a new tree, and adds less than two.
+A tree of branches (see `branches.pxd`) divides the positions of a stage among the sources. It is made
+as Huffman's code is, so that a position passes log2 of the number of sources on average, or fewer.
+
+At every branch, the count of a side is less than one away from its share. That error reaches a source
+below multiplied by the source's part of the side. In Huffman's tree, a branch has at most half of its
+grandparent, so that all errors together are less than 1 + 1 + 1/2 + 1/2 + 1/4 + … = 4, for any number
+of sources and any weights. With two sources there is one branch, and the bound is 1. A ramp (see
+`ramps.pxd`) divides positions between an old and a new tree, and adds less than two.
 
 Stages follow each other. A later one changes nothing before its start: it has keys of its own, and
 goes on with the samples that the sources have left.
@@ -33,7 +37,7 @@ from penstock.system.memory_access cimport prefetch
 
 cdef enum:
     NO_LEAF = -2
-    MAX_DEPTH = 32
+    MAX_DEPTH = 128  # Huffman's trees over shares of 10^18 are at most 88 deep
     CHUNK = 1024  # positions that are evaluated together
     MAX_SOURCES = 1 << 20
 
@@ -106,28 +110,30 @@ cdef class MixtureTable:
         self.num_stages += 1
 
     cdef int plant(self, Tree *tree, const uint64_t[::1] shares, object key) except -1:
-        """Make a tree."""
-        cdef int64_t source, num_active = 0
-        cdef WordPair words
+        """Make a tree: join the two with the smallest shares, again and again."""
+        cdef WordPair words = threefry(self.seed, FOR_MIXTURE, key[0], key[1])
         cdef Grove grove
+        cdef int32_t source
         if shares.shape[0] != self.num_sources or sum(shares) != DENOMINATOR:
             raise ValueError("expected a share of each source, of the fixed denominator together")
-        words = threefry(self.seed, FOR_MIXTURE, key[0], key[1])
-        grove = Grove(tree, NULL, &shares[0], words.first, words.second, 0)
+        grove = Grove(tree, words.first, words.second, &shares[0], NULL, 0, 0, 0, 0)
         tree.branches = <Branch *>calloc(self.num_sources, sizeof(Branch))
+        tree.parents = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
         tree.leaf_parents = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
-        grove.active = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
-        if not tree.branches or not tree.leaf_parents or not grove.active:
-            free(grove.active)
+        grove.leaves = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
+        if not (tree.branches and tree.parents and tree.leaf_parents and grove.leaves):
+            free(grove.leaves)
             raise MemoryError
+        for source in range(<int32_t>self.num_sources):
+            tree.leaf_parents[source] = NO_LEAF
+        # Sorting is stable: of equal shares, the first source comes first.
+        listed = list(shares)
+        for source in sorted(filter(listed.__getitem__, range(len(listed))), key=listed.__getitem__):
+            grove.leaves[grove.num_leaves] = source
+            grove.num_leaves += 1
         with nogil:
-            for source in range(self.num_sources):
-                tree.leaf_parents[source] = NO_LEAF
-                if shares[source]:
-                    grove.active[num_active] = <int32_t>source
-                    num_active += 1
-            tree.root = grow(&grove, 0, num_active, -1)
-        free(grove.active)
+            grow(&grove)
+        free(grove.leaves)
         return 0
 
     def counts_at(self, int64_t position, int64_t[::1] counts):
@@ -206,46 +212,58 @@ cdef class MixtureTable:
         return -1 if index < 0 else stage.start + index
 
 
-# What it takes to make a tree.
+# What it takes to make a tree. Branches are made with ascending shares, so both kinds of children
+# wait in the order of their shares.
 cdef struct Grove:
     Tree *tree
-    int32_t *active  # sources with a share
-    const uint64_t *shares
     uint64_t key0
     uint64_t key1
+    const uint64_t *shares
+    int32_t *leaves  # sources with a share, ascending
+    int32_t num_leaves
+    int32_t next_leaf
     int32_t num_branches
+    int32_t next_branch
 
 
-cdef int32_t grow(Grove *grove, int64_t first, int64_t end, int32_t parent) noexcept nogil:
-    """Make the branches of the active sources [first, end); returns the first of them."""
-    cdef int64_t middle = (first + end) // 2, k
-    cdef int32_t number, left, right
-    cdef uint64_t left_share = 0, right_share = 0
+cdef int32_t take_smallest(Grove *grove, int32_t parent, uint64_t *share) noexcept nogil:
+    """Take the leaf or branch with the smallest share as a child of `parent`."""
+    cdef const Branch *branches = grove.tree.branches
+    cdef int32_t leaf, branch
+    if grove.next_leaf < grove.num_leaves:
+        leaf = grove.leaves[grove.next_leaf]
+        if grove.next_branch == grove.num_branches or (
+            grove.shares[leaf] <= branches[grove.next_branch].total
+        ):
+            grove.next_leaf += 1
+            grove.tree.leaf_parents[leaf] = parent
+            share[0] = grove.shares[leaf]
+            return ~leaf
+    branch = grove.next_branch
+    grove.next_branch += 1
+    grove.tree.parents[branch] = parent
+    share[0] = branches[branch].total
+    return branch
+
+
+cdef void grow(Grove *grove) noexcept nogil:
+    """Make all branches of a tree."""
+    cdef uint64_t share = 0
+    cdef int32_t number
     cdef Branch *branch
     cdef WordPair words
-    if end - first == 1:
-        grove.tree.leaf_parents[grove.active[first]] = parent
-        return ~grove.active[first]
-    number = grove.num_branches
-    grove.num_branches += 1
-    branch = &grove.tree.branches[number]
-    left = grow(grove, first, middle, number)
-    right = grow(grove, middle, end, number)
-    for k in range(first, end):
-        if k < middle:
-            left_share += grove.shares[grove.active[k]]
-        else:
-            right_share += grove.shares[grove.active[k]]
-    branch.parent = parent
-    branch.rare_child, branch.other_child = left, right
-    branch.rare, branch.total = left_share, left_share + right_share
-    if left_share > right_share:
-        branch.rare_child, branch.other_child, branch.rare = right, left, right_share
-    branch.scale = <uint64_t>((<wide>branch.rare << 64) // branch.total)
-    branch.remainder = branch.total % branch.rare
-    words = threefry(grove.key0, grove.key1, <uint64_t>number, 0)
-    branch.keys[0], branch.keys[1] = words.first, words.second
-    return number
+    for number in range(grove.num_leaves - 1):
+        branch = &grove.tree.branches[number]
+        branch.rare_child = take_smallest(grove, number, &branch.rare)
+        branch.other_child = take_smallest(grove, number, &share)
+        branch.total = branch.rare + share
+        branch.scale = <uint64_t>((<wide>branch.rare << 64) // branch.total)
+        branch.inverse = <uint64_t>min((<wide>1 << 64) // branch.rare, (<wide>1 << 64) - 1)
+        branch.remainder = branch.total % branch.rare
+        words = threefry(grove.key0, grove.key1, <uint64_t>number, 0)
+        branch.keys[0], branch.keys[1] = words.first, words.second
+        grove.num_branches += 1
+    grove.tree.root = take_smallest(grove, -1, &share)
 
 
 cdef void start_stage(MixtureStage *stage, int64_t start) noexcept:
@@ -253,13 +271,15 @@ cdef void start_stage(MixtureStage *stage, int64_t start) noexcept:
     stage.start, stage.taken = start, NULL
     stage.ramp.length = stage.ramp_index = stage.new_before = 0
     for k in range(2):
-        stage.trees[k].branches, stage.trees[k].leaf_parents = NULL, NULL
+        stage.trees[k].branches = NULL
+        stage.trees[k].parents = stage.trees[k].leaf_parents = NULL
 
 
 cdef void free_stage(MixtureStage *stage) noexcept:
     cdef int k
     for k in range(2):
         free(stage.trees[k].branches)
+        free(stage.trees[k].parents)
         free(stage.trees[k].leaf_parents)
     free(stage.taken)
 
@@ -315,7 +335,7 @@ cdef uint64_t count_source(const Tree *tree, int64_t source, uint64_t index) noe
     while node >= 0:
         path[depth] = node
         depth += 1
-        node = tree.branches[node].parent
+        node = tree.parents[node]
     while depth > 0:
         depth -= 1
         child = path[depth - 1] if depth else ~<int32_t>source
@@ -341,7 +361,7 @@ cdef int64_t ascend(const Tree *tree, int64_t source, uint64_t number) noexcept 
             number = other_index(branch, number)
         if number >= <uint64_t>FAR:
             return -1
-        child, node = node, branch.parent
+        child, node = node, tree.parents[node]
     return <int64_t>number
 
 
@@ -469,6 +489,20 @@ cdef class MixtureState(OrderState):
         self.order.num_samples = first_samples[count]
         self.order.evaluation = evaluation
 
+    def locate(self, const int64_t[::1] positions, int64_t[::1] sources, int64_t[::1] samples):
+        """Fill in the source of each position, and the sample of that source's view."""
+        cdef int64_t k
+        if not positions.shape[0] == sources.shape[0] == samples.shape[0]:
+            raise ValueError("positions, sources and samples differ in number")
+        if positions.shape[0] == 0:
+            return
+        with nogil:
+            fill_located(
+                &self.evaluation, &positions[0], &sources[0], &samples[0], positions.shape[0]
+            )
+            for k in range(positions.shape[0]):
+                samples[k] -= self.first_samples[sources[k]]
+
     def __dealloc__(self):
         free(self.evaluation.orders)
         free(self.evaluation.heads)
@@ -483,18 +517,34 @@ cdef void fill_mixed(
     OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
 ) noexcept nogil:
     """Fill in the sample at each position, among those of all sources."""
-    cdef MixtureEvaluation *evaluation = <MixtureEvaluation *>order.evaluation
+    fill_located(<MixtureEvaluation *>order.evaluation, positions, NULL, samples, count)
+
+
+cdef void fill_located(
+    MixtureEvaluation *evaluation,
+    const int64_t *positions,
+    int64_t *sources,
+    int64_t *samples,
+    Py_ssize_t count,
+) noexcept nogil:
+    """Fill in the sample at each position, and its source unless `sources` is NULL."""
     cdef Py_ssize_t size
     while count > 0:
         size = min(count, <Py_ssize_t>CHUNK)
-        fill_chunk(evaluation, positions, samples, <int32_t>size)
+        fill_chunk(evaluation, positions, sources, samples, <int32_t>size)
         positions += size
         samples += size
         count -= size
+        if sources:
+            sources += size
 
 
 cdef void fill_chunk(
-    MixtureEvaluation *evaluation, const int64_t *positions, int64_t *samples, int32_t count
+    MixtureEvaluation *evaluation,
+    const int64_t *positions,
+    int64_t *sources,
+    int64_t *samples,
+    int32_t count,
 ) noexcept nogil:
     """Fill in the samples at some positions, source by source: many at once are faster."""
     cdef int32_t num_touched = 0, k, t, place, size
@@ -507,6 +557,8 @@ cdef void fill_chunk(
         )
         prefetch(evaluation.orders[pick.source])
         evaluation.numbers[k] = pick.number
+        if sources:
+            sources[k] = pick.source
         evaluation.following[k] = evaluation.heads[pick.source]
         if evaluation.heads[pick.source] < 0:
             evaluation.touched[num_touched] = <int32_t>pick.source

@@ -163,9 +163,10 @@ class MixtureOrder:
 
     def locate(self, positions: Sequence[int] | Indices) -> tuple[Indices, Indices]:
         """The source of each of `positions`, and the sample in the view of that source."""
-        samples = self.samples_at(positions)
-        sources = np.searchsorted(self._first_samples, samples, "right") - 1
-        return sources, samples - self._first_samples[sources]
+        wanted = self._check(positions)
+        sources, samples = np.empty_like(wanted), np.empty_like(wanted)
+        self._state.locate(wanted.reshape(-1), sources.reshape(-1), samples.reshape(-1))
+        return sources, samples
 
     def numbers_at(self, positions: Sequence[int] | Indices) -> tuple[Indices, Indices]:
         """The source of each of `positions`, and how many of its samples come before."""
@@ -188,6 +189,17 @@ class MixtureOrder:
         if self.end is not None:
             positions[positions >= self.end] = -1
         return positions
+
+    @property
+    def error_bound(self) -> int:
+        """What the error of a source's count stays below, at every position: see `order.mixing`.
+
+        Every stage may add to it; the number of positions does not.
+        """
+        of_tree = 1 if len(self.orders) <= 2 else 4
+        return sum(
+            2 * of_tree + 2 if stage.new_shares is not None else of_tree for stage in self.stages
+        )
 
     def counts_at(self, position: int) -> Indices:
         """How many samples of each source come before a position."""
