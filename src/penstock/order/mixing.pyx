@@ -1,13 +1,13 @@
 """Which source and which of its samples each position of a mixture holds, outside the GIL.
 
-A tree of branches (see `branches.pxd`) divides the positions of a stage among the sources. It is made
-as Huffman's code is, so that a position passes log2 of the number of sources on average, or fewer.
+A tree of branches (see `branches.pxd`) divides the positions of a stage among the sources. It is
+made as Huffman's code is: a position passes log2 of the number of sources on average, or fewer.
 
-At every branch, the count of a side is less than one away from its share. That error reaches a source
-below multiplied by the source's part of the side. In Huffman's tree, a branch has at most half of its
-grandparent, so that all errors together are less than 1 + 1 + 1/2 + 1/2 + 1/4 + … = 4, for any number
-of sources and any weights. With two sources there is one branch, and the bound is 1. A ramp (see
-`ramps.pxd`) divides positions between an old and a new tree, and adds less than two.
+At every branch, the count of a side is less than one away from its share. That error reaches a
+source below multiplied by the source's part of the side. In Huffman's tree, a branch has at most
+half of its grandparent, so that all errors together are less than 1 + 1 + 1/2 + 1/2 + 1/4 + … = 4,
+for any number of sources and any weights. With two sources there is one branch, and the bound is 1.
+A ramp (see `ramps.pxd`) divides positions between an old and a new tree, and adds less than two.
 
 Stages follow each other. A later one changes nothing before its start: it has keys of its own, and
 goes on with the samples that the sources have left.
@@ -127,8 +127,8 @@ cdef class MixtureTable:
         for source in range(<int32_t>self.num_sources):
             tree.leaf_parents[source] = NO_LEAF
         # Sorting is stable: of equal shares, the first source comes first.
-        listed = list(shares)
-        for source in sorted(filter(listed.__getitem__, range(len(listed))), key=listed.__getitem__):
+        share_of = list(shares).__getitem__
+        for source in sorted(filter(share_of, range(self.num_sources)), key=share_of):
             grove.leaves[grove.num_leaves] = source
             grove.num_leaves += 1
         with nogil:
