@@ -195,7 +195,7 @@ cdef class Walk:
         # From here on, no other Python code runs.
         if self.counter is not None:
             self.counter.add(memory, span.rows)
-        upload = queue.uploads.pop(number, None)  # kept: freeing a tensor may release the GIL
+        _kept = queue.uploads.pop(number, None)  # freeing a tensor may release the GIL
         queue.num_batches += 1
         queue.num_tokens += memory.counts().num_tokens
         queue.num_columns += span.rows * memory.counts().width
