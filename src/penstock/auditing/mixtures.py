@@ -107,7 +107,7 @@ def _bound(mixture: Mixture) -> int:
     """What the error of a share stays below: see `order.mixing`; every stage may add to it."""
     depth = max(1, math.ceil(math.log2(len(mixture.names))))
     return sum(
-        2 * depth + 2 if stage.new_shares is not None else depth for stage in mixture.order.stages
+        2 * depth + 3 if stage.new_shares is not None else depth for stage in mixture.order.stages
     )
 
 

@@ -3,7 +3,8 @@
 A tree of branches (see `branches.pxd`) divides the positions of a stage among the sources; it is
 as deep as log2 of their number, rounded up. At every branch the count of a side is less than one
 away from its share, so that of a source is less than the depth away. A ramp (see `ramps.pxd`)
-divides positions between an old and a new tree, and adds less than two.
+divides positions between an old and a new tree, and adds less than three: one for the first half,
+and two for the second, which is counted from its end.
 
 Stages follow each other. A later one changes nothing before its start: it has keys of its own, and
 goes on with the samples that the sources have left.
