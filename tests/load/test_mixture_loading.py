@@ -417,23 +417,17 @@ def test_a_data_loader_of_torch_gives_the_same_rows(mixture, workers):
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize("is_persistent", [False, True])
-def test_workers_of_a_data_loader_do_not_go_on_after_the_end(views, is_persistent):
+def test_workers_of_a_data_loader_do_not_go_on_after_the_end(views):
     torch = pytest.importorskip("torch")
     mixture = penstock.mix(limited(views, math=2))
     loader = new_loader(mixture, 5, tail="keep", output="torch")
-    batches = torch.utils.data.DataLoader(
-        loader, batch_size=None, num_workers=2, persistent_workers=is_persistent
-    )
+    batches = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)
     found = [row for batch in batches for row in rows_of(batch)]
     assert found == expected_rows(mixture, 0, len(mixture))
-    if is_persistent:
-        loader.set_epoch(1)
     with pytest.raises(UsageError, match="the mixture has ended"):
         next(iter(batches))
     loader.set_epoch(0)
-    again = [row for batch in batches for row in rows_of(batch)]
-    assert again == found
+    assert [row for batch in batches for row in rows_of(batch)] == found
 
 
 def test_a_missing_file_of_one_source_is_named_and_reading_can_be_tried_again(tmp_path):
