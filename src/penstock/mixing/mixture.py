@@ -25,6 +25,7 @@ from penstock.suggestions import did_you_mean
 from penstock.views.view import Batch, View
 
 By = Literal["samples", "tokens"]
+_MAX_SOURCES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class Mixture:
         changes: Sequence[WeightChange] | None = None,
     ) -> None:
         self.named_sources = dict(sources)
+        if len(sources) > _MAX_SOURCES:
+            raise UsageError(
+                f"a mixture of {len(sources):,} sources has too many; it takes up to "
+                f"{_MAX_SOURCES:,}"
+            )
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.by: By = one_of("by", by, ("samples", "tokens"))
         self.when_exhausted: WhenExhausted = one_of(
