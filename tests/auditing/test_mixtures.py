@@ -151,3 +151,11 @@ def test_large_mixtures_are_walked_in_chunks(views, monkeypatch):
 def test_runs_that_cannot_be_walked_are_refused(views, shapes, options):
     with pytest.raises(UsageError, match=r"\w"):
         penstock.audit_mixture(mixture_of(views), shapes, **options)
+
+
+def test_orders_and_mixtures_are_not_mistaken_for_each_other(views):
+    """The samples of a mixture come again in an epoch of it, which is not an error."""
+    with pytest.raises(UsageError, match=r"for mixtures use audit_mixture"):
+        penstock.audit(mixture_of(views).order, SHAPES[0])
+    with pytest.raises(UsageError, match=r"for views use audit"):
+        penstock.audit_mixture(views["web"], SHAPES[0])

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 from itertools import islice
 
 import numpy as np
@@ -351,6 +352,32 @@ def test_a_step_that_failed_half_way_is_not_counted(views, tmp_path):
     rows = rows_of(next(iter(loader)))
     assert rows == expected_rows(mixture, 12, 24)
     assert sums(loader.stats) == (24, loader.stats.tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_interrupts_leave_the_counts_of_the_sources_whole(mixture, prefetch):
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    loader = new_loader(mixture, 2, global_batch_size=24, endless=True, prefetch=prefetch)
+    before, steps = signal.signal(signal.SIGALRM, interrupt), iter(loader)
+    try:
+        for delay in np.random.default_rng(0).uniform(1e-5, 2e-3, 300):
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                for _ in steps:
+                    pass
+            stats = loader.stats
+            assert sums(stats) == (stats.rows, stats.tokens)
+            assert stats.rows == loader.position
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        loader.close()
+    counts = mixture.order.counts_at(loader.position).tolist()
+    assert [source.rows for source in loader.stats.sources.values()] == counts
+    assert loader.position > 0
 
 
 def test_metrics_are_given_by_source(mixture):
