@@ -443,6 +443,30 @@ def test_weights_by_tokens_divide_tokens_not_rows(tmp_path):
     assert [source.samples for source in later.sources] == [250, 750]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: data.documents(30, by_length=True),
+        lambda data: data.documents(30, by_length=True).slice(0, 12),
+        lambda data: data.documents(30, overflow="split").slice(-9),
+        lambda data: data.documents(30).sorted_by("length").slice(20),
+        lambda data: data.packed(30, extras="attention_mask").slice(2, 7),
+        lambda data: data.packed(30, extras="attention_mask").without(documents=range(9)).slice(3),
+        lambda data: data.windows(30, extras="attention_mask").without(documents=[3]).slice(1),
+        lambda data: data.windows(30, extras="attention_mask").slice(2),
+    ],
+)
+def test_the_mean_length_of_rows_is_that_of_the_rows_that_are_read(tmp_path, make):
+    """Else weights by tokens are off: slices of sorted documents are unlike the rest."""
+    view = make(write_documents(tmp_path / "d", [range(length) for length in range(1, 60)]))
+    num_tokens = int(view.read(range(len(view)))["attention_mask"].sum())
+    assert view.mean_tokens == Fraction(num_tokens, len(view))
+    full = write_documents(tmp_path / "full", [range(30)] * 9).documents(30)
+    mixture = penstock.mix({"some": (view, 1), "full": (full, 1)}, by="tokens")
+    report = mixture.describe(1000 * len(view))
+    assert report.sources[0].tokens == pytest.approx(report.sources[1].tokens, rel=0.01)
+
+
 def test_num_samples_is_the_length_of_an_epoch(views):
     sources = {"web": (views["web"], 1), "code": (views["code"], 1)}
     assert len(penstock.mix(sources)) == 137

@@ -59,8 +59,20 @@ class PlannedView(View):
 
     @property
     def mean_tokens(self) -> Fraction:
-        """The mean number of tokens in a row, without padding."""
+        """The mean number of tokens in a row, without padding; of slices, their own."""
+        if self._chosen is not None:
+            return self._mean_of_chosen
         return Fraction(self.report.num_inputs, max(1, self.report.num_rows))
+
+    @cached_property
+    def _mean_of_chosen(self) -> Fraction:
+        assert self._chosen is not None
+        is_chosen = np.zeros(self.num_base_samples, np.bool_)
+        is_chosen[self._chosen.base_samples(0, len(self))] = True
+        num_inputs = sum(
+            int(shares.lengths[is_chosen[shares.samples]].sum()) for shares in self._shares()
+        )
+        return Fraction(num_inputs, max(1, len(self)))
 
     @property
     def base_fingerprint(self) -> str:
