@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.batches.row_slice import RowSlice
-from penstock.batches.sample_reader import SampleReader
-from penstock.load.widening import widen
+from tests.helpers.compact_batches import read_compactly
 from tests.helpers.datasets import write_documents, write_random_documents
 from tests.helpers.row_slices import read_slices
 
@@ -29,22 +28,6 @@ def masked(tmp_path_factory):
     generator = np.random.default_rng(1)
     documents = [generator.integers(0, 1000, n) for n in generator.integers(1, 40, 200)]
     return write_documents(tmp_path_factory.mktemp("masked") / "d", documents, masked=True)
-
-
-def read_compactly(view, samples, dtype, row_slice=None):
-    """Samples read in compact form, and widened."""
-    layout = view.layout(len(samples), dtype, row_slice)
-    memory = np.full(layout.compact().num_bytes, 0xA5, np.uint8)
-    reader = SampleReader(view, layout.compact())
-    reader.read(np.array(samples, np.int64), memory)
-    reader.close()
-    counts = layout.counts(memory)
-    batch = widen(layout, memory, len(samples))
-    if "cu_seqlens" in batch:
-        batch["max_seqlen"] = int(counts["max_seqlen"])
-    if "row_cu_seqlens" in batch:
-        batch["row_max_seqlen"] = int(counts["row_max_seqlen"])
-    return batch
 
 
 extras = st.lists(st.sampled_from(EXTRAS), unique=True)

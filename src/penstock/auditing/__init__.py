@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.auditing.proofs import mark_once
 from penstock.auditing.steps import RunShape, StepWalk
-from penstock.errors import VerificationError
+from penstock.errors import UsageError, VerificationError
 from penstock.load.plan import Tail
 from penstock.order.order import Indices, Order
 from penstock.progress import OnProgress, ProgressMeter
@@ -66,6 +66,8 @@ def audit(
     [EpochReport(epoch=0, served=1000, dropped=0)]
     """
     integer("epochs", epochs, 1)
+    if not isinstance(order, Order):
+        raise UsageError(f"audit takes an order, not {order!r:.60}; for mixtures use audit_mixture")
     size = order.num_samples
     marks = _SeenSamples(order)
     meter = ProgressMeter(progress, "auditing", total=epochs * size, unit="samples")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer
 from penstock.auditing.proofs import mark_once
 from penstock.auditing.steps import RunShape, StepWalk
-from penstock.errors import VerificationError
+from penstock.errors import UsageError, VerificationError
 from penstock.load.plan import Tail
 from penstock.mixing.mixture import Mixture
 from penstock.order.order import Indices
@@ -64,6 +64,8 @@ def audit_mixture(
     ([('a', 36), ('b', 12)], 1)
     """
     integer("epochs", epochs, 1)
+    if not isinstance(mixture, Mixture):
+        raise UsageError(f"audit_mixture takes a mixture, not {mixture!r:.60}; for views use audit")
     stop = epochs * len(mixture) if mixture.order.end is None else len(mixture)
     meter = ProgressMeter(progress, "auditing", total=2 * stop, unit="positions")
     report = MixtureAuditReport(stop, bound=mixture.order.error_bound)
@@ -144,7 +146,7 @@ def _check_sources(mixture: Mixture, report: MixtureAuditReport, meter: Progress
             SourceAudit(
                 name=name,
                 served=int(counts[source]),
-                epochs=counts[source] / len(mixture.sources[source]),
+                epochs=int(counts[source]) / len(mixture.sources[source]),
                 largest_error=float(errors[source]),
             )
         )

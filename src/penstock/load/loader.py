@@ -30,6 +30,7 @@ from penstock.views.ordering import order_of
 from penstock.views.view import View
 
 _MAX_POSITION = 1 << 62
+_MAX_MIXED_POSITION = 1 << 60  # leaves room to read ahead
 _MAX_DEPTH = 512
 
 
@@ -195,7 +196,7 @@ class Loader(BaseLoader):
         if find_worker() is None:
             self._refuse_if_workers_moved()
             self._board.leave()
-        self._refuse_if_mixture_ended()
+            self._refuse_if_mixture_ended()
         return super().__iter__()
 
     def _refuse_if_mixture_ended(self) -> None:
@@ -235,6 +236,10 @@ class Loader(BaseLoader):
         self._num_iterations, self._has_jumped = self._num_iterations + 1, False
         if start is not None:
             self._walk.jump_to(start)
+        try:
+            self._refuse_if_mixture_ended()
+        except UsageError as error:
+            return FailedIteration(error)
         return WorkerIteration(worker, self._board, self._walk, self.plan)
 
     def _have_workers_moved(self) -> bool:
@@ -280,7 +285,10 @@ class Loader(BaseLoader):
             return
         seed = {"seed": self.seed}
         check_identity(state, seed, lambda _, saved: f"penstock.mix(…, seed={saved!r:.40})")
-        check_past(self.view, _position_in(state), state["order"], state["view"])
+        position = _position_in(state)
+        if position > _MAX_MIXED_POSITION:
+            raise StateError(f"position is {position:,}, more than a mixture can have")
+        check_past(self.view, position, state["order"], state["view"])
 
     def _restore(self, state: State) -> None:
         self._jump_to(self.plan.settle(_position_in(state)))

@@ -76,6 +76,11 @@ def _check_fields(views: Mapping[str, View]) -> None:
     """Raise if a field has different types; the smallest common type would change its meaning."""
     seen: dict[str, tuple[str, np.dtype[Any]]] = {}
     for name, view in views.items():
+        if SOURCE_IDS in _fields(view):
+            raise UsageError(
+                f"source {name!r} has a field {SOURCE_IDS!r}, which in batches of a mixture says "
+                "where rows come from; write the field with another name"
+            )
         for field, dtype in _fields(view).items():
             other, expected = seen.setdefault(field, (name, dtype))
             if dtype != expected:

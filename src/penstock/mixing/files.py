@@ -26,11 +26,14 @@ What else a source says goes to its view, such as `policy` or `mask_ends`; `form
 import json
 import tomllib
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from penstock.arguments import one_of
-from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.dataset import Dataset
+from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
+from penstock.formats.files import open_regular
 from penstock.mixing.mixture import Mixture
 from penstock.mixing.source import MixtureSource, check_sources
 from penstock.opening import open
@@ -45,7 +48,15 @@ _SOURCE = ("weight", "shuffle", "seed", "max_epochs")
 _OPENING = ("format", "split", "eos_id", "bos_id", "access", "allow_outside")
 _VIEWS = ("windows", "packed", "documents")
 _SLICING = ("slice", "without", "holdout")
+_HOLDOUT = ("every", "first", "folds", "fold")
 _CHANGE = ("at", "over", "weights")
+_OF_VIEWS = {
+    option: None
+    for kind in _VIEWS
+    for option in signature(getattr(Dataset, kind)).parameters
+    if option != "self"
+}
+_OF_SOURCES = ("data", "view", *_SOURCE, *_OPENING, *_SLICING, *_OF_VIEWS)
 
 
 def is_mixture_file(path: str | Path) -> bool:
@@ -57,7 +68,7 @@ def is_mixture_file(path: str | Path) -> bool:
         return True
     try:
         content = _parse(place)
-    except (FormatError, ReadError):
+    except PenstockError:
         return False
     return isinstance(content, dict) and isinstance(content.get("sources"), dict)
 
@@ -68,20 +79,22 @@ def read_mixture(path: str | Path, **view_options: Any) -> Mixture:
     content = _parse(place)
     try:
         return _build(content, place.parent, view_options)
+    except MissingDataError as error:
+        raise MissingDataError(f"{place}: {error}") from error
     except UsageError as error:
         raise UsageError(f"{place}: {error}") from error
 
 
 def _parse(path: Path) -> Any:
+    if path.suffix not in SUFFIXES or "\0" in str(path):
+        raise UsageError(f"{path}: expected the path of a .toml or .json file")
+    with open_regular(path) as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise FormatError(f"{path}: more than {_MAX_BYTES:,} bytes are too many for a mixture")
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise FormatError(f"{path}: {path.stat().st_size:,} bytes are too many for a mixture")
-        content = path.read_bytes().decode()
-        return tomllib.loads(content) if path.suffix == ".toml" else json.loads(content)
-    except FileNotFoundError:
-        raise MissingDataError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
+        text = content.decode()
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
         kind = "TOML" if path.suffix == ".toml" else "JSON"
         raise FormatError(f"{path}: not valid {kind}: {error}") from None
@@ -89,7 +102,9 @@ def _parse(path: Path) -> Any:
 
 def _build(content: Any, directory: Path, view_options: Mapping[str, Any]) -> Mixture:
     table = _table("the file", content)
-    sources = _table("sources", table.pop("sources", None))
+    if "sources" not in table:
+        raise UsageError("there is no table of sources; write [sources.NAME] before each")
+    sources = _table("sources", table.pop("sources"))
     changes = table.pop("changes", [])
     settings = {name: table.pop(name) for name in _MIXTURE if name in table}
     if not isinstance(changes, list):
@@ -98,10 +113,17 @@ def _build(content: Any, directory: Path, view_options: Mapping[str, Any]) -> Mi
         if isinstance(value, dict):
             hint = did_you_mean(name, ["sources", "changes"])
             raise UsageError(f"there is a table {name!r}; expected sources and changes{hint}")
-    named = {
-        name: _source(name, _table(f"sources.{name}", each), table, directory, view_options)
-        for name, each in sources.items()
-    }
+    _check_names("the file", table, (*_OF_SOURCES, *_MIXTURE, "sources", "changes"))
+    named = dict[str, MixtureSource]()
+    for name, each in sources.items():
+        own = _table(f"sources.{name}", each)
+        _check_names(f"source {name!r}", own, _OF_SOURCES)
+        try:
+            named[name] = _source({**table, **own, **view_options}, directory)
+        except MissingDataError as error:
+            raise MissingDataError(f"source {name!r}: {error}") from error
+        except UsageError as error:
+            raise UsageError(f"source {name!r}: {error}") from error
     mixture = Mixture(check_sources(named), **settings)
     for each in changes:
         change = _table("a change", each)
@@ -113,49 +135,53 @@ def _build(content: Any, directory: Path, view_options: Mapping[str, Any]) -> Mi
     return mixture
 
 
-def _source(
-    name: str,
-    table: dict[str, Any],
-    defaults: Mapping[str, Any],
-    directory: Path,
-    view_options: Mapping[str, Any],
-) -> MixtureSource:
-    table = {**defaults, **table, **view_options}
+def _source(table: dict[str, Any], directory: Path) -> MixtureSource:
     for needed in ("data", "weight", "seq_len"):
         if needed not in table:
             found = closest(needed, table)
             hint = f"; is {found!r} misspelt?" if found else ""
-            raise UsageError(f"source {name!r} has no {needed}{hint}")
+            raise UsageError(f"{needed} is missing{hint}")
     given = table.pop("data")
     paths = given if isinstance(given, list) else [given]
-    if not paths or not all(isinstance(path, str) for path in paths):
-        raise UsageError(f"source {name!r}: data is {given!r:.60}; it must be a path, or several")
+    if not paths or not all(map(_is_path, paths)):
+        raise UsageError(f"data is {given!r:.60}; it must be a path, or several")
+    for key in ("format", "split"):
+        if not isinstance(table.get(key, ""), str):
+            raise UsageError(f"{key} is {table[key]!r:.60}; it must be a text")
     opening = {key: table.pop(key) for key in _OPENING if key in table}
     settings = {key: table.pop(key) for key in _SOURCE if key in table}
     if isinstance(settings.get("shuffle"), str):
         settings["shuffle"] = parse_shuffle(settings["shuffle"])
-    kind = one_of(f"source {name!r}: view", table.pop("view", "windows"), _VIEWS)
+    kind = one_of("view", table.pop("view", "windows"), _VIEWS)
     slicing: dict[str, Any] = {key: table.pop(key) for key in _SLICING if key in table}
     data = open([str(directory / path) for path in paths], **opening)
     try:
         view: View = getattr(data, kind)(**table)
     except TypeError as error:
-        raise UsageError(f"source {name!r}: {error}") from None
-    return MixtureSource(_sliced(name, view, slicing, directory), **settings)
+        raise UsageError(str(error)) from None
+    return MixtureSource(_sliced(view, slicing, directory), **settings)
 
 
-def _sliced(name: str, view: View, slicing: Mapping[str, Any], directory: Path) -> View:
+def _sliced(view: View, slicing: Mapping[str, Any], directory: Path) -> View:
     if "holdout" in slicing:
-        options = _table(f"source {name!r}: holdout", slicing["holdout"])
+        options = _table("holdout", slicing["holdout"])
+        _check_names("holdout", options, _HOLDOUT)
         view, _ = view.split(**options)
     if "without" in slicing:
-        view = view.without(documents=directory / str(slicing["without"]))
+        path = slicing["without"]
+        if not _is_path(path):
+            raise UsageError(f"without is {path!r:.60}; it must be the path of a file")
+        view = view.without(documents=directory / path)
     if "slice" in slicing:
         bounds = slicing["slice"]
-        if not isinstance(bounds, list) or len(bounds) != 2:
-            raise UsageError(f"source {name!r}: slice is {bounds!r:.60}; write [start, stop]")
+        if not isinstance(bounds, list) or [type(each) for each in bounds] != [int, int]:
+            raise UsageError(f"slice is {bounds!r:.60}; write [start, stop]")
         view = view.slice(*bounds)
     return view
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
 
 
 def _table(what: str, value: Any) -> dict[str, Any]:

@@ -77,12 +77,13 @@ def _difference(these: Sequence[Any], others: Sequence[Any]) -> list[Any]:
 
 def _past(position: int, order: Any, sources: Any) -> _Past:
     """Read what decided the rows before a position; whatever a file may hold is refused."""
+    version = order.get("mixture", 0) if isinstance(order, dict) else _VERSION
+    if version != _VERSION:
+        raise StateError(
+            f"the state has a mixture of version {version!r:.40}; this Penstock reads version "
+            f"{_VERSION}"
+        )
     try:
-        if order["mixture"] != _VERSION:
-            raise StateError(
-                f"the state has a mixture of version {order['mixture']!r:.40}; this Penstock "
-                f"reads version {_VERSION}"
-            )
         changes = [
             [at, over, [[str(name), share] for name, share in shares]]
             for at, over, shares in order["changes"]

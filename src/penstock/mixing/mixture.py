@@ -19,7 +19,7 @@ from penstock.mixing import common_batch
 from penstock.mixing.description import MixtureReport, SourceReport
 from penstock.mixing.source import MixtureSource, check_sources
 from penstock.order.mixing import DENOMINATOR
-from penstock.order.mixture_order import MixtureOrder, ShareChange, WhenExhausted, check_changes
+from penstock.order.mixture_order import MixtureOrder, ShareChange, WhenExhausted
 from penstock.order.order import Indices
 from penstock.order.shares import Shares, Weight, exact, to_shares
 from penstock.reprs import counted, one_line
@@ -27,6 +27,7 @@ from penstock.suggestions import did_you_mean
 from penstock.views.view import Batch, View
 
 By = Literal["samples", "tokens"]
+_MAX_SOURCES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,20 @@ class Mixture:
         changes: Sequence[WeightChange] | None = None,
     ) -> None:
         self.named_sources = dict(sources)
+        if len(sources) > _MAX_SOURCES:
+            raise UsageError(
+                f"a mixture of {len(sources):,} sources has too many; it takes up to "
+                f"{_MAX_SOURCES:,}"
+            )
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.by: By = one_of("by", by, ("samples", "tokens"))
         self.when_exhausted: WhenExhausted = one_of(
             "when_exhausted", when_exhausted, ("stop", "redistribute")
         )
+        if not isinstance(check_tokenizers, bool):
+            raise UsageError(
+                f"check_tokenizers is {check_tokenizers!r:.60}; it must be True or False"
+            )
         self._checks_tokenizers, self._num_samples = check_tokenizers, num_samples
         if num_samples is not None:
             self._num_samples = integer("num_samples", num_samples, 1, 1 << 60)
@@ -85,8 +95,7 @@ class Mixture:
         initial = {name: source.weight for name, source in sources.items()}
         self.weight_changes = tuple(changes or [WeightChange(0, initial)])
         """the weights from position 0 on, and what becomes of them"""
-        check_changes(self.changes)
-        end = self.order.end
+        end = self.order.end  # the order is made here, so that errors in its settings show here
         if self._num_samples is not None and end is not None and self._num_samples > end:
             raise UsageError(
                 f"num_samples is {self._num_samples:,}, but the mixture ends at position {end:,}, "
@@ -124,7 +133,7 @@ class Mixture:
                 raise UsageError(f"there is no source {name!r}; there are {list(self.names)}{hint}")
         parts = []
         for name, source in self.named_sources.items():
-            weight = exact(name, weights.get(name, 0), allows_zero=True)
+            weight = exact(f"the weight of {name!r}", weights.get(name, 0), allows_zero=True)
             parts.append(weight / source.view.mean_tokens if self.by == "tokens" else weight)
         return to_shares(parts, self.names)
 
@@ -191,6 +200,8 @@ class Mixture:
         for name in added:
             if name in self.named_sources:
                 raise UsageError(f"there is a source {name!r} already; name it in weights")
+        if weights is not None and not isinstance(weights, Mapping):
+            raise UsageError(f"weights is {weights!r:.60}; write {{'name': weight}}")
         all_weights = dict(weights or {})
         for name, source in added.items():
             if name in all_weights:

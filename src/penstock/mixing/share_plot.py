@@ -3,6 +3,7 @@
 from html import escape
 from itertools import accumulate, pairwise
 
+from penstock.arguments import integer
 from penstock.mixing.mixture import Mixture
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 640, 260, 52, 14, 150, 36
@@ -22,8 +23,13 @@ _MOST_POINTS = 160
 def plot_shares(mixture: Mixture, positions: int, step_size: int = 1) -> str:
     """Draw what share of the samples each source has, from position 0 to `positions`.
 
-    The areas show what is read, counted over short stretches, not what was asked for.
+    The areas show what is read, counted over short stretches, not what was asked for. They end
+    where the mixture does.
     """
+    positions = integer("positions", positions, 1, 1 << 60)
+    step_size = integer("step_size", step_size, 1)
+    if mixture.order.end is not None:
+        positions = min(positions, mixture.order.end)
     num_points = min(_MOST_POINTS, positions)
     edges = [positions * k // num_points for k in range(num_points + 1)]
     counts = [mixture.order.counts_at(edge).tolist() for edge in edges]

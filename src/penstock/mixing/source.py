@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import xxhash
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
+from penstock.order.mixing import MAX_POSITION
 from penstock.order.order import Order, Shuffle
 from penstock.order.shares import Weight, exact
 from penstock.order.shuffling import keyed_hash
@@ -54,14 +54,18 @@ seed=None, max_epochs=4)
         """How many samples the source has to give; None if it starts over again and again."""
         if self.max_epochs is None:
             return None
-        return math.floor(Fraction(repr(self.max_epochs)) * len(self.view))
+        limit = math.floor(exact("max_epochs", self.max_epochs) * len(self.view))
+        return limit if limit < MAX_POSITION else None
 
     def order(self, name: str, seed: int) -> Order:
         """The order of the source's samples, by the seed of the mixture."""
         own = self.seed
         if own is None:
             own, _ = keyed_hash(seed, _FOR_SOURCES, xxhash.xxh3_64_intdigest(name.encode()), 0)
-        return order_of(self.view, self.shuffle, own)
+        try:
+            return order_of(self.view, self.shuffle, own)
+        except UsageError as error:
+            raise UsageError(f"source {name!r}: {error}") from None
 
 
 def check_sources(given: Any) -> dict[str, MixtureSource]:
@@ -82,8 +86,14 @@ def check_sources(given: Any) -> dict[str, MixtureSource]:
             raise UsageError(
                 f"source {name!r} is {value!r:.60}; write (view, weight), or a MixtureSource"
             )
-        exact(name, source.weight)
+        if exact(f"the weight of {name!r}", source.weight, allows_zero=True) == 0:
+            raise UsageError(f"the weight of {name!r} is 0; leave the source out")
         if not len(source.view):
             raise UsageError(f"source {name!r} has no samples: {source.view!r:.200}")
+        if source.limit == 0:
+            raise UsageError(
+                f"source {name!r} has {len(source.view):,} samples, and max_epochs="
+                f"{source.max_epochs!r:.40} of that is less than one; leave the source out"
+            )
         sources[name] = source
     return sources

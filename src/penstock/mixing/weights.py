@@ -40,10 +40,16 @@ def proportional(
             raise UsageError(f"{name!r} has no samples: {view!r:.200}")
     heat = exact("temperature", temperature)
     sizes = {name: len(view) for name, view in views.items()}
-    weights = {
-        name: Fraction(size) if heat == 1 else Fraction(size ** (1 / float(heat)))
-        for name, size in sizes.items()
-    }
+    try:
+        weights = {
+            name: Fraction(size) if heat == 1 else Fraction(size ** (1 / float(heat)))
+            for name, size in sizes.items()
+        }
+    except ArithmeticError:
+        raise UsageError(
+            f"temperature is {temperature!r:.60}, out of range for views of up to "
+            f"{max(sizes.values()):,} samples"
+        ) from None
     if max_epochs is not None:
         weights = _capped(weights, _caps(sizes, max_epochs, num_samples))
     return {name: (view, weights[name]) for name, view in views.items()}
@@ -61,7 +67,7 @@ def _caps(
         if name not in sizes:
             raise UsageError(f"max_epochs names {name!r}; the views are {list(sizes)}")
     return {
-        name: exact(f"max_epochs of {name}", epochs) * sizes[name] / length
+        name: exact(f"max_epochs of {name!r}", epochs) * sizes[name] / length
         for name, epochs in by_name.items()
     }
 

@@ -7,7 +7,8 @@ At every branch, the count of a side is less than one away from its share. That 
 source below multiplied by the source's part of the side. In Huffman's tree, a branch has at most
 half of its grandparent, so that all errors together are less than 1 + 1 + 1/2 + 1/2 + 1/4 + … = 4,
 for any number of sources and any weights. With two sources there is one branch, and the bound is 1.
-A ramp (see `ramps.pxd`) divides positions between an old and a new tree, and adds less than two.
+A ramp (see `ramps.pxd`) divides positions between an old and a new tree, and adds less than three:
+one for the first half, and two for the second, which is counted from its end.
 
 Stages follow each other. A later one changes nothing before its start: it has keys of its own, and
 goes on with the samples that the sources have left.

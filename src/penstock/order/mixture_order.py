@@ -9,6 +9,7 @@
 `mixing` evaluates and inverts it; here stages are made from changes and limits.
 """
 
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -198,24 +199,32 @@ class MixtureOrder:
         """
         of_tree = 1 if len(self.orders) <= 2 else 4
         return sum(
-            2 * of_tree + 2 if stage.new_shares is not None else of_tree for stage in self.stages
+            2 * of_tree + 3 if stage.new_shares is not None else of_tree for stage in self.stages
         )
 
     def counts_at(self, position: int) -> Indices:
         """How many samples of each source come before a position."""
+        position, last = operator.index(position), self._num_positions
+        if not 0 <= position <= last:
+            raise IndexError(f"no position {position:,}: the mixture has {last:,}")
         counts = np.empty(len(self.orders), np.int64)
         self._table.counts_at(position, counts)
         return counts
 
     def digest(self, start: int, stop: int) -> str:
         """Hash the samples at the positions [start, stop); see `Order.digest`."""
-        if not 0 <= start <= stop <= MAX_POSITION:
+        start, stop = operator.index(start), operator.index(stop)
+        if not 0 <= start <= stop <= self._num_positions:
             raise IndexError(f"no positions [{start:,}, {stop:,}) in this order")
         return digest_text(self._state.digest(start, stop))
 
+    @property
+    def _num_positions(self) -> int:
+        return MAX_POSITION if self.end is None else self.end
+
     def _check(self, positions: Sequence[int] | Indices) -> Indices:
         wanted = as_indices(positions)
-        last = MAX_POSITION if self.end is None else self.end
+        last = self._num_positions
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < last:
             bad = wanted.min() if wanted.min() < 0 else wanted.max()
             raise IndexError(f"no position {bad:,}: the mixture has {last:,}")

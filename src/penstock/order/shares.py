@@ -7,6 +7,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import UsageError
 from penstock.order.mixing import DENOMINATOR
 
@@ -16,24 +18,25 @@ Shares = tuple[int, ...]
 """of each source, in units of 1 / DENOMINATOR"""
 
 
-def exact(name: str, value: Any, *, allows_zero: bool = False) -> Fraction:
-    """Return a weight as a fraction: a float as the decimal number that Python prints for it.
+def exact(what: str, value: Any, *, allows_zero: bool = False) -> Fraction:
+    """Return a positive number as a fraction: a float as the decimal number that Python prints.
 
-    >>> exact("web", 0.7)
+    `what` names it in messages, such as "the weight of 'web'".
+
+    >>> exact("the weight of 'web'", 0.7)
     Fraction(7, 10)
     """
     try:
-        weight = _fraction(value)
+        number = _fraction(value)
     except (TypeError, ValueError, OverflowError):  # NaN and infinity too
-        raise UsageError(f"the weight of {name!r} is {value!r:.60}, not a finite number") from None
-    if weight < 0 or (weight == 0 and not allows_zero):
-        remedy = "; leave the source out" if weight == 0 else ""
-        raise UsageError(f"the weight of {name!r} is {value!r:.60}; it must be positive{remedy}")
-    return weight
+        raise UsageError(f"{what} is {value!r:.60}, not a finite number") from None
+    if number < 0 or (number == 0 and not allows_zero):
+        raise UsageError(f"{what} is {value!r:.60}; it must be positive")
+    return number
 
 
 def _fraction(value: Any) -> Fraction:
-    if isinstance(value, bool | str | bytes):
+    if isinstance(value, bool | np.bool_ | str | bytes):
         raise TypeError
     if isinstance(value, Fraction | Decimal):
         return Fraction(value)

@@ -41,6 +41,7 @@ from penstock.system.checksums import (
     block_checksums,
     num_blocks,
 )
+from penstock.system.file_map import FileMap
 
 ROWS_FORMAT, VERSION = "penstock-rows", 2
 SUFFIX = ".rows"
@@ -104,13 +105,12 @@ class PlannedRows:
         size = _body_bytes(self.report, self.recipe)
         if self.path is None or not size:
             return np.empty(0, np.uint8), np.empty(0, np.uint32)
-        try:
-            whole = np.memmap(self.path, np.uint8, "r", _HEADER_BYTES, size + 4 * num_blocks(size))
-            return np.asarray(whole[:size]), np.asarray(whole[size:]).view(np.uint32)
-        except ValueError:
-            raise FormatError(f"{self.path}: the file has become shorter; {_REMEDY}") from None
-        except OSError as error:
-            raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
+        end = _HEADER_BYTES + size + 4 * num_blocks(size)
+        with open_regular(self.path) as file:
+            if os.fstat(file.fileno()).st_size < end:
+                raise FormatError(f"{self.path}: the file has become shorter; {_REMEDY}")
+            whole = np.frombuffer(memoryview(FileMap(file.fileno(), end)), np.uint8)[_HEADER_BYTES:]
+        return whole[:size], whole[size:].view(np.uint32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "recipe": self.recipe, "report": self.report}

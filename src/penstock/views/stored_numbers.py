@@ -4,6 +4,7 @@ A file is the numbers, little-endian, and the xxh3 of their bytes in 8 more. All
 compared when it is mapped, at the speed of the page cache.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from penstock.atomic import NewFile
 from penstock.cache import cached
-from penstock.errors import FormatError, ReadError
+from penstock.errors import FormatError
+from penstock.formats.files import open_regular
+from penstock.system.file_map import FileMap
 
 _NUM_BYTES = 8
 _CHECKED_AT_ONCE = 1 << 24
@@ -40,17 +43,12 @@ def cached_numbers(
 
 def map_numbers(path: Path, count: int) -> NDArray[np.int64]:
     """Map a file of `count` numbers; raises if it is missing, of another size or damaged."""
-    try:
-        whole = np.asarray(np.memmap(path, np.uint8, "r"))
-    except FileNotFoundError:
-        raise
-    except ValueError:  # an empty file
-        whole = np.empty(0, np.uint8)
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: {error.strerror}") from None
     expected = _NUM_BYTES * (count + 1)
-    if whole.size != expected:
-        raise FormatError(f"{path}: {whole.size:,} bytes, expected {expected:,}; remove this file")
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != expected:
+            raise FormatError(f"{path}: {size:,} bytes, expected {expected:,}; remove this file")
+        whole = np.frombuffer(memoryview(FileMap(file.fileno(), size)), np.uint8)
     numbers, content = whole[:-_NUM_BYTES], xxhash.xxh3_64()
     for start in range(0, numbers.size, _CHECKED_AT_ONCE):
         content.update(numbers[start : start + _CHECKED_AT_ONCE].data)
