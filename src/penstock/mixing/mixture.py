@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -126,15 +127,26 @@ class Mixture:
             for each in self.weight_changes
         )
 
+    @cached_property
+    def mean_tokens(self) -> tuple[Fraction, ...]:
+        """The mean number of tokens in a row of each source, without padding."""
+        return tuple(view.mean_tokens for view in self.sources)
+
+    def _check_name(self, name: Any) -> None:
+        if name not in self.named_sources:
+            hint = did_you_mean(str(name), self.names)
+            listed = f"{list(self.names)!s:.200}"
+            raise UsageError(f"there is no source {name!r:.60}; there are {listed}{hint}")
+
     def _shares(self, weights: Mapping[str, Weight]) -> Shares:
         for name in weights:
-            if name not in self.named_sources:
-                hint = did_you_mean(name, self.names)
-                raise UsageError(f"there is no source {name!r}; there are {list(self.names)}{hint}")
-        parts = []
-        for name, source in self.named_sources.items():
-            weight = exact(f"the weight of {name!r}", weights.get(name, 0), allows_zero=True)
-            parts.append(weight / source.view.mean_tokens if self.by == "tokens" else weight)
+            self._check_name(name)
+        parts = [
+            exact(f"the weight of {name!r}", weights.get(name, 0), allows_zero=True)
+            for name in self.names
+        ]
+        if self.by == "tokens":
+            parts = [part / mean for part, mean in zip(parts, self.mean_tokens, strict=True)]
         return to_shares(parts, self.names)
 
     @cached_property
@@ -228,7 +240,7 @@ class Mixture:
         self, source: str, samples: Sequence[int] | Indices, epoch: int = 0
     ) -> Indices:
         """Return where samples of a source come, in an epoch of that source; -1 for never."""
-        self._shares({source: 1})
+        self._check_name(source)
         return self.order.positions_of(self.names.index(source), samples, epoch)
 
     def describe(self, steps: int, step_size: int = 1) -> MixtureReport:
@@ -254,11 +266,13 @@ class Mixture:
                     name=name,
                     samples=count,
                     share=count / max(1, position),
-                    tokens=round(count * view.mean_tokens),
+                    tokens=round(count * mean),
                     epochs=count / len(view),
                     exhausted_at=ran_out.get(name),
                 )
-                for name, view, count in zip(self.names, self.sources, counts, strict=True)
+                for name, view, mean, count in zip(
+                    self.names, self.sources, self.mean_tokens, counts, strict=True
+                )
             ),
             ends_after=end if end is not None and end < wanted else None,
         )
