@@ -274,6 +274,9 @@ class Loader(BaseLoader):
             "view": self.view.fingerprint,
         }
 
+    def _length(self) -> State:
+        return {"num_samples": len(self.view)}
+
     def _argument_for(self, key: str, saved: Any) -> str:
         return f"seed={saved!r:.40}" if key == "seed" else ""
 
