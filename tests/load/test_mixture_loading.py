@@ -230,7 +230,8 @@ def test_a_loader_ends_with_its_mixture_and_says_so(views, tail, prefetch):
     found = [row for step in loader for row in rows_of(step)]
     served = end if tail == "keep" else end // 7 * 7
     assert found == expected_rows(mixture, 0, served)
-    assert loader.position == end
+    assert (loader.position, loader.remaining) == (end, 0)
+    assert len(loader) == -(-served // 7)
     described = mixture.describe(served).sources
     counts = {name: source.rows for name, source in loader.stats.sources.items()}
     assert counts == {source.name: source.samples for source in described}
@@ -239,6 +240,7 @@ def test_a_loader_ends_with_its_mixture_and_says_so(views, tail, prefetch):
             iter(loader)
     state = loader.state_dict()
     loader.load_state_dict(state | {"position": end - 20})
+    assert loader.remaining == (3 if tail == "keep" else 2)
     again = [row for step in loader for row in rows_of(step)]
     assert again == expected_rows(mixture, end - 20, end - 20 + len(again))
     loader.load_state_dict(state)

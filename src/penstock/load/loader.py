@@ -199,13 +199,17 @@ class Loader(BaseLoader):
             self._refuse_if_mixture_ended()
         return super().__iter__()
 
-    def _refuse_if_mixture_ended(self) -> None:
+    @property
+    def _has_mixture_ended(self) -> bool:
         end = self.view.order.end if isinstance(self.view, Mixture) else None
-        if end is None or self._rest_is_empty or self.plan.settle(self._walk.position) < end:
+        return end is not None and self.plan.settle(self._walk.position) >= end
+
+    def _refuse_if_mixture_ended(self) -> None:
+        if self._rest_is_empty or not self._has_mixture_ended:
             return
         raise UsageError(
-            f"the mixture has ended, at position {end:,}, where a source has been read max_epochs "
-            "times (mixture.describe tells which); allow it more epochs, or pass "
+            f"the mixture has ended, at position {len(self.view):,}, where a source has been read "
+            "max_epochs times (mixture.describe tells which); allow it more epochs, or pass "
             "when_exhausted='redistribute' to penstock.mix"
         )
 
@@ -256,7 +260,8 @@ class Loader(BaseLoader):
         """Steps of the epoch; with `tail="wrap"` epochs differ by a step."""
         if of_epoch:
             return self.plan.num_steps_of_epoch(self._walk.position)
-        return self.plan.num_steps(self.position)
+        position = self.position  # raises if workers have moved
+        return 0 if self._has_mixture_ended else self.plan.num_steps(position)
 
     def _standing(self) -> State:
         return {"position": self.position}
