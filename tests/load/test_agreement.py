@@ -44,6 +44,12 @@ def load(path="one", seq_len=8, batch_size=4, position=0, **options):
     return loader
 
 
+def mixed(weight=1, **options):
+    views = {name: penstock.open(f"{root}/{name}").windows(8) for name in ("one", "two")}
+    limited = penstock.MixtureSource(views["two"], weight, max_epochs=3)
+    return penstock.Loader(penstock.mix({"one": (views["one"], 1), "two": limited}, **options), 4)
+
+
 def read(**options):
     return penstock.TextLoader(f"{root}/text", "bytes", 2, 8, **({"seed": 1} | options))
 
@@ -67,6 +73,9 @@ run("position", lambda: load(position=16 * rank))
 run("allowed", lambda: load(seed=rank, check_ranks=False))
 run("twice", lambda: load(rank=0, ranks=2))
 run("of one", lambda: load(seed=rank, rank=0, ranks=1))
+run("mixture alike", mixed)
+run("weights", lambda: mixed(weight=1 + rank))
+run("epochs", lambda: mixed(when_exhausted=["stop", "redistribute"][rank]))
 run("text alike", read)
 run("text", lambda: read(seed=1 + rank, shuffle=True))
 if rank == 0:  # a loader that only one rank uses neither hangs nor disturbs
@@ -106,6 +115,8 @@ def found(tmp_path_factory):
         ("tail", "tail is "),
         ("position", "position is "),
         ("twice", "2 of the 2 processes have rank 0 of 2"),
+        ("weights", "order is {'mixture': 1, 'changes': [[0, 0, [['one', "),
+        ("epochs", "num_samples is "),
         ("text", "text is "),
     ],
 )
@@ -130,6 +141,7 @@ def test_a_loader_made_before_the_process_group_is_refused_on_all_ranks(found):
         "sizes alike",
         "allowed",
         "of one",
+        "mixture alike",
         "text alike",
         "alone",
         "alike again",

@@ -230,19 +230,21 @@ def test_a_loader_ends_with_its_mixture_and_says_so(views, tail, prefetch):
     found = [row for step in loader for row in rows_of(step)]
     served = end if tail == "keep" else end // 7 * 7
     assert found == expected_rows(mixture, 0, served)
-    assert loader.position == end
+    assert (loader.position, loader.remaining) == (end, 0)
+    assert len(loader) == -(-served // 7)
     described = mixture.describe(served).sources
     counts = {name: source.rows for name, source in loader.stats.sources.items()}
     assert counts == {source.name: source.samples for source in described}
     for _ in range(2):
-        with pytest.raises(UsageError, match=f"the mixture has ended, at position {end}"):
+        with pytest.raises(UsageError, match=f"the mixture ends at position {end}"):
             iter(loader)
     state = loader.state_dict()
     loader.load_state_dict(state | {"position": end - 20})
+    assert loader.remaining == (3 if tail == "keep" else 2)
     again = [row for step in loader for row in rows_of(step)]
     assert again == expected_rows(mixture, end - 20, end - 20 + len(again))
     loader.load_state_dict(state)
-    with pytest.raises(UsageError, match="the mixture has ended"):
+    with pytest.raises(UsageError, match="the mixture ends at"):
         next(iter(loader))
 
 
@@ -451,7 +453,7 @@ def test_workers_of_a_data_loader_do_not_go_on_after_the_end(views):
     batches = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)
     found = [row for batch in batches for row in rows_of(batch)]
     assert found == expected_rows(mixture, 0, len(mixture))
-    with pytest.raises(UsageError, match="the mixture has ended"):
+    with pytest.raises(UsageError, match="the mixture ends at"):
         next(iter(batches))
     loader.set_epoch(0)
     assert [row for batch in batches for row in rows_of(batch)] == found

@@ -123,6 +123,10 @@ class BaseLoader(ABC):
     def _argument_for(self, key: str, saved: Any) -> str:
         """The argument that gives `key` of `_identity` its saved value; empty if none does."""
 
+    def _length(self) -> State:
+        """What decides how long epochs are, beside the identity: ranks must end together."""
+        return {}
+
     def _check_identity(self, state: State) -> None:
         """Raise a `StateError` if the state is of other rows."""
         check_identity(state, self._identity(), self._argument_for)
@@ -197,7 +201,9 @@ class BaseLoader(ABC):
             "endless": self.endless,
         }
         check_agreement(
-            facts | self._standing() | self._identity(), self.parallel, is_found=self._finds_rank
+            facts | self._length() | self._standing() | self._identity(),
+            self.parallel,
+            is_found=self._finds_rank,
         )
         self._has_to_agree = False
 

@@ -199,15 +199,20 @@ class Loader(BaseLoader):
             self._refuse_if_mixture_ended()
         return super().__iter__()
 
-    def _refuse_if_mixture_ended(self) -> None:
+    @property
+    def _ended_at(self) -> int | None:
+        """Where a mixture ends, if that is before the end of the next epoch."""
         end = self.view.order.end if isinstance(self.view, Mixture) else None
-        if end is None or self._rest_is_empty:
-            return
-        if self.plan.end_of_epoch(self._walk.position) <= end:
+        has_ended = end is not None and self.plan.end_of_epoch(self._walk.position) > end
+        return end if has_ended else None
+
+    def _refuse_if_mixture_ended(self) -> None:
+        end = self._ended_at
+        if self._rest_is_empty or end is None:
             return
         raise UsageError(
-            f"the mixture has ended, at position {end:,}, where a source has been read max_epochs "
-            "times (mixture.describe tells which); allow it more epochs, or pass "
+            f"the mixture ends at position {end:,}, where a source has been read max_epochs times "
+            "(mixture.describe tells which); allow it more epochs, or pass "
             "when_exhausted='redistribute' to penstock.mix"
         )
 
@@ -258,7 +263,8 @@ class Loader(BaseLoader):
         """Steps of the epoch; with `tail="wrap"` epochs differ by a step."""
         if of_epoch:
             return self.plan.num_steps_of_epoch(self._walk.position)
-        return self.plan.num_steps(self.position)
+        position = self.position  # raises if workers have moved
+        return self.plan.num_steps(position) if self._ended_at is None else 0
 
     def _standing(self) -> State:
         return {"position": self.position}
@@ -275,6 +281,9 @@ class Loader(BaseLoader):
             "order": self.order.fingerprint,
             "view": self.view.fingerprint,
         }
+
+    def _length(self) -> State:
+        return {"num_samples": len(self.view)}
 
     def _argument_for(self, key: str, saved: Any) -> str:
         return f"seed={saved!r:.40}" if key == "seed" else ""

@@ -20,7 +20,7 @@ from penstock.mixing import common_batch
 from penstock.mixing.description import MixtureReport, SourceReport
 from penstock.mixing.source import MixtureSource, check_sources
 from penstock.order.mixing import DENOMINATOR
-from penstock.order.mixture_order import MixtureOrder, ShareChange, WhenExhausted
+from penstock.order.mixture_order import MixtureOrder, ShareChange, WhenExhausted, check_changes
 from penstock.order.order import Indices
 from penstock.order.shares import Shares, Weight, exact, to_shares
 from penstock.reprs import counted, one_line
@@ -96,7 +96,9 @@ class Mixture:
         initial = {name: source.weight for name, source in sources.items()}
         self.weight_changes = tuple(changes or [WeightChange(0, initial)])
         """the weights from position 0 on, and what becomes of them"""
-        end = self.order.end  # the order is made here, so that errors in its settings show here
+        check_changes(self.changes)
+        self._orders = [source.order(name, self.seed) for name, source in sources.items()]
+        end = None if self._num_samples is None else self.order.end
         if self._num_samples is not None and end is not None and self._num_samples > end:
             raise UsageError(
                 f"num_samples is {self._num_samples:,}, but the mixture ends at position {end:,}, "
@@ -152,12 +154,11 @@ class Mixture:
     @cached_property
     def order(self) -> MixtureOrder:
         """Which source, and which of its samples, each position holds."""
-        named = self.named_sources.items()
         return MixtureOrder(
-            [source.order(name, self.seed) for name, source in named],
+            self._orders,
             self.changes,
             seed=self.seed,
-            limits=[source.limit for _, source in named],
+            limits=[source.limit for source in self.named_sources.values()],
             when_exhausted=self.when_exhausted,
         )
 

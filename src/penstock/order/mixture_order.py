@@ -184,9 +184,6 @@ class MixtureOrder:
         numbers = order.positions_of(samples, epoch)
         positions = np.empty_like(numbers)
         self._table.positions_of(source, numbers.reshape(-1), positions.reshape(-1))
-        limit = self.limits[source]
-        if limit is not None:
-            positions[numbers >= limit] = -1
         if self.end is not None:
             positions[positions >= self.end] = -1
         return positions
