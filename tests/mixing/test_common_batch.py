@@ -76,6 +76,7 @@ def mixture_of(datasets, chosen):
     return views, penstock.mix({str(k): (view, k + 1) for k, view in enumerate(views)})
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(of_any_width, st.sampled_from([np.int64, np.int32, None]), st.data())
 def test_every_row_is_what_its_own_view_reads(datasets, chosen, dtype, data):
@@ -86,6 +87,7 @@ def test_every_row_is_what_its_own_view_reads(datasets, chosen, dtype, data):
     check_batch(batch, views, sources, samples, dtype=dtype)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(of_any_width, st.sampled_from([np.int64, np.int32, None]), st.data())
 def test_a_compact_batch_of_a_mixture_has_everything_that_the_batch_has(
@@ -105,6 +107,7 @@ def test_a_compact_batch_of_a_mixture_has_everything_that_the_batch_has(
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(of_any_width, st.sampled_from(["contiguous", "zigzag"]), st.integers(2, 3), st.data())
 def test_slices_of_rows_are_parts_of_the_whole_rows(datasets, chosen, layout, num_parts, data):
@@ -123,6 +126,7 @@ def test_slices_of_rows_are_parts_of_the_whole_rows(datasets, chosen, layout, nu
     check_slices(whole, batches, cuts, extras=wanted, static_shapes=is_static, seq_len=SEQ_LEN)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(of_any_width, st.sampled_from(["contiguous", "zigzag"]), st.data())
 def test_slices_of_rows_cross_compactly_too(datasets, chosen, layout, data):
