@@ -16,6 +16,7 @@ from tests.helpers.mixtures import EXTRAS, FIELDS, PAD_ID, check_batch, write_so
 from tests.helpers.row_slices import check_slices, read_slices
 
 SEQ_LEN = 12
+EOS_ID = 17
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,12 @@ windows = st.builds(
     overlap=st.booleans(),
     mask_ends=st.booleans(),
     extras=extras,
+)
+by_eos = st.builds(
+    lambda **options: lambda data: data.windows(SEQ_LEN, eos_id=EOS_ID, **options),
+    overlap=st.booleans(),
+    mask_ends=st.booleans(),
+    extras=st.lists(st.sampled_from(EXTRAS).filter(lambda extra: extra != "document_ids")),
 )
 packed = st.builds(
     lambda **options: lambda data: data.packed(SEQ_LEN, pad_id=PAD_ID, **options),
@@ -67,12 +74,18 @@ def several(kinds):
     return st.lists(source, min_size=1, max_size=4)
 
 
-of_one_width = several(windows | packed | documents(None))
+of_one_width = several(windows | by_eos | packed | documents(None))
 of_any_width = of_one_width | several(documents(5))
 
 
 def mixture_of(datasets, chosen):
-    views = [part(view(datasets[name])) for name, view, part in chosen]
+    views = [view(datasets[name]) for name, view, _ in chosen]
+    has_eos = [getattr(view, "eos_id", None) is not None for view in views]
+    assume(not any(has_eos) or not any("document_ids" in view.extras for view in views))
+    views = [
+        view if by_eos else part(view)
+        for view, by_eos, (_, _, part) in zip(views, has_eos, chosen, strict=True)
+    ]
     return views, penstock.mix({str(k): (view, k + 1) for k, view in enumerate(views)})
 
 
@@ -118,7 +131,9 @@ def test_slices_of_rows_are_parts_of_the_whole_rows(datasets, chosen, layout, nu
     batches = [read_slices(mixture, samples, cut) for cut in cuts]
     wanted = [extra for extra in EXTRAS if any(extra in view.extras for view in views)]
     is_static = any(view.static_shapes for view in views)
-    plain = [replace(view, extras=EXTRAS, static_shapes=False) for view in views]
+    has_eos = any(getattr(view, "eos_id", None) is not None for view in views)
+    every = [extra for extra in EXTRAS if not has_eos or extra != "document_ids"]
+    plain = [replace(view, extras=every, static_shapes=False) for view in views]
     with_all = penstock.mix({str(k): (view, 1) for k, view in enumerate(plain)})
     whole = read_slices(with_all, samples, None)
     sources = whole.pop("source_ids").tolist()
