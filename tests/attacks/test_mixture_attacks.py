@@ -159,6 +159,7 @@ def test_huge_batches_of_a_mixture_are_refused_not_allocated(data):
             next(iter(new_loader(mixture, batch_size=rows)))
 
 
+@pytest.mark.slow
 def test_reading_positions_in_any_order_and_repeatedly_is_the_same(tmp_path):
     views = windows_of(tmp_path, {"a": 70, "b": 3})
     mixture = penstock.mix({"a": (views["a"], 1), "b": (views["b"], 2)})

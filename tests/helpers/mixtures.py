@@ -26,7 +26,8 @@ def write_sources(path, num_documents=60):
         ) as writer:
             for _ in range(num_documents):
                 first = 10_000 * number + 10  # no id is that of padding
-                ids = generator.integers(first, first + 9000, generator.integers(1, 40))
+                num_ids = 30 if name == "plain" else 9000  # few, so that an eos_id is frequent
+                ids = generator.integers(first, first + num_ids, generator.integers(1, 40))
                 values = {"token": ids, "loss_mask": ids % 3 > 0, "score": ids - 15_000}
                 writer.append({field: values[field] for field, _ in fields})
     return {name: penstock.open(path / name) for name in FIELDS}

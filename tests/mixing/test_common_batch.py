@@ -16,6 +16,7 @@ from tests.helpers.mixtures import EXTRAS, FIELDS, PAD_ID, check_batch, write_so
 from tests.helpers.row_slices import check_slices, read_slices
 
 SEQ_LEN = 12
+EOS_ID = 17
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,12 @@ windows = st.builds(
     overlap=st.booleans(),
     mask_ends=st.booleans(),
     extras=extras,
+)
+by_eos = st.builds(
+    lambda **options: lambda data: data.windows(SEQ_LEN, eos_id=EOS_ID, **options),
+    overlap=st.booleans(),
+    mask_ends=st.booleans(),
+    extras=st.lists(st.sampled_from(EXTRAS).filter(lambda extra: extra != "document_ids")),
 )
 packed = st.builds(
     lambda **options: lambda data: data.packed(SEQ_LEN, pad_id=PAD_ID, **options),
@@ -67,15 +74,22 @@ def several(kinds):
     return st.lists(source, min_size=1, max_size=4)
 
 
-of_one_width = several(windows | packed | documents(None))
+of_one_width = several(windows | by_eos | packed | documents(None))
 of_any_width = of_one_width | several(documents(5))
 
 
 def mixture_of(datasets, chosen):
-    views = [part(view(datasets[name])) for name, view, part in chosen]
+    views = [view(datasets[name]) for name, view, _ in chosen]
+    has_eos = [getattr(view, "eos_id", None) is not None for view in views]
+    assume(not any(has_eos) or not any("document_ids" in view.extras for view in views))
+    views = [
+        view if by_eos else part(view)
+        for view, by_eos, (_, _, part) in zip(views, has_eos, chosen, strict=True)
+    ]
     return views, penstock.mix({str(k): (view, k + 1) for k, view in enumerate(views)})
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(of_any_width, st.sampled_from([np.int64, np.int32, None]), st.data())
 def test_every_row_is_what_its_own_view_reads(datasets, chosen, dtype, data):
@@ -86,6 +100,7 @@ def test_every_row_is_what_its_own_view_reads(datasets, chosen, dtype, data):
     check_batch(batch, views, sources, samples, dtype=dtype)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(of_any_width, st.sampled_from([np.int64, np.int32, None]), st.data())
 def test_a_compact_batch_of_a_mixture_has_everything_that_the_batch_has(
@@ -105,6 +120,7 @@ def test_a_compact_batch_of_a_mixture_has_everything_that_the_batch_has(
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(of_any_width, st.sampled_from(["contiguous", "zigzag"]), st.integers(2, 3), st.data())
 def test_slices_of_rows_are_parts_of_the_whole_rows(datasets, chosen, layout, num_parts, data):
@@ -115,7 +131,9 @@ def test_slices_of_rows_are_parts_of_the_whole_rows(datasets, chosen, layout, nu
     batches = [read_slices(mixture, samples, cut) for cut in cuts]
     wanted = [extra for extra in EXTRAS if any(extra in view.extras for view in views)]
     is_static = any(view.static_shapes for view in views)
-    plain = [replace(view, extras=EXTRAS, static_shapes=False) for view in views]
+    has_eos = any(getattr(view, "eos_id", None) is not None for view in views)
+    every = [extra for extra in EXTRAS if not has_eos or extra != "document_ids"]
+    plain = [replace(view, extras=every, static_shapes=False) for view in views]
     with_all = penstock.mix({str(k): (view, 1) for k, view in enumerate(plain)})
     whole = read_slices(with_all, samples, None)
     sources = whole.pop("source_ids").tolist()
@@ -123,6 +141,7 @@ def test_slices_of_rows_are_parts_of_the_whole_rows(datasets, chosen, layout, nu
     check_slices(whole, batches, cuts, extras=wanted, static_shapes=is_static, seq_len=SEQ_LEN)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(of_any_width, st.sampled_from(["contiguous", "zigzag"]), st.data())
 def test_slices_of_rows_cross_compactly_too(datasets, chosen, layout, data):

@@ -161,6 +161,7 @@ changes = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.dictionaries(st.sampled_from(list(SIZES)), st.integers(1, 3), min_size=1),

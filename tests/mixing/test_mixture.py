@@ -70,6 +70,7 @@ def test_a_source_gives_its_samples_in_its_own_order_whatever_the_others_are(
         assert found[name] == [sample for _, sample in turns(alone, range(len(found[name])))]
 
 
+@pytest.mark.slow
 @given(several, st.integers(0, 10))
 def test_at_every_prefix_each_source_has_its_share(views, chosen, seed):
     mixture = penstock.mix({name: (views[name], w) for name, w in chosen.items()}, seed=seed)
@@ -174,6 +175,7 @@ def test_a_change_moves_nothing_before_it_and_nothing_inside_a_source(views, cho
         assert samples == alone[name]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(several, changes)
 def test_after_a_change_shares_are_the_new_ones_and_during_a_ramp_between(
@@ -308,6 +310,7 @@ def test_a_mixture_stops_after_the_last_sample_of_the_first_source_that_runs_out
     assert turns(endless, range(end)) == turns(mixture, range(end))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(limits)
 def test_sources_that_run_out_leave_their_share_to_the_others(views, given_limits):

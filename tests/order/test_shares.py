@@ -58,6 +58,7 @@ def test_zero_is_refused_unless_it_is_allowed():
         exact("x", 0.0)
 
 
+@pytest.mark.slow
 @given(st.lists(numbers, min_size=1, max_size=9).filter(any))
 def test_shares_add_up_and_are_the_nearest(weights):
     total = sum(weights)
@@ -70,6 +71,7 @@ def test_shares_add_up_and_are_the_nearest(weights):
     assert [share == 0 for share in shares] == [weight == 0 for weight in weights]
 
 
+@pytest.mark.slow
 @given(st.lists(numbers, min_size=1, max_size=9).filter(any), st.fractions(1, 10**6))
 def test_only_ratios_matter(weights, factor):
     names = [str(k) for k in range(len(weights))]

@@ -54,22 +54,30 @@ def to_shares(weights: Sequence[Fraction], names: Sequence[str]) -> Shares:
     total = sum(weights)
     if not total:
         raise UsageError("all weights are 0; a mixture needs a source to read from")
-    wanted = [weight * DENOMINATOR / total for weight in weights]
-    shares = [math.floor(each) for each in wanted]
-    # The largest remainders get what is missing; of equal ones, the first.
-    by_remainder = sorted(range(len(shares)), key=lambda k: shares[k] - wanted[k])
-    for k in by_remainder[: DENOMINATOR - sum(shares)]:
-        shares[k] += 1
+    common = math.lcm(*(weight.denominator for weight in weights))
+    shares = _divide([weight.numerator * (common // weight.denominator) for weight in weights])
     for name, weight, share in zip(names, weights, shares, strict=True):
         if weight and not share:
             raise UsageError(
                 f"the weight of {name!r} is {float(weight / total):.3g} of the total, less than "
                 f"the smallest share, {1 / DENOMINATOR:g}; leave the source out"
             )
-    return tuple(shares)
+    return shares
 
 
 def without(shares: Shares, gone: set[int]) -> Shares | None:
     """Hand the shares of some sources on to the others, in proportion; None if none is left."""
-    left = [Fraction(0 if k in gone else share) for k, share in enumerate(shares)]
-    return to_shares(left, [""] * len(left)) if any(left) else None
+    left = [0 if k in gone else share for k, share in enumerate(shares)]
+    return _divide(left) if any(left) else None
+
+
+def _divide(parts: Sequence[int]) -> Shares:
+    """Divide the denominator by integers: ten times as fast as by fractions."""
+    total = sum(parts)
+    divided = [divmod(part * DENOMINATOR, total) for part in parts]
+    shares = [share for share, _ in divided]
+    # The largest remainders get what is missing; of equal ones, the first.
+    by_remainder = sorted(range(len(parts)), key=lambda k: -divided[k][1])
+    for k in by_remainder[: DENOMINATOR - sum(shares)]:
+        shares[k] += 1
+    return tuple(shares)
