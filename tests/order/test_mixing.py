@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.order.mixing import DENOMINATOR, MAX_POSITION, MixtureState, MixtureTable
+from penstock.order.mixing import DENOMINATOR, MAX_POSITION, MixtureTable
+from penstock.order.mixture_state import MixtureState
 from penstock.order.order import make_order
 from penstock.order.shares import to_shares
 

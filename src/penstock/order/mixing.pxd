@@ -1,17 +1,11 @@
-"""Mixtures as kernels take them. See `mixing.pyx`."""
+"""The stages of a mixture. See `mixing.pyx`."""
 
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
-from penstock.order.branches cimport Branch
 from penstock.order.ramps cimport Ramp
-from penstock.order.shuffling cimport OrderParams, OrderState
+from penstock.order.share_trees cimport Pick, Tree
 
-# Divides indices among sources by their shares.
-cdef struct Tree:
-    Branch *branches
-    int32_t *parents  # of branches; -1 for the root
-    int32_t root  # a branch, or ~number of the only source
-    int32_t *leaf_parents  # the branch above each source: -1 for the root, NO_LEAF for no share
+cdef int64_t FAR  # beyond all positions
 
 # From a position on: one tree, or a ramp from one to another.
 cdef struct MixtureStage:
@@ -21,25 +15,6 @@ cdef struct MixtureStage:
     uint64_t ramp_index  # where in the ramp the stage starts
     uint64_t new_before  # indices of the ramp before that on the new side
     int64_t *taken  # samples of each source before the stage
-
-# What a position holds.
-cdef struct Pick:
-    int64_t source
-    int64_t number  # which of the source's samples, in its own order, epochs included
-
-# What one thread needs to evaluate a mixture.
-cdef struct MixtureEvaluation:
-    const MixtureStage *stages
-    int64_t num_stages
-    OrderParams **orders  # of the sources
-    const int64_t *first_samples  # of the sources, among the samples of all
-    int32_t *heads  # for each source, its first position of a chunk in `following`, or -1
-    int32_t *following  # the next position of the same source, or -1
-    int64_t *numbers
-    int32_t *touched  # the sources of a chunk
-    int64_t *gathered
-    int64_t *found
-
 
 cdef class MixtureTable:
     cdef readonly int64_t num_sources
@@ -51,8 +26,6 @@ cdef class MixtureTable:
     cdef int64_t find_position(self, int64_t source, int64_t number) noexcept nogil
 
 
-cdef class MixtureState(OrderState):
-    cdef MixtureTable table
-    cdef MixtureEvaluation evaluation
-    cdef const int64_t[::1] first_samples
-    cdef tuple orders
+cdef Pick pick_at(
+    const MixtureStage *stages, int64_t num_stages, int64_t position
+) noexcept nogil

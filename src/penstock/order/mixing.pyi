@@ -1,10 +1,7 @@
-from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from penstock.order.shuffling import OrderState
 
 MAX_POSITION: int
 DENOMINATOR: int
@@ -37,17 +34,3 @@ class MixtureTable:
     def positions_of(
         self, source: int, numbers: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> None: ...
-
-class MixtureState(OrderState):
-    def locate(
-        self,
-        positions: NDArray[np.int64],
-        sources: NDArray[np.int64],
-        samples: NDArray[np.int64],
-    ) -> None: ...
-    def __new__(
-        cls,
-        table: MixtureTable,
-        orders: Sequence[OrderState],
-        first_samples: NDArray[np.int64],
-    ) -> Self: ...

@@ -17,33 +17,25 @@ goes on with the samples that the sources have left.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
-from penstock.order.branches cimport (
-    Branch,
-    RareCount,
-    count_rare,
-    other_index,
-    rare_index,
-)
+from penstock.order.branches cimport Branch, RareCount
 from penstock.order.ramps cimport count_new, prepare_ramp
-from penstock.order.shuffling cimport (
-    FOR_MIXTURE,
-    FOR_RAMP,
-    OrderParams,
-    OrderState,
-    fill_samples,
+from penstock.order.share_trees cimport (
+    NO_LEAF,
+    Grove,
+    Pick,
+    Tree,
+    ascend,
+    count_source,
+    descend,
+    grow,
 )
+from penstock.order.shuffling cimport FOR_MIXTURE, FOR_RAMP
 from penstock.order.threefry cimport WordPair, threefry
-from penstock.order.wide_integers cimport wide
-from penstock.system.memory_access cimport prefetch
 
 cdef enum:
-    NO_LEAF = -2
-    MAX_DEPTH = 128  # Huffman's trees over shares of 10^18 are at most 88 deep
-    CHUNK = 1024  # positions that are evaluated together
     MAX_SOURCES = 1 << 20
 
-cdef int64_t FAR = <int64_t>1 << 61  # beyond all positions
-
+FAR = <int64_t>1 << 61
 MAX_POSITION = FAR
 """positions of mixtures are less than this"""
 DENOMINATOR = 10**18
@@ -213,60 +205,6 @@ cdef class MixtureTable:
         return -1 if index < 0 else stage.start + index
 
 
-# What it takes to make a tree. Branches are made with ascending shares, so both kinds of children
-# wait in the order of their shares.
-cdef struct Grove:
-    Tree *tree
-    uint64_t key0
-    uint64_t key1
-    const uint64_t *shares
-    int32_t *leaves  # sources with a share, ascending
-    int32_t num_leaves
-    int32_t next_leaf
-    int32_t num_branches
-    int32_t next_branch
-
-
-cdef int32_t take_smallest(Grove *grove, int32_t parent, uint64_t *share) noexcept nogil:
-    """Take the leaf or branch with the smallest share as a child of `parent`."""
-    cdef const Branch *branches = grove.tree.branches
-    cdef int32_t leaf, branch
-    if grove.next_leaf < grove.num_leaves:
-        leaf = grove.leaves[grove.next_leaf]
-        if grove.next_branch == grove.num_branches or (
-            grove.shares[leaf] <= branches[grove.next_branch].total
-        ):
-            grove.next_leaf += 1
-            grove.tree.leaf_parents[leaf] = parent
-            share[0] = grove.shares[leaf]
-            return ~leaf
-    branch = grove.next_branch
-    grove.next_branch += 1
-    grove.tree.parents[branch] = parent
-    share[0] = branches[branch].total
-    return branch
-
-
-cdef void grow(Grove *grove) noexcept nogil:
-    """Make all branches of a tree."""
-    cdef uint64_t share = 0
-    cdef int32_t number
-    cdef Branch *branch
-    cdef WordPair words
-    for number in range(grove.num_leaves - 1):
-        branch = &grove.tree.branches[number]
-        branch.rare_child = take_smallest(grove, number, &branch.rare)
-        branch.other_child = take_smallest(grove, number, &share)
-        branch.total = branch.rare + share
-        branch.scale = <uint64_t>((<wide>branch.rare << 64) // branch.total)
-        branch.inverse = <uint64_t>min((<wide>1 << 64) // branch.rare, (<wide>1 << 64) - 1)
-        branch.remainder = branch.total % branch.rare
-        words = threefry(grove.key0, grove.key1, <uint64_t>number, 0)
-        branch.keys[0], branch.keys[1] = words.first, words.second
-        grove.num_branches += 1
-    grove.tree.root = take_smallest(grove, -1, &share)
-
-
 cdef void start_stage(MixtureStage *stage, int64_t start) noexcept:
     cdef int k
     stage.start, stage.taken = start, NULL
@@ -310,60 +248,6 @@ cdef int64_t find_stage(
         else:
             end = middle
     return first
-
-
-cdef Pick descend(const Tree *tree, uint64_t index) noexcept nogil:
-    """Return the source that an index belongs to, and its indices before this one."""
-    cdef int32_t node = tree.root
-    cdef const Branch *branch
-    cdef RareCount rare
-    while node >= 0:
-        branch = &tree.branches[node]
-        rare = count_rare(branch, index)
-        index = rare.before if rare.is_rare else index - rare.before
-        node = branch.rare_child if rare.is_rare else branch.other_child
-    return Pick(~node, <int64_t>index)
-
-
-cdef uint64_t count_source(const Tree *tree, int64_t source, uint64_t index) noexcept nogil:
-    """Return how many of the indices before one belong to a source."""
-    cdef int32_t path[MAX_DEPTH]
-    cdef int32_t node = tree.leaf_parents[source], child
-    cdef int depth = 0
-    cdef uint64_t num_rare
-    if node == NO_LEAF:
-        return 0
-    while node >= 0:
-        path[depth] = node
-        depth += 1
-        node = tree.parents[node]
-    while depth > 0:
-        depth -= 1
-        child = path[depth - 1] if depth else ~<int32_t>source
-        num_rare = count_rare(&tree.branches[path[depth]], index).before
-        if tree.branches[path[depth]].rare_child == child:
-            index = num_rare
-        else:
-            index -= num_rare
-    return index
-
-
-cdef int64_t ascend(const Tree *tree, int64_t source, uint64_t number) noexcept nogil:
-    """Return the index that is the number-th of a source; -1 if it is beyond all positions."""
-    cdef int32_t node = tree.leaf_parents[source], child = ~<int32_t>source
-    cdef const Branch *branch
-    if node == NO_LEAF:
-        return -1
-    while node >= 0:
-        branch = &tree.branches[node]
-        if branch.rare_child == child:
-            number = rare_index(branch, number)
-        else:
-            number = other_index(branch, number)
-        if number >= <uint64_t>FAR:
-            return -1
-        child, node = node, tree.parents[node]
-    return <int64_t>number
 
 
 # How many indices of a stage before one belong to each of its trees; and its own tree.
@@ -442,140 +326,3 @@ cdef Pick pick_at(
         )
     pick.number += stage.taken[pick.source]
     return pick
-
-
-cdef class MixtureState(OrderState):
-    """A mixture, and what one thread remembers of the orders of its sources.
-
-    Samples are numbered over all sources: those of source k from `first_samples[k]` on, which has
-    one more entry at the end.
-    """
-
-    def __cinit__(self, MixtureTable table, orders, const int64_t[::1] first_samples):
-        cdef MixtureEvaluation *evaluation = &self.evaluation
-        cdef int64_t count = table.num_sources, k
-        cdef OrderState order
-        self.table, self.orders, self.first_samples = table, tuple(orders), first_samples
-        if not table.num_stages or len(self.orders) != count or (
-            first_samples.shape[0] != count + 1 or first_samples[0] != 0
-        ):
-            raise ValueError("expected stages, and an order and a first sample for each source")
-        evaluation.stages, evaluation.num_stages = table.stages, table.num_stages
-        evaluation.first_samples = &first_samples[0]
-        evaluation.orders = <OrderParams **>malloc(count * sizeof(OrderParams *))
-        evaluation.heads = <int32_t *>malloc(count * sizeof(int32_t))
-        evaluation.touched = <int32_t *>malloc(CHUNK * sizeof(int32_t))
-        evaluation.following = <int32_t *>malloc(CHUNK * sizeof(int32_t))
-        evaluation.numbers = <int64_t *>malloc(CHUNK * sizeof(int64_t))
-        evaluation.gathered = <int64_t *>malloc(CHUNK * sizeof(int64_t))
-        evaluation.found = <int64_t *>malloc(CHUNK * sizeof(int64_t))
-        if (
-            not evaluation.orders
-            or not evaluation.heads
-            or not evaluation.touched
-            or not evaluation.following
-            or not evaluation.numbers
-            or not evaluation.gathered
-            or not evaluation.found
-        ):
-            raise MemoryError
-        for k in range(count):
-            order = <OrderState?>self.orders[k]
-            if order.order.num_samples < 1 or first_samples[k + 1] - first_samples[k] != (
-                <int64_t>order.order.num_samples
-            ):
-                raise ValueError(f"source {k} has no samples, or another number of them")
-            evaluation.orders[k], evaluation.heads[k] = &order.order, -1
-        self.order.fill = fill_mixed
-        self.order.num_samples = first_samples[count]
-        self.order.evaluation = evaluation
-
-    def locate(self, const int64_t[::1] positions, int64_t[::1] sources, int64_t[::1] samples):
-        """Fill in the source of each position, and the sample of that source's view."""
-        cdef int64_t k
-        if not positions.shape[0] == sources.shape[0] == samples.shape[0]:
-            raise ValueError("positions, sources and samples differ in number")
-        if positions.shape[0] == 0:
-            return
-        with nogil:
-            fill_located(
-                &self.evaluation, &positions[0], &sources[0], &samples[0], positions.shape[0]
-            )
-            for k in range(positions.shape[0]):
-                samples[k] -= self.first_samples[sources[k]]
-
-    def __dealloc__(self):
-        free(self.evaluation.orders)
-        free(self.evaluation.heads)
-        free(self.evaluation.touched)
-        free(self.evaluation.following)
-        free(self.evaluation.numbers)
-        free(self.evaluation.gathered)
-        free(self.evaluation.found)
-
-
-cdef void fill_mixed(
-    OrderParams *order, const int64_t *positions, int64_t *samples, Py_ssize_t count
-) noexcept nogil:
-    """Fill in the sample at each position, among those of all sources."""
-    fill_located(<MixtureEvaluation *>order.evaluation, positions, NULL, samples, count)
-
-
-cdef void fill_located(
-    MixtureEvaluation *evaluation,
-    const int64_t *positions,
-    int64_t *sources,
-    int64_t *samples,
-    Py_ssize_t count,
-) noexcept nogil:
-    """Fill in the sample at each position, and its source unless `sources` is NULL."""
-    cdef Py_ssize_t size
-    while count > 0:
-        size = min(count, <Py_ssize_t>CHUNK)
-        fill_chunk(evaluation, positions, sources, samples, <int32_t>size)
-        positions += size
-        samples += size
-        count -= size
-        if sources:
-            sources += size
-
-
-cdef void fill_chunk(
-    MixtureEvaluation *evaluation,
-    const int64_t *positions,
-    int64_t *sources,
-    int64_t *samples,
-    int32_t count,
-) noexcept nogil:
-    """Fill in the samples at some positions, source by source: many at once are faster."""
-    cdef int32_t num_touched = 0, k, t, place, size
-    cdef int64_t source, first
-    cdef Pick pick
-    for k in range(count - 1, -1, -1):
-        # What is read ahead may lie beyond the last position.
-        pick = pick_at(
-            evaluation.stages, evaluation.num_stages, min(max(positions[k], 0), FAR - 1)
-        )
-        prefetch(evaluation.orders[pick.source])
-        evaluation.numbers[k] = pick.number
-        if sources:
-            sources[k] = pick.source
-        evaluation.following[k] = evaluation.heads[pick.source]
-        if evaluation.heads[pick.source] < 0:
-            evaluation.touched[num_touched] = <int32_t>pick.source
-            num_touched += 1
-        evaluation.heads[pick.source] = k
-    for t in range(num_touched):
-        source, size = evaluation.touched[t], 0
-        place = evaluation.heads[source]
-        while place >= 0:
-            evaluation.gathered[size] = evaluation.numbers[place]
-            size += 1
-            place = evaluation.following[place]
-        fill_samples(evaluation.orders[source], evaluation.gathered, evaluation.found, size)
-        first, size, place = evaluation.first_samples[source], 0, evaluation.heads[source]
-        while place >= 0:
-            samples[place] = first + evaluation.found[size]
-            size += 1
-            place = evaluation.following[place]
-        evaluation.heads[source] = -1

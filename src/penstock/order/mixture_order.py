@@ -20,7 +20,8 @@ import numpy as np
 
 from penstock.errors import UsageError
 from penstock.order.digests import digest_text
-from penstock.order.mixing import DENOMINATOR, MAX_POSITION, MixtureState, MixtureTable
+from penstock.order.mixing import DENOMINATOR, MAX_POSITION, MixtureTable
+from penstock.order.mixture_state import MixtureState
 from penstock.order.order import Indices, Order, as_indices
 from penstock.order.shares import Shares, without
 from penstock.reprs import counted, one_line
