@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.batches.batch_filling import BatchReader
+from penstock.batches.batch_reader import BatchReader
 from penstock.batches.layout_table import LayoutTable
 from penstock.batches.view_state import SampleTable, ViewKind
 from penstock.load.plan import StepPlan

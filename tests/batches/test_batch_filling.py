@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_filling import BatchReader
+from penstock.batches.batch_reader import BatchReader
 from penstock.batches.view_state import ViewKind
 from penstock.read.files import FaultCode, FileKind
 from tests.helpers.kernel_inputs import array, token_layout, view_state, write_files

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.batches.batch_filling import BatchReader
+from penstock.batches.batch_reader import BatchReader
 from penstock.batches.layout import OutputPlace
 from penstock.batches.view_state import ViewKind
 from penstock.load.announcing import Announcer

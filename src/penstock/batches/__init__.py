@@ -11,7 +11,8 @@ For each row, `batch_filling` has `row_segments` list the segments of its sample
 cuts windows where documents end), `penstock.read` read them, and `labels_and_positions` derive the
 rest: all in one call outside the GIL. `batch_width` is that of the longest row. `outputs` says what
 each output is, and `layout` where it goes; `view_state` and `layout_table` have the view and the
-layout as kernels take them. `SampleReader` holds the files of one thread.
+layout as kernels take them. `SampleReader` holds the files of one thread, and `BatchReader` what
+kernels need of them; the sources of a mixture each have one, and share memory.
 `row_slice` says which chunks a slice has, and `row_chunks` clips a row's segments to a chunk, which
 is then filled as a row of its own.
 """

@@ -2,12 +2,12 @@
 
 from libc.stdint cimport int64_t
 
-from penstock.metadata.span_groups cimport MetadataFiles, SpanList, SpanTable
-from penstock.read.files cimport Fault, Files, FileTable
+from penstock.metadata.span_groups cimport MetadataFiles, SpanList
+from penstock.read.files cimport Fault, FileTable
 from penstock.read.segments cimport OutputParams, Outputs, RecordReading, Segment
-from penstock.batches.layout_table cimport BatchCounts, LayoutParams, LayoutTable
+from penstock.batches.layout_table cimport BatchCounts, LayoutParams
 from penstock.batches.row_segments cimport RowSegments
-from penstock.batches.view_state cimport ViewParams, ViewState
+from penstock.batches.view_state cimport ViewParams
 
 # What one thread needs to read slices of rows.
 cdef struct SliceReading:
@@ -51,21 +51,6 @@ cdef struct BatchReading:
 cdef struct FirstRecord:
     int64_t source
     int64_t record
-
-
-cdef class BatchReader:
-    cdef BatchReading reading
-    cdef readonly SpanTable spans
-    cdef ViewState view
-    cdef LayoutTable layout
-    cdef tuple files
-    cdef BatchReader lead  # whose memory this one uses; None if it has its own
-    cdef tuple others  # of the same mixture, if this one leads
-    cdef const int64_t[::1] first_samples
-    cdef int64_t scratch_bytes
-    cdef int take_memory(self, int64_t max_segments) except -1
-    cdef int prepare_slices(self) except -1
-    cpdef void close(self)
 
 
 cdef bint fill_batch(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batches.batch_filling import BatchReader
+from penstock.batches.batch_reader import BatchReader
 from penstock.batches.layout import BatchLayout
 from penstock.batches.view_state import ViewState
 from penstock.errors import FormatError, PenstockError

@@ -1,6 +1,6 @@
 from typing import Self
 
-from penstock.batches.batch_filling import BatchReader
+from penstock.batches.batch_reader import BatchReader
 from penstock.load.file_pass import FilePass
 from penstock.order.shuffling import OrderState
 

@@ -11,12 +11,8 @@ from libc.stdlib cimport calloc, free, malloc
 from penstock.load.file_pass cimport FilePass, check_files, read_on, start_at
 from penstock.order.shuffling cimport OrderState, fill_samples
 from penstock.read.files cimport NUM_KINDS, Files
-from penstock.batches.batch_filling cimport (
-    BatchReader,
-    announce_sample,
-    first_record,
-    sample_is_cached,
-)
+from penstock.batches.batch_filling cimport announce_sample, first_record, sample_is_cached
+from penstock.batches.batch_reader cimport BatchReader
 
 cdef enum:
     ANNOUNCED_AFTER_MISS = 16

@@ -5,7 +5,8 @@ from libc.stdint cimport int64_t
 from penstock.load.announcing cimport Announcer, Announcing
 from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.order.shuffling cimport OrderParams, OrderState
-from penstock.batches.batch_filling cimport BatchReader, BatchReading
+from penstock.batches.batch_filling cimport BatchReading
+from penstock.batches.batch_reader cimport BatchReader
 
 # A step that waits to be read, is being read, or has been read.
 cdef struct WantedStep:

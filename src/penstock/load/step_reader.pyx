@@ -7,7 +7,8 @@ from libc.stdlib cimport free, malloc
 from penstock.load.announcing cimport Announcer, announce_step
 from penstock.load.plan cimport MicroBatch, StepPlan
 from penstock.order.shuffling cimport OrderState, fill_samples
-from penstock.batches.batch_filling cimport BatchReader, fill_batch, sample_is_cached
+from penstock.batches.batch_filling cimport fill_batch, sample_is_cached
+from penstock.batches.batch_reader cimport BatchReader
 
 
 @cython.no_gc_clear  # like the queue that owns it
