@@ -215,8 +215,8 @@ def test_views_whose_rows_differ_in_shape_are_refused(datasets):
     plain, wide = datasets["plain"], datasets["wide"]
     refuse({"a": plain.windows(8), "b": wide.windows(9)}, "'a' and 'b' .* 8 tokens .* 9 tokens")
     narrow = plain.documents(8, pad_to=4)
-    refuse({"a": narrow, "b": wide.documents(8)}, "pad_to 4 and pad_to None")
-    refuse({"a": narrow, "b": wide.documents(8, pad_to=2)}, "pad_to 4 and pad_to 2")
+    refuse({"a": narrow, "b": wide.documents(8)}, "pad_to=4 and pad_to=None")
+    refuse({"a": narrow, "b": wide.documents(8, pad_to=2)}, "pad_to=4 and pad_to=2")
     refuse({"a": narrow, "b": wide.windows(8)}, "pad_to")
 
 
@@ -250,7 +250,10 @@ def test_records_without_tokens_mix_with_their_like_only(tmp_path):
     assert batch.keys() == {"x", "source_ids"}
     assert batch["x"].shape == (6, 8)
     plain = write_dataset(tmp_path / "plain", np.arange(100)).windows(8)
-    refuse({"plain": plain, "a": views["a"]}, "'plain' and 'a' cannot be in one batch: tokens")
+    refuse(
+        {"plain": plain, "a": views["a"]},
+        "'plain' and 'a' cannot be in one batch: they have records with a field",
+    )
 
 
 def test_metadata_is_refused(tmp_path):
@@ -278,7 +281,7 @@ def test_sources_with_other_tokenizers_are_refused(tmp_path):
         "unknown": with_tokenizer(tmp_path / "b"),
         "llama": with_tokenizer(tmp_path / "c", tokenizer={"name": "llama", "fingerprint": "2"}),
     }
-    refuse(views, "'gpt' and 'llama' have different tokenizers: tokenizer gpt and llama")
+    refuse(views, "'gpt' and 'llama' have different tokenizers: tokenizer gpt .1. and llama .2.")
     refuse(views, "it must be True or False", check_tokenizers="no")
     mixture = penstock.mix(
         {name: (view, 1) for name, view in views.items()}, check_tokenizers=False

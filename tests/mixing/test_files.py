@@ -308,7 +308,7 @@ def test_what_is_no_json_is_refused(write, content):
 
 def test_weights_that_json_allows_and_numbers_do_not_are_refused(write):
     text = '{"seq_len": 8, "sources": {"web": {"data": "web", "weight": %s}}}'
-    for weight in ("NaN", "Infinity", "1e999", "-1", "0", "true", '"1"', "null", "[]"):
+    for weight in ("NaN", "Infinity", "1e999", "-1", "true", '"1"', "null", "[]"):
         with pytest.raises(UsageError, match=r"mixture\.json: the weight of 'web' is"):
             penstock.mix(write(text % weight, "mixture.json"))
 
@@ -363,3 +363,27 @@ def test_files_of_datasets_are_not_taken_for_mixtures(write, directory):
     assert not is_mixture_file(directory / "web")
     assert not is_mixture_file(directory / "no-such.toml")
     assert not is_mixture_file("a\0b.json")
+
+
+LATER = """
+seq_len = 8
+[sources.web]
+data = "web"
+weight = 1
+[sources.code]
+data = "code"
+weight = 0
+"""
+
+
+def test_a_source_with_weight_0_begins_at_the_first_change_that_names_it(write):
+    change = "[[changes]]\nat = 10\nweights = { web = 1, code = 3 }\n"
+    mixture = penstock.mix(write(LATER + change))
+    assert mixture.names == ("web", "code")
+    assert mixture.locate(range(10))[0].tolist() == [0] * 10
+    assert mixture.describe(50).sources[1].samples == 30
+
+
+def test_a_source_with_weight_0_that_never_begins_is_refused(write):
+    with pytest.raises(UsageError, match="source 'code' has weight 0, and no change raises it"):
+        penstock.mix(write(LATER))

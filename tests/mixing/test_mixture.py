@@ -5,7 +5,7 @@ import pickle
 from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 import pytest
@@ -333,11 +333,19 @@ def test_sources_that_run_out_leave_their_share_to_the_others(views, given_limit
         assert length == sum(most(name, epochs) for name, (_, epochs) in given_limits.items())
 
 
+def has_no_change_after_its_end(mixture):
+    try:
+        return len(mixture) > 0
+    except UsageError:
+        return False
+
+
 @settings(max_examples=60)
 @given(limits, changes, st.sampled_from(["stop", "redistribute"]))
 def test_limits_hold_through_changes_and_ramps(views, given_limits, given_changes, when_exhausted):
     mixture = limited(views, given_limits, when_exhausted=when_exhausted)
     mixtures, _ = apply_changes(mixture, views, given_changes)
+    mixtures = [*takewhile(has_no_change_after_its_end, mixtures)]
     for before, after in pairwise(mixtures):
         at = after.weight_changes[-1].at
         length = min(at, *(m.order.end for m in (before, after) if m.order.end is not None), at)
@@ -369,7 +377,7 @@ def test_a_source_that_runs_out_exactly_at_a_change(views):
             assert turns(changed, range(at)) == turns(mixture, range(at))
     stopped = limited(views, {"web": (1, None), "math": (1, 1)})
     assert stopped.order.end == at
-    assert stopped.change(at, {"web": 1}).order.end == at
+    assert stopped.change(at, {"web": 1}).order.end is None
 
 
 def test_a_mixture_that_changes_before_a_source_runs_out_goes_on(views):
@@ -574,6 +582,24 @@ def test_a_mixture_says_what_it_is(views):
         "<Mixture of rows of 4 tokens: s0 0.0833, s1 0.0833, s2 0.0833, s3 0.0833, s4 0.0833, "
         "s5 0.0833, s6 0.0833, s7 0.0833, 4 more, 1 change>"
     )
+
+
+def test_changes_after_the_end_are_refused(views):
+    ending = limited(views, {"web": (1, None), "math": (1, 1)})
+    end = len(ending)
+    with pytest.raises(UsageError, match=f"a change at position {end + 5}, but the mixture ends"):
+        len(ending.change(end + 5, {"web": 1}))
+
+
+def test_a_source_that_runs_out_where_it_is_no_longer_wanted_ends_nothing(views):
+    ending = limited(views, {"web": (1, None), "math": (1, 1)})
+    end = len(ending)
+    longer = ending.change(end, {"web": 1})
+    assert longer.order.end is None
+    assert turns(longer, range(end)) == turns(ending, range(end))
+    assert {name for name, _ in turns(longer, range(end, end + 50))} == {"web"}
+    with pytest.raises(UsageError, match=f"a change at position {end}, but the mixture ends"):
+        len(ending.change(end, {"web": 1, "math": 5}))
 
 
 def test_golden_turns_and_samples(views):

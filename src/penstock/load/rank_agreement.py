@@ -56,7 +56,7 @@ def check_agreement(facts: dict[str, Any], parallel: Parallel, *, is_found: bool
     except RuntimeError:  # the store is gone: its host may exit first when all ranks end
         return
     differences = "; ".join(
-        f"{name} is {value!r} here and {first.get(name)!r} on another rank"
+        f"{name} is {value!r:.300} here and {first.get(name)!r:.300} on another rank"
         for name, value in facts.items()
         if first.get(name) != value
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.mixing.mixture import By, Mixture
-from penstock.mixing.source import MixtureSource, check_sources
+from penstock.mixing.source import MixtureSource
 from penstock.order.mixture_order import WhenExhausted
 
 
@@ -56,7 +56,7 @@ def mix(
         "check_tokenizers": check_tokenizers,
     }
     if not isinstance(sources, str | PathLike):
-        return Mixture(check_sources(sources), **settings)
+        return Mixture(sources, **settings)
     from penstock.mixing.files import read_mixture
 
     defaults = {"seed": 0, "by": "samples", "when_exhausted": "stop", "check_tokenizers": True}

@@ -24,15 +24,15 @@ def unify(views: Mapping[str, View]) -> dict[str, View]:
     """Return the views with the same extras; raise if their rows cannot be in one batch."""
     (first_name, first), *others = views.items()
     for name, view in others:
-        for what, one, other in (
-            ("rows of", f"{first.seq_len:,} tokens", f"{view.seq_len:,} tokens"),
-            ("pad_to", first.narrow_to or None, view.narrow_to or None),
-            ("tokens", _has_tokens(first), _has_tokens(view)),
+        for one, other in (
+            (f"rows of {first.seq_len:,} tokens", f"rows of {view.seq_len:,} tokens"),
+            (f"pad_to={first.narrow_to or None}", f"pad_to={view.narrow_to or None}"),
+            (_with_or_without_tokens(first), _with_or_without_tokens(view)),
         ):
             if one != other:
                 raise UsageError(
-                    f"sources {first_name!r} and {name!r} cannot be in one batch: {what} {one} "
-                    f"and {what} {other}"
+                    f"sources {first_name!r} and {name!r} cannot be in one batch: they have {one} "
+                    f"and {other}"
                 )
     for name, view in views.items():
         if view.metadata is not None:
@@ -64,6 +64,10 @@ def left_out_fields(views: Mapping[str, View]) -> dict[str, tuple[str, ...]]:
 
 def _has_tokens(view: View) -> bool:
     return TOKEN in (view.dataset.fields.names or ())
+
+
+def _with_or_without_tokens(view: View) -> str:
+    return f"records {'with' if _has_tokens(view) else 'without'} a field {TOKEN!r}"
 
 
 def _fields(view: View) -> dict[str, np.dtype[Any]]:
@@ -100,12 +104,14 @@ def check_tokenizers(views: Mapping[str, View]) -> None:
             for fact, value in facts.items():
                 if value is None:
                     continue
-                shown = str(manifest.tokenizer.get("name", value) if fact == "tokenizer" else value)
+                shown = f"{value:,}" if isinstance(value, int) else str(value)
+                if fact == "tokenizer" and manifest.tokenizer.get("name"):
+                    shown = f"{manifest.tokenizer['name']} ({shown})"
                 other, expected, their = known.setdefault(fact, (name, value, shown))
                 if value != expected:
                     raise UsageError(
                         f"sources {other!r} and {name!r} have different tokenizers: {fact} "
-                        f"{their} and {shown}; if their ids mean the same all the same, pass "
+                        f"{their} and {shown}; if their ids mean the same nevertheless, pass "
                         "check_tokenizers=False"
                     )
 

@@ -18,14 +18,16 @@
     over = 100_000
     weights = { web = 0.4, code = 0.6 }
 
-What else a source says goes to its view, such as `policy` or `mask_ends`; `format`, `split`,
-`eos_id`, `bos_id`, `access` and `allow_outside` go to `penstock.open`. `slice = [start, stop]`,
-`without = "ids.txt"` and `holdout = { every = 1000 }` leave samples or documents out.
+A source with weight 0 begins at the first change that names it. What else a source says goes to its
+view, such as `policy` or `mask_ends`; `format`, `split`, `eos_id`, `bos_id`, `access` and
+`allow_outside` go to `penstock.open`. `slice = [start, stop]`, `without = "ids.txt"` and
+`holdout = { every = 1000 }` leave samples or documents out.
 """
 
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ from penstock.dataset import Dataset
 from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
 from penstock.formats.files import open_regular
 from penstock.mixing.mixture import Mixture
-from penstock.mixing.source import MixtureSource, check_sources
+from penstock.mixing.source import MixtureSource
 from penstock.opening import open
 from penstock.order.shuffle_text import parse_shuffle
 from penstock.suggestions import closest, did_you_mean
@@ -124,14 +126,22 @@ def _build(content: Any, directory: Path, view_options: Mapping[str, Any]) -> Mi
             raise MissingDataError(f"source {name!r}: {error}") from error
         except UsageError as error:
             raise UsageError(f"source {name!r}: {error}") from error
-    mixture = Mixture(check_sources(named), **settings)
+    later = {name: source for name, source in named.items() if source.weight == 0}
+    mixture = Mixture({name: named[name] for name in named if name not in later}, **settings)
     for each in changes:
         change = _table("a change", each)
         _check_names("a change", change, _CHANGE)
         if "at" not in change or "weights" not in change:
             raise UsageError("a change needs at = … and weights = { … }")
         weights = _table("weights of a change", change["weights"])
-        mixture = mixture.change(change["at"], weights, over=change.get("over", 0))
+        added = {
+            name: replace(later.pop(name), weight=weights.pop(name))
+            for name in list(weights)
+            if name in later
+        }
+        mixture = mixture.change(change["at"], weights, over=change.get("over", 0), sources=added)
+    if later:
+        raise UsageError(f"source {next(iter(later))!r} has weight 0, and no change raises it")
     return mixture
 
 

@@ -59,7 +59,7 @@ class Mixture:
 
     def __init__(
         self,
-        sources: Mapping[str, MixtureSource],
+        sources: Mapping[str, tuple[View, Weight] | MixtureSource],
         *,
         seed: int = 0,
         by: By = "samples",
@@ -68,7 +68,7 @@ class Mixture:
         check_tokenizers: bool = True,
         changes: Sequence[WeightChange] | None = None,
     ) -> None:
-        self.named_sources = dict(sources)
+        self.named_sources = check_sources(sources)
         if len(sources) > _MAX_SOURCES:
             raise UsageError(
                 f"a mixture of {len(sources):,} sources has too many; it takes up to "
@@ -86,18 +86,19 @@ class Mixture:
         self._checks_tokenizers, self._num_samples = check_tokenizers, num_samples
         if num_samples is not None:
             self._num_samples = integer("num_samples", num_samples, 1, 1 << 60)
-        views = {name: source.view for name, source in sources.items()}
+        views = {name: source.view for name, source in self.named_sources.items()}
         if check_tokenizers:
             common_batch.check_tokenizers(views)
         self.sources: tuple[View, ...] = tuple(common_batch.unify(views).values())
         """the views, as batches need them: all with the same extras"""
         self.left_out = common_batch.left_out_fields(views)
         """fields that only some sources have, and so are not in batches; with those sources"""
-        initial = {name: source.weight for name, source in sources.items()}
+        initial = {name: source.weight for name, source in self.named_sources.items()}
         self.weight_changes = tuple(changes or [WeightChange(0, initial)])
         """the weights from position 0 on, and what becomes of them"""
         check_changes(self.changes)
-        self._orders = [source.order(name, self.seed) for name, source in sources.items()]
+        named = self.named_sources.items()
+        self._orders = [source.order(name, self.seed) for name, source in named]
         end = None if self._num_samples is None else self.order.end
         if self._num_samples is not None and end is not None and self._num_samples > end:
             raise UsageError(
@@ -154,13 +155,20 @@ class Mixture:
     @cached_property
     def order(self) -> MixtureOrder:
         """Which source, and which of its samples, each position holds."""
-        return MixtureOrder(
+        order = MixtureOrder(
             self._orders,
             self.changes,
             seed=self.seed,
             limits=[source.limit for source in self.named_sources.values()],
             when_exhausted=self.when_exhausted,
         )
+        last = self.changes[-1].at
+        if order.end is not None and 0 < order.end <= last:
+            raise UsageError(
+                f"there is a change at position {last:,}, but the mixture ends at {order.end:,}, "
+                "where a source has been read max_epochs times"
+            )
+        return order
 
     def __len__(self) -> int:
         """Positions in an epoch of the mixture: by default all, if it ends, or one per sample."""
@@ -201,7 +209,8 @@ class Mixture:
         """Return a mixture with other weights from position `at` on, linearly over `over` more.
 
         Nothing before `at` changes, and every source goes on where it is. `sources` adds sources,
-        with their weights; a source that is named in neither has no share any more.
+        with their weights; a source that is named in neither has no share any more. New sources
+        make an epoch of the mixture longer, unless it has a `num_samples`.
 
         >>> mixture = penstock.mix({"a": (data.windows(4), 1), "b": (data.windows(4), 1)})
         >>> later = mixture.change(at=100, weights={"a": 1, "b": 9}, over=50)

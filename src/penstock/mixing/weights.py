@@ -17,7 +17,7 @@ def proportional(
     max_epochs: "float | Mapping[str, float] | None" = None,
     num_samples: int | None = None,
 ) -> dict[str, tuple[View, Any]]:
-    """Give each view a weight by its size, for `penstock.mix`.
+    """Give each view a weight by its number of samples, for `penstock.mix(…)` by samples.
 
     Arguments:
         views: by name.
@@ -50,6 +50,8 @@ def proportional(
             f"temperature is {temperature!r:.60}, out of range for views of up to "
             f"{max(sizes.values()):,} samples"
         ) from None
+    if max_epochs is None and num_samples is not None:
+        raise UsageError("num_samples is for max_epochs, which is not given; leave it out")
     if max_epochs is not None:
         weights = _capped(weights, _caps(sizes, max_epochs, num_samples))
     return {name: (view, weights[name]) for name, view in views.items()}

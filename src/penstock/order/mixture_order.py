@@ -47,6 +47,11 @@ class _Period(NamedTuple):
     new_shares: Shares | None = None
     ramp_length: int = 0
 
+    def needs(self, sources: set[int]) -> bool:
+        """Whether one of some sources has a share."""
+        new_shares = self.new_shares or self.shares
+        return any(self.shares[source] or new_shares[source] for source in sources)
+
 
 class ShareStage(NamedTuple):
     """Shares from `start` on; with a ramp, which started at `ramp_start`, they pass to others."""
@@ -115,6 +120,10 @@ class MixtureOrder:
         periods = _periods(self.changes)
         ends = [period.start for period in periods[1:]] + [MAX_POSITION]
         for period, end in zip(periods, ends, strict=True):
+            ran_out = {source for _, source in self.exhausted}
+            if self.when_exhausted == "stop" and period.needs(ran_out):
+                self.end = period.start
+                return
             start: int | None = period.start
             while start is not None and start < end:
                 stage = _stage(period, start, gone)
@@ -128,7 +137,7 @@ class MixtureOrder:
                     gone.add(source)
                     limits[source] = -1
                     self.exhausted += ((position, source),)
-                    if self.when_exhausted == "stop":
+                    if self.when_exhausted == "stop" and position < end:
                         self.end = position
                         return
                     start = position
@@ -244,7 +253,9 @@ def _make(
 
 
 def check_changes(changes: Sequence[ShareChange]) -> None:
-    """Refuse changes that do not follow each other."""
+    """Refuse changes that do not start at 0 or do not follow each other."""
+    if not changes or (changes[0].at, changes[0].over) != (0, 0):
+        raise UsageError("the first of the changes must be at position 0, at once")
     for before, after in pairwise(changes):
         ready = before.at + max(before.over, 1)
         if after.at < ready:

@@ -14,6 +14,7 @@ from penstock.order.mixing import DENOMINATOR
 
 Weight = int | float | Fraction | Decimal
 """a number from 0 on; only its ratio to the other weights matters"""
+_MAX_EXPONENT = 400  # a little more than that of floats
 Shares = tuple[int, ...]
 """of each source, in units of 1 / DENOMINATOR"""
 
@@ -38,6 +39,8 @@ def exact(what: str, value: Any, *, allows_zero: bool = False) -> Fraction:
 def _fraction(value: Any) -> Fraction:
     if isinstance(value, bool | np.bool_ | str | bytes):
         raise TypeError
+    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) > _MAX_EXPONENT:
+        raise ValueError
     if isinstance(value, Fraction | Decimal):
         return Fraction(value)
     if hasattr(value, "__index__"):
