@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.batches.batch_reader import BatchReader
+from penstock.batches.batch_reader import BatchReader, ReaderMemory
 from penstock.batches.layout_table import LayoutTable
 from penstock.batches.view_state import SampleTable, ViewKind
 from penstock.load.plan import StepPlan
@@ -138,7 +138,7 @@ def test_a_view_without_its_files_is_refused():
     view = view_state(ViewKind.WINDOWS, num_samples=1, num_records=9, width=8)
     layout, _ = token_layout(1, 8)
     with pytest.raises(ValueError, match="records"):
-        BatchReader(view, layout, (None,) * 5, None, max_segments=9, scratch_bytes=1 << 12)
+        BatchReader(view, layout, (None,) * 5, None, ReaderMemory(9, 1 << 12))
 
 
 @pytest.mark.parametrize("sizes", [{"width": -1}, {"stride": -1}, {"stride": 1 << 62}])

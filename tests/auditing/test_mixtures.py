@@ -64,9 +64,11 @@ def test_changes_and_sources_that_run_out_are_within_the_bound_too(views):
 def test_a_mixture_that_ends_is_walked_to_its_end(views):
     limited = penstock.MixtureSource(views["code"], 1, max_epochs=1)
     mixture = penstock.mix({"web": (views["web"], 1), "code": limited})
-    report = penstock.audit_mixture(mixture, SHAPES[0], epochs=5, tail="keep")
+    report = penstock.audit_mixture(mixture, SHAPES[0], tail="keep")
     assert report.num_positions == mixture.order.end
     assert report.sources[1].served == 90
+    with pytest.raises(UsageError, match="it has one epoch"):
+        penstock.audit_mixture(mixture, SHAPES[0], epochs=2)
 
 
 def test_progress_is_reported(views):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_reader import BatchReader
+from penstock.batches.batch_reader import BatchReader, ReaderMemory
 from penstock.batches.view_state import ViewKind
 from penstock.read.files import FaultCode, FileKind
 from tests.helpers.kernel_inputs import array, token_layout, view_state, write_files
@@ -23,9 +23,7 @@ class Batch:
         layout, self._starts = token_layout(max(1, len(samples)), width, derived=DERIVED, pad=7)
         self._memory = np.full(layout.num_bytes, 255, np.uint8)
         by_kind = tuple(files.get(kind) for kind in FileKind)
-        self.reader = BatchReader(
-            view, layout, by_kind, None, max_segments=max_segments, scratch_bytes=1 << 13
-        )
+        self.reader = BatchReader(view, layout, by_kind, None, ReaderMemory(max_segments, 1 << 13))
         self.is_read = self.reader.read(np.array(samples, np.int64), self._memory)
         for opened in files.values():
             opened.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_reader import BatchReader
+from penstock.batches.batch_reader import BatchReader, ReaderMemory
 from penstock.batches.view_state import ViewKind
 from penstock.formats.shard import Shard, StoredFile
 from penstock.load.announcing import Announcer
@@ -33,7 +33,7 @@ def parts(tmp_path):
     layout, _ = token_layout(2, 4)
     view = view_state(ViewKind.WINDOWS, num_samples=10, num_records=41, width=4, is_plain=True)
     reader = BatchReader(
-        view, layout, (files, None, None, None, None), None, max_segments=1, scratch_bytes=1 << 11
+        view, layout, (files, None, None, None, None), None, ReaderMemory(1, 1 << 11)
     )
     return SimpleNamespace(order=ShuffleState(OrderKind.SEQUENTIAL, 10, 0, 1, 1), reader=reader)
 

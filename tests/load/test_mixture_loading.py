@@ -1,5 +1,6 @@
 """Loaders of mixtures: every row at its position, on any ranks, after any resumption."""
 
+import gc
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import MissingDataError, PenstockError, UsageError
+from penstock.read.files import num_reserved_places
 from penstock.testing import assert_ranks_share_exactly, assert_resumes_exactly
 from tests.helpers.mixtures import PAD_ID, check_batch, windows_of, write_sources
 from tests.helpers.page_cache import cached_share, drop
@@ -518,3 +520,17 @@ def test_a_digest_of_tokens_is_the_same_on_any_ranks(mixture):
 
     assert digests(1) == digests(3)
     assert len(set(digests(1))) == 5
+
+
+def test_readers_of_mixtures_leave_nothing_behind(views):
+    gc.collect()
+    before = num_reserved_places()
+    sources = {name: (view, 1) for name, view in views.items()}
+    for _ in range(3):
+        mixture = penstock.mix(sources, check_tokenizers=False)
+        mixture.read(range(4))
+        with penstock.Loader(mixture, 2, output="numpy") as loader:
+            next(iter(loader))
+        del loader, mixture
+    gc.collect()
+    assert num_reserved_places() <= before

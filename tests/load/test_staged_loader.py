@@ -98,6 +98,20 @@ def test_a_state_continues_on_other_ranks_and_sizes_and_through_json(data):
         assert [rest[k] for k in sorted(rest)] == whole[count:]
 
 
+@pytest.mark.parametrize("further", [3, 100])
+def test_a_loader_goes_back_to_an_earlier_state(data, further):
+    loader = new_loader(data, ends=(41, 54, 60))
+    expected = rows_of(new_loader(data, ends=(41, 54, 60)))
+    states = [loader.state_dict()]
+    for _ in zip(range(12), loader, strict=False):
+        states.append(loader.state_dict())
+    for _ in zip(range(further), loader, strict=False):
+        pass
+    for taken in (0, 2, 12):
+        loader.load_state_dict(states[taken])
+        assert rows_of(loader) == expected[taken:]
+
+
 def test_later_stages_may_change_and_earlier_ones_may_not(data):
     loader = new_loader(data)
     for _ in zip(range(12), loader, strict=False):
@@ -154,8 +168,10 @@ def test_the_last_stage_goes_on_by_epochs_if_it_has_no_end(data):
         ),
         (lambda view: penstock.StagedLoader([stage(view, 1, 0)]), "until is 0"),
         (lambda view: penstock.StagedLoader([stage("x", 1)]), "a view or a mixture, not 'x'"),
-        (lambda view: penstock.StagedLoader([stage(view, 1)], tail="wrap"), "use drop or keep"),
-        (lambda view: penstock.StagedLoader([stage(view, 1)], endless=True), "endless is not"),
+        (lambda view: penstock.StagedLoader([stage(view, 1)], tail="wrap"), "stages have ends"),
+        (lambda view: penstock.StagedLoader([stage(view, 1)], endless=True), "leave out endless"),
+        (lambda view: penstock.StagedLoader([stage(view, 1)], seed=3), "seed belongs to a mixture"),
+        (lambda view: penstock.StagedLoader([stage(view, 9, 4)]), "stage 0: an epoch of 4 samples"),
         (
             lambda view: penstock.StagedLoader(
                 [
@@ -166,7 +182,7 @@ def test_the_last_stage_goes_on_by_epochs_if_it_has_no_end(data):
                     )
                 ]
             ),
-            "num_samples is 1,000,000, but the mixture ends at position 249",
+            "stage 0: it has 1,000,000 rows, but its mixture ends after 249",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.batches.batch_reader import BatchReader
+from penstock.batches.batch_reader import BatchReader, ReaderMemory
 from penstock.batches.layout import OutputPlace
 from penstock.batches.view_state import ViewKind
 from penstock.load.announcing import Announcer
@@ -21,7 +21,8 @@ from penstock.load.step_reader import StepReader
 from penstock.load.walk import Iteration, Walk
 from penstock.order.shuffling import OrderKind, ShuffleState
 from tests.helpers.kernel_inputs import open_files, token_layout, view_state
-from tests.helpers.reading_threads import wait_for_reading_threads
+from tests.helpers.reading_threads import num_reading_threads, wait_for_reading_threads
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.kernels
 
@@ -39,9 +40,7 @@ class Samples:
             ViewKind.WINDOWS, num_samples=NUM_SAMPLES, num_records=41, width=WIDTH, is_plain=True
         )
         by_kind = (self.files, None, None, None, None)
-        self.batches = BatchReader(
-            view, layout, by_kind, None, max_segments=1, scratch_bytes=1 << 11
-        )
+        self.batches = BatchReader(view, layout, by_kind, None, ReaderMemory(1, 1 << 11))
         self.decode = decode
         self.has_metadata = decode is not None
 
@@ -204,8 +203,8 @@ def test_a_queue_that_is_dropped_ends_by_itself(tmp_path, depth):
     loading.walk.take()
     assert opened(tmp_path)
     del loading
-    gc.collect()
-    wait_for_reading_threads(0)
+    # A thread that ends may be collecting just now; then gc.collect() returns at once.
+    wait_until(lambda: gc.collect() >= 0 and num_reading_threads() == 0)
     assert not opened(tmp_path)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batches.batch_reader import BatchReader
+from penstock.batches.batch_reader import BatchReader, ReaderMemory
 from penstock.batches.layout_table import LayoutTable
 from penstock.batches.view_state import ViewKind
 from penstock.formats.shard import NO_METADATA
@@ -54,9 +54,7 @@ class Spans:
         )
         self.table = SpanTable(rows, width)
         by_kind = tuple(files.get(kind) for kind in FileKind)
-        reader = BatchReader(
-            view, layout, by_kind, self.table, max_segments=1, scratch_bytes=1 << 10
-        )
+        reader = BatchReader(view, layout, by_kind, self.table, ReaderMemory(1, 1 << 10))
         memory = np.zeros(layout.num_bytes, np.uint8)
         self.fault = None
         if not reader.read(np.array(samples, np.int64), memory):

@@ -174,7 +174,7 @@ def test_options_of_all_views_can_be_given_besides(write):
 @pytest.mark.parametrize("option", [{"seed": 3}, {"by": "tokens"}, {"num_samples": 5}])
 def test_settings_belong_into_the_file(write, option):
     (name,) = option
-    with pytest.raises(UsageError, match=rf"write {name} into .*mixture.toml"):
+    with pytest.raises(UsageError, match=rf"set {name} in .*mixture.toml"):
         penstock.mix(write(TWO), **option)
 
 
@@ -202,7 +202,7 @@ def test_settings_belong_into_the_file(write, option):
         ("slice = [0.5, 'x']", r"source 'code': slice is .*; write \[start, stop\]"),
         ("without = 5", r"source 'code': without is 5; it must be the path"),
         ("format = 5", r"source 'code': format is 5"),
-        ("shuffle = 'blocks'", r"source 'code': shuffle blocks: use global, none"),
+        ("shuffle = 'blocks'", r"source 'code': shuffle is 'blocks'; use global, none"),
     ],
 )
 def test_unknown_and_wrong_keys_are_named(write, line, match):

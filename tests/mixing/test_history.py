@@ -80,7 +80,7 @@ def test_states_before_a_change_load_into_the_changed_mixture_and_later_ones_do_
 def test_a_refusal_says_what_differs(views):
     mixture = penstock.mix({"web": (views["web"], 3), "code": (views["code"], 1)})
     changed = mixture.change(20, {"web": 1, "code": 3})
-    with pytest.raises(StateError, match=r"another past: before position 21 its weights were"):
+    with pytest.raises(StateError, match=r"saved run before position 21: its weights were"):
         new_loader(changed, 1).load_state_dict(state_at(mixture, 21))
     other = penstock.mix({"web": (views["math"], 3), "code": (views["code"], 1)})
     with pytest.raises(StateError, match=r"source 'web' of the mixture was .* read before pos"):

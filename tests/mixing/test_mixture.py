@@ -224,7 +224,7 @@ def test_adding_a_source_by_a_change_is_as_if_it_always_had_been_there(views):
         (lambda m: m.change(1 << 61, {"web": 1}), "at is"),
         (lambda m: m.change(5, {"web": 1}, over=-1), "over is -1"),
         (lambda m: m.change(5, {"web": 1}, over=1 << 48), "over is"),
-        (lambda m: m.change(5), "all weights are 0"),
+        (lambda m: m.change(5), "change takes weights="),
         (lambda m: m.change(5, {"web": 0}), "all weights are 0"),
         (lambda m: m.change(5, 5), "weights is 5; write"),
         (lambda m: m.change(5, "web"), "weights is 'web'; write"),
@@ -414,7 +414,7 @@ def test_what_is_no_number_of_epochs_is_refused(views, epochs):
 @pytest.mark.parametrize("when_exhausted", ["stop", "redistribute"])
 def test_epochs_without_a_single_sample_are_refused(views, when_exhausted):
     """Such a source would be absent from states too, which another could then load."""
-    with pytest.raises(UsageError, match=r"'math' has 8 samples, and max_epochs=0.1 of that"):
+    with pytest.raises(UsageError, match=r"'math' has 8 samples, and max_epochs=0.1 allows"):
         limited(views, {"web": (1, None), "math": (1, 0.1)}, when_exhausted=when_exhausted)
 
 
@@ -428,7 +428,7 @@ def test_a_description_says_what_a_run_reads(views):
     assert (web.epochs, math_.epochs, web.tokens) == (1.92, 1, 768)
     assert math_.exhausted_at == mixture.order.exhausted[0][0]
     assert (web.exhausted_at, report.ends_after) == (None, None)
-    assert "math has nothing left from position" in str(report)
+    assert "math runs out at position" in str(report)
 
 
 def test_a_description_of_a_mixture_that_ends_says_where(views):
@@ -490,8 +490,8 @@ def test_num_samples_is_the_length_of_an_epoch(views):
     assert len(mixture) == 50
     assert turns(mixture, range(200)) == turns(penstock.mix(sources), range(200))
     assert len(mixture.change(9, {"web": 1})) == 50
-    with pytest.raises(UsageError, match=r"num_samples is 500, but the mixture ends at "):
-        limited(views, {"web": (1, 1)}, num_samples=500)
+    with pytest.raises(UsageError, match=r"num_samples is 50, but the mixture ends at "):
+        limited(views, {"web": (1, 1)}, num_samples=50)
 
 
 @pytest.mark.parametrize(
@@ -600,6 +600,20 @@ def test_a_source_that_runs_out_where_it_is_no_longer_wanted_ends_nothing(views)
     assert {name for name, _ in turns(longer, range(end, end + 50))} == {"web"}
     with pytest.raises(UsageError, match=f"a change at position {end}, but the mixture ends"):
         len(ending.change(end, {"web": 1, "math": 5}))
+
+
+def test_the_first_positions_of_a_mixture_are_a_mixture(views):
+    whole = penstock.mix({"web": (views["web"], 2), "math": (views["math"], 1)}, num_samples=40)
+    first = whole.take(30)
+    assert len(first) == first.order.end == 30
+    assert turns(first, range(30)) == turns(whole, range(30))
+    assert len(pickle.loads(pickle.dumps(first))) == 30
+    assert len(first.change(20, {"web": 1})) == 30
+    assert len(limited(views, {"web": (1, None), "math": (1, 1)}).take(10**6)) == 16
+    with pytest.raises(IndexError, match="no position 30"):
+        first.locate([30])
+    with pytest.raises(UsageError, match="a change at position 30, but the mixture ends at 30"):
+        len(first.change(30, {"web": 1}))
 
 
 def test_golden_turns_and_samples(views):

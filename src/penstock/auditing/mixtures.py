@@ -66,7 +66,9 @@ def audit_mixture(
     integer("epochs", epochs, 1)
     if not isinstance(mixture, Mixture):
         raise UsageError(f"audit_mixture takes a mixture, not {mixture!r:.60}; for views use audit")
-    stop = epochs * len(mixture) if mixture.order.end is None else len(mixture)
+    if mixture.order.end is not None and epochs > 1:
+        raise UsageError(f"the mixture ends at position {mixture.order.end:,}: it has one epoch")
+    stop = epochs * len(mixture)
     meter = ProgressMeter(progress, "auditing", total=2 * stop, unit="positions")
     report = MixtureAuditReport(stop, bound=mixture.order.error_bound)
     walk = StepWalk(len(mixture), changes, stop=stop, tail=tail, meter=meter)

@@ -27,8 +27,8 @@ cdef struct SourceReadings:
     int64_t failed  # the number of the source that left a fault
 
 # What one thread needs to read batches of a view. That of the first source of a mixture leads to
-# the others, which use its memory and its counts. What every row needs comes first: with many
-# sources, it is not in the processor's cache.
+# the others. What every row needs comes first: with many sources, it is not in the processor's
+# cache.
 cdef struct BatchReading:
     ViewParams view
     const LayoutParams *layout
@@ -40,7 +40,6 @@ cdef struct BatchReading:
     RowSegments listed
     RecordReading apart  # the field in files of its own
     MetadataFiles metadata
-    BatchCounts own_counts
     Fault fault
     int stop  # set by another thread, to stop after the current row
     int64_t num_samples  # of all sources

@@ -8,7 +8,16 @@ from penstock.batches.view_state import ViewState
 from penstock.metadata.span_groups import SpanTable
 from penstock.read.files import FaultReport, Files
 
+class ReaderMemory:
+    @property
+    def max_segments(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
+    def __new__(cls, max_segments: int, scratch_bytes: int) -> Self: ...
+
 class BatchReader:
+    @property
+    def memory(self) -> ReaderMemory: ...
     @property
     def spans(self) -> SpanTable | None: ...
     @property
@@ -23,10 +32,7 @@ class BatchReader:
         layout: LayoutTable,
         files: tuple[Files | None, ...],
         spans: SpanTable | None,
-        *,
-        max_segments: int,
-        scratch_bytes: int,
-        lead: BatchReader | None = None,
+        memory: ReaderMemory,
     ) -> Self: ...
     def join(self, first_samples: NDArray[np.int64], others: tuple[BatchReader, ...]) -> None: ...
     def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> bool: ...

@@ -21,12 +21,33 @@ from penstock.batches.batch_filling cimport SliceReading, SourceReadings, fill_b
 from penstock.batches.view_state cimport ROWS, WINDOWS_BY_DOCUMENT, WINDOWS_BY_EOS
 
 
+cdef class ReaderMemory:
+    """The working memory of one thread, which the readers of a mixture's sources share.
+
+    It holds `max_segments` segments of a row, and `scratch_bytes` of stored records.
+    """
+
+    def __cinit__(self, int64_t max_segments, int64_t scratch_bytes):
+        if max_segments < 1 or scratch_bytes < 1:
+            raise ValueError("the memory must hold a segment and a record")
+        self.max_segments, self.scratch_bytes = max_segments, scratch_bytes
+        self.scratch = <char *>malloc(scratch_bytes)
+        self.segments = <Segment *>calloc(max_segments, sizeof(Segment))
+        self.clipped = <Segment *>calloc(2 * max_segments, sizeof(Segment))
+        if not self.scratch or not self.segments or not self.clipped:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.scratch)
+        free(self.segments)
+        free(self.clipped)
+
+
 @cython.no_gc_clear  # files are closed after garbage collection
 cdef class BatchReader:
     """Reads batches of a view, with the files of one thread.
 
-    `files` has one entry for each `FileKind`, in order; None for kinds that are not read. With a
-    `lead`, this reads one source of a mixture, in the memory of the lead (see `join`).
+    `files` has one entry for each `FileKind`, in order; None for kinds that are not read.
     """
 
     def __cinit__(
@@ -35,15 +56,12 @@ cdef class BatchReader:
         LayoutTable layout,
         tuple files,
         SpanTable spans or None,
-        *,
-        int64_t max_segments,
-        int64_t scratch_bytes,
-        BatchReader lead or None=None,
+        ReaderMemory memory,
     ):
         cdef BatchReading *reading = &self.reading
         cdef FileTable *tables[NUM_KINDS]
         cdef Py_ssize_t kind
-        if layout.row_width != view.view.width or len(files) != NUM_KINDS or max_segments < 1:
+        if layout.row_width != view.view.width or len(files) != NUM_KINDS:
             raise ValueError("the layout does not belong to this view")
         for kind in range(NUM_KINDS):
             tables[kind] = NULL
@@ -52,12 +70,12 @@ cdef class BatchReader:
             if (
                 tables[kind]
                 and kind in (RECORDS, FIELD_APART)
-                and scratch_bytes < layout.layout.scratch_records * tables[kind].item_bytes
+                and memory.scratch_bytes < layout.layout.scratch_records * tables[kind].item_bytes
             ):
                 raise ValueError("the scratch memory is too small")
         check_files(view, layout, files)
         if view.view.kind in (WINDOWS_BY_DOCUMENT, WINDOWS_BY_EOS) and (
-            max_segments <= min(view.view.width, view.view.num_records)
+            memory.max_segments <= min(view.view.width, view.view.num_records)
         ):
             raise ValueError("max_segments must allow a segment for each record of a window")
         if spans is not None and (
@@ -67,7 +85,7 @@ cdef class BatchReader:
         ):
             raise ValueError("the spans do not belong to this layout")
         self.view, self.layout, self.files, self.spans = view, layout, files, spans
-        self.lead, self.others, self.scratch_bytes = lead, (), scratch_bytes
+        self.memory, self.others = memory, ()
         reading.view, reading.layout = view.view, &layout.layout
         reading.num_samples = view.view.num_samples
         # A device derives labels from the segments of every row.
@@ -89,44 +107,17 @@ cdef class BatchReader:
         reading.metadata.fault = &reading.fault
         if spans is not None:
             reading.spans = &spans.spans_
-        reading.counts = &reading.own_counts
-        self.take_memory(max_segments)
+        reading.counts = &memory.counts
+        reading.records.scratch = reading.apart.scratch = memory.scratch
+        reading.listed.segments = memory.segments
+        reading.listed.max_segments = memory.max_segments
         if layout.layout.row_slice.parts > 1:
             self.prepare_slices()
-
-    cdef int take_memory(self, int64_t max_segments) except -1:
-        cdef BatchReading *reading = &self.reading
-        cdef BatchReading *lead
-        reading.listed.max_segments = max_segments
-        if self.lead is not None:
-            lead = &self.lead.reading
-            if (
-                self.lead.lead is not None
-                or self.scratch_bytes > self.lead.scratch_bytes
-                or max_segments > lead.listed.max_segments
-                or self.layout.num_bytes != self.lead.layout.num_bytes
-            ):
-                raise ValueError("the lead has less memory than this reader needs")
-            reading.records.scratch = reading.apart.scratch = lead.records.scratch
-            reading.listed.segments, reading.counts = lead.listed.segments, lead.counts
-            return 0
-        reading.records.scratch = reading.apart.scratch = <char *>malloc(self.scratch_bytes)
-        reading.listed.segments = <Segment *>malloc(max_segments * sizeof(Segment))
-        if not reading.listed.segments or not reading.records.scratch:
-            raise MemoryError
-        return 0
 
     cdef int prepare_slices(self) except -1:
         cdef BatchReading *reading = &self.reading
         cdef SliceReading *slices = &reading.slices
-        if self.lead is not None:
-            slices.clipped = self.lead.reading.slices.clipped
-        else:
-            slices.clipped = <Segment *>calloc(
-                reading.layout.row_slice.num_chunks * reading.listed.max_segments, sizeof(Segment)
-            )
-        if not slices.clipped:
-            raise MemoryError
+        slices.clipped = self.memory.clipped
         if reading.view.kind == WINDOWS_BY_EOS:
             slices.output = reading.layout.outputs.items[0]
             slices.output.start = slices.output.extra_columns = 0
@@ -141,16 +132,12 @@ cdef class BatchReader:
     def __dealloc__(self):
         free(self.reading.slices.row)
         free(self.reading.sources.readings)
-        if self.lead is None:
-            free(self.reading.slices.clipped)
-            free(self.reading.listed.segments)
-            free(self.reading.records.scratch)
 
     def join(self, const int64_t[::1] first_samples, tuple others):
         """Read the samples of a mixture, as its first source.
 
-        `others` read the other sources, in order, with this reader as their lead. Samples are
-        numbered over all sources: those of source k from `first_samples[k]` on, up to the next.
+        `others` read the other sources, in order, in the same memory. Samples are numbered over all
+        sources: those of source k from `first_samples[k]` on, up to the next.
         """
         cdef SourceReadings *sources = &self.reading.sources
         cdef int64_t count = len(others) + 1, k
@@ -163,12 +150,14 @@ cdef class BatchReader:
         for k in range(count):
             if k > 0:
                 reader = <BatchReader?>others[k - 1]
-                if reader.lead is not self:
-                    raise ValueError(f"source {k} has another lead")
+                if reader.memory is not self.memory:
+                    raise ValueError(f"source {k} does not share the memory of the first")
+                if reader.layout.num_bytes != self.layout.num_bytes or reader.others:
+                    raise ValueError(f"source {k} has a layout or sources of its own")
             if first_samples[0] != 0 or (
                 first_samples[k + 1] - first_samples[k] != reader.view.view.num_samples
             ):
-                raise ValueError(f"source {k} has another number of samples")
+                raise ValueError(f"source {k} does not have as many samples")
             sources.readings[k] = &reader.reading
             sources.have_rows = sources.have_rows or reader.reading.view.kind == ROWS
         self.first_samples, self.others = first_samples, others
@@ -190,7 +179,7 @@ cdef class BatchReader:
         return done
 
     cpdef void close(self):
-        """Close the files, also those of the readers that this one leads; reading opens them."""
+        """Close the files of all sources; reading opens them again."""
         for files in self.files:
             if files is not None:
                 (<Files>files).close()

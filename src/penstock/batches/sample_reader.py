@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batches.batch_reader import BatchReader
+from penstock.batches.batch_reader import BatchReader, ReaderMemory
 from penstock.batches.layout import BatchLayout
 from penstock.batches.view_state import ViewState
 from penstock.errors import FormatError, PenstockError
@@ -83,12 +83,15 @@ class SampleReader:
         self._sources = view.sources
         self._layouts = layout.sources or (layout,)
         self._tables = {each: each.for_kernels() for each in dict.fromkeys(self._layouts)}
-        self._max_segments = max(source.max_segments for source in self._sources)
+        self._memory = ReaderMemory(
+            max(source.max_segments for source in self._sources),
+            max(each.scratch_bytes for each in self._tables),
+        )
         self._spans: SpanReader | None = None
         files = self._new_files(num_left)
-        self.batches = self._new_reader(0, files[0], None)
+        self.batches = self._new_reader(0, files[0])
         if len(self._sources) > 1:
-            others = [self._new_reader(k, files[k], self.batches) for k in range(1, len(files))]
+            others = [self._new_reader(k, files[k]) for k in range(1, len(files))]
             first_samples = [0, *accumulate(len(source) for source in self._sources)]
             self.batches.join(np.array(first_samples, np.int64), tuple(others))
 
@@ -107,9 +110,7 @@ class SampleReader:
             for source, own in zip(self._sources, kinds, strict=True)
         ]
 
-    def _new_reader(
-        self, number: int, files: dict[FileKind, Files], lead: BatchReader | None
-    ) -> BatchReader:
+    def _new_reader(self, number: int, files: dict[FileKind, Files]) -> BatchReader:
         source, layout = self._sources[number], self._layouts[number]
         spans = None
         if source.metadata is not None:
@@ -121,9 +122,7 @@ class SampleReader:
             self._tables[layout],
             tuple(files.get(kind) for kind in FileKind),
             spans,
-            max_segments=self._max_segments,
-            scratch_bytes=max(each.scratch_bytes for each in self._tables),
-            lead=lead,
+            self._memory,
         )
 
     def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> dict[str, Any]:

@@ -119,8 +119,10 @@ def _audit_mixture(
         )
     print(f"order       {mixture.order.fingerprint}, seed {mixture.seed}")
     _print_steps(changes, report.num_steps)
+    served = report.num_positions - report.dropped
     dropped = f", {report.dropped:,} dropped at ends of epochs" if report.dropped else ""
-    print(f"positions   {report.num_positions:,}, each served exactly once{dropped}")
+    count = f"{served:,} of {report.num_positions:,}"
+    print(f"positions   {count} served exactly once, none twice{dropped}")
     width = max(len(source.name) for source in report.sources)
     for source in report.sources:
         print(

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     mixture = options.mixture(arguments, extras=_EXTRAS)
     if mixture is None:
         if (arguments.steps, arguments.step_size, arguments.plot) != (None, 1, None):
-            raise UsageError("--steps, --step-size and --plot are for the file of a mixture")
+            raise UsageError("--steps, --step-size and --plot are for a mixture file")
         return options.for_each_split(arguments, _inspect)
     from penstock.cli.inspect_mixture import inspect_mixture
     from penstock.text.tokenizers.loading import load_tokenizer

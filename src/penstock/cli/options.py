@@ -61,7 +61,7 @@ def add_allow_empty(parser: argparse._ActionsContainer) -> None:
 
 def add_dataset(parser: argparse.ArgumentParser, *, takes_mixtures: bool = False) -> None:
     """Add the dataset and its format."""
-    mixtures = ", or the file of a mixture (.toml or .json)" if takes_mixtures else ""
+    mixtures = ", or a mixture file (.toml or .json)" if takes_mixtures else ""
     parser.add_argument(
         "data", nargs="+", metavar="DATA", help=f"Files, directories or quoted patterns{mixtures}"
     )
@@ -237,7 +237,7 @@ def open_data(options: argparse.Namespace) -> "Dataset":
     return open(options.data, access=getattr(options, "access", "pread"), **format_of(options))
 
 
-# What the file of a mixture says itself, and the values that mean that an option was not given.
+# What a mixture file says itself, and the values that mean that an option was not given.
 _NOT_FOR_MIXTURES = {
     "format": None,
     "split": None,

@@ -104,8 +104,8 @@ def new_feed(
     if not crosses_compactly(device) or not layout.has_compact_form:
         if static_addresses:
             raise UsageError(
-                "static_addresses=True cannot be used with this mixture: only some of its sources "
-                "mask labels with a field, or with fields of different types"
+                "static_addresses=True cannot be used with this mixture: its sources differ in the "
+                "field that masks labels"
             )
         return PlainFeed(maker, device)
     from penstock.load.feed import CudaFeed

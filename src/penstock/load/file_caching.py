@@ -31,12 +31,14 @@ def pass_over_files(
     if cache_files is False:
         return None
     layouts = layout.sources or (layout,)
-    files = np.concatenate(
-        [
-            view.dataset.reader.file_spans(file_kinds(view, own), number)
-            for number, (view, own) in enumerate(zip(views, layouts, strict=True))
-        ]
-    )
+    spans, listed = [], set[int]()
+    for number, (view, own) in enumerate(zip(views, layouts, strict=True)):
+        files_of_source = view.dataset.reader.file_spans(file_kinds(view, own), number)
+        if id(view.dataset) in listed:  # as slices of one dataset: its files are read once
+            files_of_source["stop"] = files_of_source["start"]
+        listed.add(id(view.dataset))
+        spans.append(files_of_source)
+    files = np.concatenate(spans)
     if cache_files is None and not is_worth_caching(
         file_bytes=_total_bytes(files),
         epoch_bytes=sum(

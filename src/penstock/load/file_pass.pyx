@@ -77,14 +77,14 @@ cdef void start_at(PassState *state, FileTable **tables, FirstRecord first) noex
     A sequential order then finds its next rows cached, and shuffling ranks share the work.
     """
     cdef const FileTable *records = tables[NUM_KINDS * first.source + <int>RECORDS]
-    cdef int64_t shard
+    cdef int64_t shard, file, offset
     if try_lock(&state.lock):
         if not state.is_started and 0 <= first.record < records.first_item[records.num_shards]:
             shard = find_shard(records, first.record)
-            state.file = state.first_files[first.source] + shard
-            state.offset = find_run(
-                records, shard, first.record - records.first_item[shard]
-            ).offset
+            file = state.first_files[first.source] + shard
+            offset = find_run(records, shard, first.record - records.first_item[shard]).offset
+            if offset < state.files[file].stop:  # else its bytes are listed with another source
+                state.file, state.offset = file, offset
         state.is_started = True
         unlock(&state.lock)
 

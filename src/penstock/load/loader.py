@@ -211,8 +211,8 @@ class Loader(BaseLoader):
         if self._rest_is_empty or end is None:
             return
         raise UsageError(
-            f"the mixture ends at position {end:,}, where a source has been read max_epochs times "
-            "(mixture.describe tells which); allow it more epochs, or pass "
+            f"the mixture ends at position {end:,}. If a source has been read max_epochs times "
+            "(mixture.describe tells which), allow it more epochs, or pass "
             "when_exhausted='redistribute' to penstock.mix"
         )
 

@@ -113,8 +113,12 @@ class ReadAhead:
 
     def _new_reader(self, file_pass: FilePass | None, num_left: int) -> StepReader:
         reader = SampleReader(self.view, self.memory_layout, num_left)
-        announcer = Announcer(self.order.new_state(), reader.batches, self.layout.rows, file_pass)
-        return StepReader(self.plan, self.order.new_state(), announcer, reader)
+        # Announcing may be an epoch ahead of reading, and a state remembers one epoch. With many
+        # sources that matters little, and their tables would take too much memory.
+        order = self.order.new_state()
+        ahead = order if len(self.view.sources) > 1 else self.order.new_state()
+        announcer = Announcer(ahead, reader.batches, self.layout.rows, file_pass)
+        return StepReader(self.plan, order, announcer, reader)
 
     def _check_waiting(self, first: LoaderTotals, now: LoaderTotals, is_uncached: bool) -> float:
         if find_worker() is not None:  # a DataLoader has batches in store

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +14,6 @@ from penstock.load.loader import Loader
 from penstock.load.state import HEADER, State, check_keys
 from penstock.load.stats import LoaderStats
 from penstock.mixing.mixture import Mixture
-from penstock.mixing.source import MixtureSource
 from penstock.reprs import one_line
 from penstock.views.view import View
 
@@ -37,7 +36,8 @@ class StagedLoader:
 
     Positions count rows, whatever their length, over all stages and ranks. A stage reads its views
     from their beginning. Its rows that do not fill a step are dropped, or with `tail="keep"` make a
-    short one, so that every stage starts exactly at its position, on any number of ranks.
+    short one, so that every stage starts exactly at its position, on any number of ranks. A view is
+    read as a mixture of one source: batches have `source_ids`.
 
     `options` are those of a `Loader`, for all stages: ranks, output, device and so on.
 
@@ -56,23 +56,25 @@ class StagedLoader:
     """
 
     def __init__(self, stages: Sequence[LoaderStage], **options: Any) -> None:
-        self.stages = tuple(stages)
+        self.stages = (stages,) if isinstance(stages, LoaderStage) else tuple(stages)
         self.starts = _starts(self.stages)
         """the position that each stage starts at"""
-        for name in ("endless", "seed", "shuffle", "batch_size", "global_batch_size"):
+        for name in ("batch_size", "global_batch_size"):
             if name in options:
-                raise UsageError(f"{name} is not for all stages: say it for each, or leave it out")
-        if options.get("tail") == "wrap":
-            raise UsageError("tail is 'wrap'; stages do not fill up each other: use drop or keep")
-        self._loaders = [
-            Loader(
-                _finite(stage, start),
-                stage.batch_size,
-                global_batch_size=stage.global_batch_size,
-                **options,
+                raise UsageError(f"{name} belongs to a LoaderStage; set it for each stage")
+        for name in ("seed", "shuffle"):
+            if name in options:
+                raise UsageError(f"{name} belongs to a mixture; use penstock.mix(…) in the stages")
+        if "endless" in options or options.get("tail") == "wrap":
+            raise UsageError(
+                "stages have ends; leave out endless, and use tail='drop' or tail='keep'"
             )
-            for stage, start in zip(self.stages, self.starts, strict=True)
-        ]
+        self._loaders: list[Loader] = []
+        for number, (stage, start) in enumerate(zip(self.stages, self.starts, strict=True)):
+            try:
+                self._loaders.append(_new_loader(stage, start, options))
+            except UsageError as error:
+                raise UsageError(f"stage {number}: {error}") from error
         self._current = 0
 
     @one_line
@@ -156,8 +158,8 @@ class StagedLoader:
                     f"stage {number} ended after {each['position']!r:.40} rows and now ends at "
                     f"position {until}; what has been read cannot change"
                 )
-        for loader, each in zip(self._loaders, saved, strict=False):
-            loader.load_state_dict(each)
+        for loader, each in zip_longest(self._loaders, saved):
+            loader.load_state_dict(each or loader.state_dict() | {"position": 0})
             loader.close()
         self._current = len(saved) - 1
 
@@ -168,6 +170,10 @@ class StagedLoader:
     def digest(self) -> str:
         """Hash which samples the last step holds on all ranks together."""
         return self.loader.digest()
+
+    def token_digest(self) -> str:
+        """Hash the tokens of the last step on this rank; needs `digest_tokens=True`."""
+        return self.loader.token_digest()
 
     def close(self) -> None:
         """End all threads; iterating again starts them again."""
@@ -222,11 +228,20 @@ def _starts(stages: Sequence[LoaderStage]) -> list[int]:
     return [0, *known][: len(stages)]
 
 
-def _finite(stage: LoaderStage, start: int) -> Mixture:
-    """The mixture of a stage; an epoch of it is the whole stage."""
+def _new_loader(stage: LoaderStage, start: int, options: dict[str, Any]) -> Loader:
+    """A loader of which an epoch is the whole stage."""
     mixture = stage.view
     if isinstance(mixture, View):
-        mixture = Mixture({"data": MixtureSource(mixture, 1)})
+        mixture = Mixture({"data": (mixture, 1)})
     if not isinstance(mixture, Mixture):
-        raise UsageError(f"a stage takes a view or a mixture, not {mixture!r:.60}")
-    return mixture if stage.until is None else mixture.with_epochs_of(stage.until - start)
+        raise UsageError(f"it takes a view or a mixture, not {mixture!r:.60}")
+    if stage.until is not None:
+        length = stage.until - start
+        end = mixture.order.end
+        if end is not None and end < length:
+            raise UsageError(
+                f"it has {length:,} rows, but its mixture ends after {end:,}; allow its sources "
+                "more epochs, or pass when_exhausted='redistribute' to penstock.mix"
+            )
+        mixture = mixture.take(length)
+    return Loader(mixture, stage.batch_size, global_batch_size=stage.global_batch_size, **options)

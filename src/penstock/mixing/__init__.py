@@ -62,5 +62,7 @@ def mix(
     defaults = {"seed": 0, "by": "samples", "when_exhausted": "stop", "check_tokenizers": True}
     given = [name for name, value in settings.items() if value != defaults.get(name)]
     if given:
-        raise UsageError(f"write {', '.join(given)} into {fspath(sources)}, which has the rest")
+        raise UsageError(
+            f"set {', '.join(given)} in {fspath(sources)}: settings come from the file"
+        )
     return read_mixture(fspath(sources))

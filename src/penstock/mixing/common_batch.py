@@ -111,7 +111,7 @@ def check_tokenizers(views: Mapping[str, View]) -> None:
                 if value != expected:
                     raise UsageError(
                         f"sources {other!r} and {name!r} have different tokenizers: {fact} "
-                        f"{their} and {shown}; if their ids mean the same nevertheless, pass "
+                        f"{their} and {shown}; if their ids are compatible, pass "
                         "check_tokenizers=False"
                     )
 

@@ -16,7 +16,7 @@ class SourceReport:
     epochs: float
     """passes over the source"""
     exhausted_at: int | None = None
-    """the position from which on the source has nothing left, if the run gets there"""
+    """the position where the source runs out, if the run gets there"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class MixtureReport:
             for name, *cells in rows
         ]
         lines += [
-            f"{source.name} has nothing left from position {source.exhausted_at:,} on"
+            f"{source.name} runs out at position {source.exhausted_at:,}"
             for source in self.sources
             if source.exhausted_at is not None
         ]

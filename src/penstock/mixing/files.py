@@ -164,7 +164,7 @@ def _source(table: dict[str, Any], directory: Path) -> MixtureSource:
         settings["shuffle"] = parse_shuffle(settings["shuffle"])
     kind = one_of("view", table.pop("view", "windows"), _VIEWS)
     slicing: dict[str, Any] = {key: table.pop(key) for key in _SLICING if key in table}
-    data = open([str(directory / path) for path in paths], **opening)
+    data = open([str(_located(path, directory)) for path in paths], **opening)
     try:
         view: View = getattr(data, kind)(**table)
     except TypeError as error:
@@ -181,13 +181,18 @@ def _sliced(view: View, slicing: Mapping[str, Any], directory: Path) -> View:
         path = slicing["without"]
         if not _is_path(path):
             raise UsageError(f"without is {path!r:.60}; it must be the path of a file")
-        view = view.without(documents=directory / path)
+        view = view.without(documents=_located(path, directory))
     if "slice" in slicing:
         bounds = slicing["slice"]
         if not isinstance(bounds, list) or [type(each) for each in bounds] != [int, int]:
             raise UsageError(f"slice is {bounds!r:.60}; write [start, stop]")
         view = view.slice(*bounds)
     return view
+
+
+def _located(path: str, directory: Path) -> Path:
+    """A path of the file; relative ones start at its directory."""
+    return directory / Path(path).expanduser()
 
 
 def _is_path(value: Any) -> bool:

@@ -5,11 +5,12 @@ and what each source is. Another mixture may continue it if all of that is the s
 state got; what comes later may differ.
 """
 
-from collections.abc import Sequence
+from operator import index
 from typing import Any, NamedTuple
 
 from penstock.errors import StateError
 from penstock.mixing.mixture import Mixture
+from penstock.order.mixing import DENOMINATOR
 
 _VERSION = 1
 
@@ -59,20 +60,28 @@ def check_past(mixture: Mixture, position: int, order: Any, sources: Any) -> Non
                 f"source {name!r} of the mixture was {source!r:.200} and is {found!r:.200}, but "
                 f"it has been read before position {position:,}"
             )
-    for what, before, after in (
-        ("weights", then.changes, now.changes),
-        ("sources that have run out", then.exhausted, now.exhausted),
-    ):
-        if before != after:
-            raise StateError(
-                f"the mixture has another past: before position {position:,} its {what} were "
-                f"{_difference(before, after)!r:.200} and are {_difference(after, before)!r:.200}; "
-                "use the mixture of that run, and mixture.change(at=…) from that position on"
-            )
+    if then.changes != now.changes:
+        raise StateError(
+            f"the mixture does not match the saved run before position {position:,}: its weights "
+            f"were {_shown(then.changes)!s:.300} and are {_shown(now.changes)!s:.300}; use the "
+            "mixture of that run, and mixture.change(at=…) from that position on"
+        )
+    if then.exhausted != now.exhausted:
+        raise StateError(
+            f"the mixture does not match the saved run before position {position:,}: sources ran "
+            f"out at {then.exhausted!r:.200}, and now run out at {now.exhausted!r:.200}; use the "
+            "max_epochs of that run"
+        )
 
 
-def _difference(these: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    return [each for each in these if each not in others]
+def _shown(changes: list[Any]) -> str:
+    """Changes in words: `from 0: web 70 %, code 30 %; from 500 over 100: …`."""
+    words = []
+    for at, over, shares in changes:
+        ramp = f" over {over}" if over else ""
+        listed = ", ".join(f"{name} {share / DENOMINATOR:.4g}" for name, share in shares)
+        words.append(f"from {at}{ramp}: {listed}")
+    return "; ".join(words)
 
 
 def _past(position: int, order: Any, sources: Any) -> _Past:
@@ -84,12 +93,12 @@ def _past(position: int, order: Any, sources: Any) -> _Past:
             f"{_VERSION}"
         )
     try:
-        changes = [
-            [at, over, [[str(name), share] for name, share in shares]]
+        changes: list[Any] = [
+            [index(at), index(over), [[str(name), index(share)] for name, share in shares]]
             for at, over, shares in order["changes"]
             if at < position or at == 0
         ]
-        exhausted = [[at, str(name)] for at, name in order["exhausted"] if at < position]
+        exhausted = [[index(at), str(name)] for at, name in order["exhausted"] if at < position]
         used = {name for _, _, shares in changes for name, share in shares if share}
         return _Past(changes, exhausted, {name: str(sources[name]) for name in sorted(used)})
     except (TypeError, ValueError, KeyError, IndexError):

@@ -35,7 +35,7 @@ _MAX_SOURCES = 1 << 20
 class WeightChange:
     """From position `at` on, linearly over `over` positions: other weights.
 
-    A source that `weights` does not name has no share any more.
+    A source that `weights` does not name gets no more samples.
     """
 
     at: int
@@ -48,8 +48,9 @@ class Mixture:
 
     Position by position, the sources take turns by their weights: of the first n positions, for
     every n, each source has its share, give or take less than four samples, or less than one if
-    there are two sources. The turns are shuffled by the seed. The i-th sample of a source is the
-    i-th of its own order, whatever the other sources are.
+    there are two sources; changes and sources that run out add to that (`order.error_bound`). The
+    turns are shuffled by the seed. The i-th sample of a source is the i-th of its own order,
+    whatever the other sources are.
 
     >>> mixture = penstock.mix({"a": (data.windows(4), 0.75), "b": (data.packed(4), 0.25)})
     >>> loader = penstock.Loader(mixture, batch_size=8, output="numpy")
@@ -70,10 +71,7 @@ class Mixture:
     ) -> None:
         self.named_sources = check_sources(sources)
         if len(sources) > _MAX_SOURCES:
-            raise UsageError(
-                f"a mixture of {len(sources):,} sources has too many; it takes up to "
-                f"{_MAX_SOURCES:,}"
-            )
+            raise UsageError(f"there are {len(sources):,} sources; the maximum is {_MAX_SOURCES:,}")
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.by: By = one_of("by", by, ("samples", "tokens"))
         self.when_exhausted: WhenExhausted = one_of(
@@ -84,6 +82,7 @@ class Mixture:
                 f"check_tokenizers is {check_tokenizers!r:.60}; it must be True or False"
             )
         self._checks_tokenizers, self._num_samples = check_tokenizers, num_samples
+        self._num_taken: int | None = None
         if num_samples is not None:
             self._num_samples = integer("num_samples", num_samples, 1, 1 << 60)
         views = {name: source.view for name, source in self.named_sources.items()}
@@ -99,11 +98,11 @@ class Mixture:
         check_changes(self.changes)
         named = self.named_sources.items()
         self._orders = [source.order(name, self.seed) for name, source in named]
-        end = None if self._num_samples is None else self.order.end
-        if self._num_samples is not None and end is not None and self._num_samples > end:
+        if self._num_samples is not None and self.order.end is not None:
             raise UsageError(
-                f"num_samples is {self._num_samples:,}, but the mixture ends at position {end:,}, "
-                "where a source has been read max_epochs times"
+                f"num_samples is {self._num_samples:,}, but the mixture ends at position "
+                f"{self.order.end:,}, where a source has been read max_epochs times: that is its "
+                "only epoch; leave num_samples out"
             )
 
     @property
@@ -162,11 +161,12 @@ class Mixture:
             limits=[source.limit for source in self.named_sources.values()],
             when_exhausted=self.when_exhausted,
         )
+        if self._num_taken is not None:
+            order.stop_at(self._num_taken)
         last = self.changes[-1].at
         if order.end is not None and 0 < order.end <= last:
             raise UsageError(
-                f"there is a change at position {last:,}, but the mixture ends at {order.end:,}, "
-                "where a source has been read max_epochs times"
+                f"there is a change at position {last:,}, but the mixture ends at {order.end:,}"
             )
         return order
 
@@ -176,9 +176,16 @@ class Mixture:
             return self._num_samples
         return self.order.num_samples if self.order.end is None else self.order.end
 
-    def with_epochs_of(self, num_samples: int) -> "Mixture":
-        """Return the same mixture with epochs of so many positions; sources have their own."""
-        return self._with(num_samples=num_samples)
+    def take(self, num_samples: int) -> "Mixture":
+        """Return a mixture of only the first positions: it ends after them.
+
+        >>> mixture = penstock.mix({"a": (data.windows(4), 3), "b": (data.windows(4), 1)})
+        >>> len(mixture.take(10)), mixture.take(10).order.end
+        (10, 10)
+        """
+        first = self._with(num_samples=None)
+        first._num_taken = integer("num_samples", num_samples, 1, 1 << 60)
+        return first
 
     def _with(self, **settings: Any) -> "Mixture":
         """The same mixture with other settings."""
@@ -191,7 +198,9 @@ class Mixture:
             "check_tokenizers": self._checks_tokenizers,
             "changes": self.weight_changes,
         }
-        return Mixture(**own | settings)
+        mixture = Mixture(**own | settings)
+        mixture._num_taken = self._num_taken
+        return mixture
 
     @property
     def seq_len(self) -> int:
@@ -209,7 +218,7 @@ class Mixture:
         """Return a mixture with other weights from position `at` on, linearly over `over` more.
 
         Nothing before `at` changes, and every source goes on where it is. `sources` adds sources,
-        with their weights; a source that is named in neither has no share any more. New sources
+        with their weights; a source that is named in neither gets no more samples. New sources
         make an epoch of the mixture longer, unless it has a `num_samples`.
 
         >>> mixture = penstock.mix({"a": (data.windows(4), 1), "b": (data.windows(4), 1)})
@@ -222,6 +231,8 @@ class Mixture:
         for name in added:
             if name in self.named_sources:
                 raise UsageError(f"there is a source {name!r} already; name it in weights")
+        if weights is None and not added:
+            raise UsageError("change takes weights={'name': weight}, or sources={…} to add")
         if weights is not None and not isinstance(weights, Mapping):
             raise UsageError(f"weights is {weights!r:.60}; write {{'name': weight}}")
         all_weights = dict(weights or {})

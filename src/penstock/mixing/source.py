@@ -93,7 +93,7 @@ def check_sources(given: Any) -> dict[str, MixtureSource]:
         if source.limit == 0:
             raise UsageError(
                 f"source {name!r} has {len(source.view):,} samples, and max_epochs="
-                f"{source.max_epochs!r:.40} of that is less than one; leave the source out"
+                f"{source.max_epochs!r:.40} allows less than one; leave the source out"
             )
         sources[name] = source
     return sources

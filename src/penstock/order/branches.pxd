@@ -91,8 +91,6 @@ cdef inline RareCount count_rare(const Branch *branch, uint64_t index) noexcept 
     """Count the indices on the rare side up to one; index < 2^62."""
     cdef uint64_t rare = branch.rare, total = branch.total, number, before, point, left_part
     cdef RareCount found
-    if rare == 0:
-        return RareCount(0, False)
     number = high_product(index, branch.scale)
     before = index * rare - number * total  # of the interval, before the index
     if before >= total:
@@ -119,8 +117,6 @@ cdef inline uint64_t rare_index(const Branch *branch, uint64_t number) noexcept 
 cdef inline uint64_t other_index(const Branch *branch, uint64_t number) noexcept nogil:
     """Return the index that is the number-th on the other side; number < 2^61."""
     cdef uint64_t num_rare
-    if branch.rare == 0:
-        return number
     # The rare ones before it are those with at most `number` others before them.
     num_rare = <uint64_t>(<wide>number * branch.rare // (branch.total - branch.rare))
     num_rare -= num_rare > 0

@@ -21,7 +21,8 @@ cdef class MixtureTable:
     cdef readonly uint64_t seed
     cdef MixtureStage *stages
     cdef readonly int64_t num_stages
-    cdef int plant(self, Tree *tree, const uint64_t[::1] shares, object key) except -1
+    cdef bint is_in_use  # stages must stay where they are
+    cdef int make_tree(self, Tree *tree, const uint64_t[::1] shares, object key) except -1
     cdef int64_t find(self, int64_t position) noexcept nogil
     cdef int64_t find_position(self, int64_t source, int64_t number) noexcept nogil
 

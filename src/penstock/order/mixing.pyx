@@ -1,11 +1,11 @@
 """Which source and which of its samples each position of a mixture holds, outside the GIL.
 
 A tree of branches (see `branches.pxd`) divides the positions of a stage among the sources. It is
-made as Huffman's code is: a position passes log2 of the number of sources on average, or fewer.
+a Huffman tree: a position passes log2 of the number of sources on average, or fewer.
 
 At every branch, the count of a side is less than one away from its share. That error reaches a
-source below multiplied by the source's part of the side. In Huffman's tree, a branch has at most
-half of its grandparent, so that all errors together are less than 1 + 1 + 1/2 + 1/2 + 1/4 + … = 4,
+source below multiplied by the source's part of the side. In a Huffman tree, a node has at most half
+of its grandparent, so that all errors together are less than 1 + 1 + 1/2 + 1/2 + 1/4 + … = 4,
 for any number of sources and any weights. With two sources there is one branch, and the bound is 1.
 A ramp (see `ramps.pxd`) divides positions between an old and a new tree, and adds less than three:
 one for the first half, and two for the second, which is counted from its end.
@@ -21,13 +21,13 @@ from penstock.order.branches cimport Branch, RareCount
 from penstock.order.ramps cimport count_new, prepare_ramp
 from penstock.order.share_trees cimport (
     NO_LEAF,
-    Grove,
     Pick,
     Tree,
+    TreeBuilder,
     ascend,
+    build_tree,
     count_source,
     descend,
-    grow,
 )
 from penstock.order.shuffling cimport FOR_MIXTURE, FOR_RAMP
 from penstock.order.threefry cimport WordPair, threefry
@@ -72,13 +72,16 @@ cdef class MixtureTable:
         cdef MixtureStage stage
         cdef MixtureStage *stages
         cdef int64_t last = self.stages[self.num_stages - 1].start if self.num_stages else -1
+        if self.is_in_use:
+            raise ValueError("a state points to the stages; no more can be added")
         if not last < start < FAR or (last < 0 and start):
             raise ValueError("stages start at position 0, and ascend")
-        if (new_shares is None) != (ramp_length == 0) or not (
-            0 <= ramp_length < <int64_t>1 << 48 and 0 <= ramp_start <= start
-            and start - ramp_start < max(ramp_length, FAR * (ramp_length == 0))
+        if (new_shares is None) != (ramp_length == 0):
+            raise ValueError("a ramp has new shares and a length")
+        if ramp_length and not (
+            0 < ramp_length < <int64_t>1 << 48 and 0 <= start - ramp_start < ramp_length
         ):
-            raise ValueError("a ramp has new shares and a length, and stages start inside of it")
+            raise ValueError("the stage does not start inside of its ramp")
         stages = <MixtureStage *>realloc(
             self.stages, (self.num_stages + 1) * sizeof(MixtureStage)
         )
@@ -90,9 +93,9 @@ cdef class MixtureTable:
         try:
             if not stage.taken:
                 raise MemoryError
-            self.plant(&stage.trees[0], shares, (start, 0))
+            self.make_tree(&stage.trees[0], shares, (start, 0))
             if new_shares is not None:
-                self.plant(&stage.trees[1], new_shares, (start, 1))
+                self.make_tree(&stage.trees[1], new_shares, (start, 1))
                 add_ramp(&stage, self.seed, ramp_start, ramp_length)
         except BaseException:
             free_stage(&stage)
@@ -102,31 +105,31 @@ cdef class MixtureTable:
         stages[self.num_stages] = stage
         self.num_stages += 1
 
-    cdef int plant(self, Tree *tree, const uint64_t[::1] shares, object key) except -1:
+    cdef int make_tree(self, Tree *tree, const uint64_t[::1] shares, object key) except -1:
         """Make a tree: join the two with the smallest shares, again and again."""
         cdef WordPair words = threefry(self.seed, FOR_MIXTURE, key[0], key[1])
-        cdef Grove grove
+        cdef TreeBuilder builder
         cdef int32_t source
         if shares.shape[0] != self.num_sources or sum(shares) != DENOMINATOR:
             raise ValueError("expected a share of each source, of the fixed denominator together")
-        grove = Grove(tree, words.first, words.second, &shares[0], NULL, 0, 0, 0, 0)
+        builder = TreeBuilder(tree, words.first, words.second, &shares[0], NULL, 0, 0, 0, 0)
         tree.branches = <Branch *>calloc(self.num_sources, sizeof(Branch))
         tree.parents = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
         tree.leaf_parents = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
-        grove.leaves = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
-        if not (tree.branches and tree.parents and tree.leaf_parents and grove.leaves):
-            free(grove.leaves)
+        builder.leaves = <int32_t *>malloc(self.num_sources * sizeof(int32_t))
+        if not (tree.branches and tree.parents and tree.leaf_parents and builder.leaves):
+            free(builder.leaves)
             raise MemoryError
         for source in range(<int32_t>self.num_sources):
             tree.leaf_parents[source] = NO_LEAF
         # Sorting is stable: of equal shares, the first source comes first.
         share_of = list(shares).__getitem__
         for source in sorted(filter(share_of, range(self.num_sources)), key=share_of):
-            grove.leaves[grove.num_leaves] = source
-            grove.num_leaves += 1
+            builder.leaves[builder.num_leaves] = source
+            builder.num_leaves += 1
         with nogil:
-            grow(&grove)
-        free(grove.leaves)
+            build_tree(&builder)
+        free(builder.leaves)
         return 0
 
     def counts_at(self, int64_t position, int64_t[::1] counts):
@@ -156,10 +159,9 @@ cdef class MixtureTable:
                 sources[k], numbers[k] = pick.source, pick.number
 
     def first_to_reach(self, const int64_t[::1] limits):
-        """Return where a source has given as many samples as its limit, first, and the source.
+        """Return the first position after which a source has reached its limit, and the source.
 
-        Counts the position after the sample; limits of -1 are none. The source is -1 if no source
-        reaches its limit.
+        A limit of -1 means none. The source is -1 if no source reaches its limit.
         """
         cdef int64_t position = FAR, source = -1, here, k
         if limits.shape[0] != self.num_sources or not self.num_stages:

@@ -142,6 +142,10 @@ class MixtureOrder:
                         return
                     start = position
 
+    def stop_at(self, position: int) -> None:
+        """End at a position, unless the order ends before."""
+        self.end = position if self.end is None else min(self.end, position)
+
     def _add_stage(self, stage: ShareStage) -> None:
         new_shares = stage.new_shares
         self.stages.append(stage)
@@ -204,7 +208,7 @@ class MixtureOrder:
 
         Every stage may add to it; the number of positions does not.
         """
-        of_tree = 1 if len(self.orders) <= 2 else 4
+        of_tree = len(self.orders) - 1 if len(self.orders) <= 2 else 4
         return sum(
             2 * of_tree + 3 if stage.new_shares is not None else of_tree for stage in self.stages
         )
@@ -239,7 +243,7 @@ class MixtureOrder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = (self.orders, self.changes, self.seed, self.limits, self.when_exhausted)
-        return _make, settings
+        return _make, (*settings, self.end)
 
 
 def _make(
@@ -248,8 +252,12 @@ def _make(
     seed: int,
     limits: Sequence[int | None],
     when_exhausted: WhenExhausted,
+    end: int | None,
 ) -> MixtureOrder:
-    return MixtureOrder(orders, changes, seed=seed, limits=limits, when_exhausted=when_exhausted)
+    order = MixtureOrder(orders, changes, seed=seed, limits=limits, when_exhausted=when_exhausted)
+    if end is not None:
+        order.stop_at(end)
+    return order
 
 
 def check_changes(changes: Sequence[ShareChange]) -> None:

@@ -28,6 +28,7 @@ cdef class MixtureState(OrderState):
             first_samples.shape[0] != count + 1 or first_samples[0] != 0
         ):
             raise ValueError("expected stages, and an order and a first sample for each source")
+        table.is_in_use = True
         evaluation.stages, evaluation.num_stages = table.stages, table.num_stages
         evaluation.first_samples = &first_samples[0]
         evaluation.orders = <OrderParams **>malloc(count * sizeof(OrderParams *))

@@ -1,6 +1,6 @@
 """Trees of branches, which divide indices among sources by their shares.
 
-They are made as Huffman's code is: the two smallest shares are joined, again and again.
+They are Huffman trees: the two smallest shares are joined, again and again.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
@@ -27,7 +27,7 @@ cdef struct Pick:
 
 # What it takes to make a tree. Branches are made with ascending shares, so both kinds of children
 # wait in the order of their shares.
-cdef struct Grove:
+cdef struct TreeBuilder:
     Tree *tree
     uint64_t key0
     uint64_t key1
@@ -39,44 +39,46 @@ cdef struct Grove:
     int32_t next_branch
 
 
-cdef inline int32_t take_smallest(Grove *grove, int32_t parent, uint64_t *share) noexcept nogil:
+cdef inline int32_t take_smallest(
+    TreeBuilder *builder, int32_t parent, uint64_t *share
+) noexcept nogil:
     """Take the leaf or branch with the smallest share as a child of `parent`."""
-    cdef const Branch *branches = grove.tree.branches
+    cdef const Branch *branches = builder.tree.branches
     cdef int32_t leaf, branch
-    if grove.next_leaf < grove.num_leaves:
-        leaf = grove.leaves[grove.next_leaf]
-        if grove.next_branch == grove.num_branches or (
-            grove.shares[leaf] <= branches[grove.next_branch].total
+    if builder.next_leaf < builder.num_leaves:
+        leaf = builder.leaves[builder.next_leaf]
+        if builder.next_branch == builder.num_branches or (
+            builder.shares[leaf] <= branches[builder.next_branch].total
         ):
-            grove.next_leaf += 1
-            grove.tree.leaf_parents[leaf] = parent
-            share[0] = grove.shares[leaf]
+            builder.next_leaf += 1
+            builder.tree.leaf_parents[leaf] = parent
+            share[0] = builder.shares[leaf]
             return ~leaf
-    branch = grove.next_branch
-    grove.next_branch += 1
-    grove.tree.parents[branch] = parent
+    branch = builder.next_branch
+    builder.next_branch += 1
+    builder.tree.parents[branch] = parent
     share[0] = branches[branch].total
     return branch
 
 
-cdef inline void grow(Grove *grove) noexcept nogil:
+cdef inline void build_tree(TreeBuilder *builder) noexcept nogil:
     """Make all branches of a tree."""
     cdef uint64_t share = 0
     cdef int32_t number
     cdef Branch *branch
     cdef WordPair words
-    for number in range(grove.num_leaves - 1):
-        branch = &grove.tree.branches[number]
-        branch.rare_child = take_smallest(grove, number, &branch.rare)
-        branch.other_child = take_smallest(grove, number, &share)
+    for number in range(builder.num_leaves - 1):
+        branch = &builder.tree.branches[number]
+        branch.rare_child = take_smallest(builder, number, &branch.rare)
+        branch.other_child = take_smallest(builder, number, &share)
         branch.total = branch.rare + share
         branch.scale = <uint64_t>((<wide>branch.rare << 64) // branch.total)
         branch.inverse = <uint64_t>min((<wide>1 << 64) // branch.rare, (<wide>1 << 64) - 1)
         branch.remainder = branch.total % branch.rare
-        words = threefry(grove.key0, grove.key1, <uint64_t>number, 0)
+        words = threefry(builder.key0, builder.key1, <uint64_t>number, 0)
         branch.keys[0], branch.keys[1] = words.first, words.second
-        grove.num_branches += 1
-    grove.tree.root = take_smallest(grove, -1, &share)
+        builder.num_branches += 1
+    builder.tree.root = take_smallest(builder, -1, &share)
 
 
 cdef inline Pick descend(const Tree *tree, uint64_t index) noexcept nogil:

@@ -23,5 +23,6 @@ def parse_shuffle(text: str) -> Shuffle:
     if kind == "bands" and size.isdigit():
         return Bands(int(size))
     raise UsageError(
-        f"shuffle {text}: use global, none, blocks:256, inside-blocks:256, lengths:256 or bands:10"
+        f"shuffle is {text!r}; use global, none, blocks:256, inside-blocks:256, lengths:256 or "
+        "bands:10"
     )

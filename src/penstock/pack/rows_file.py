@@ -109,7 +109,11 @@ class PlannedRows:
         with open_regular(self.path) as file:
             if os.fstat(file.fileno()).st_size < end:
                 raise FormatError(f"{self.path}: the file has become shorter; {_REMEDY}")
-            whole = np.frombuffer(memoryview(FileMap(file.fileno(), end)), np.uint8)[_HEADER_BYTES:]
+            try:
+                mapped = FileMap(file.fileno(), end)
+            except OSError as error:
+                raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
+        whole = np.frombuffer(memoryview(mapped), np.uint8)[_HEADER_BYTES:]
         return whole[:size], whole[size:].view(np.uint32)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.atomic import NewFile
 from penstock.cache import cached
-from penstock.errors import FormatError
+from penstock.errors import FormatError, ReadError
 from penstock.formats.files import open_regular
 from penstock.system.file_map import FileMap
 
@@ -48,7 +48,10 @@ def map_numbers(path: Path, count: int) -> NDArray[np.int64]:
         size = os.fstat(file.fileno()).st_size
         if size != expected:
             raise FormatError(f"{path}: {size:,} bytes, expected {expected:,}; remove this file")
-        whole = np.frombuffer(memoryview(FileMap(file.fileno(), size)), np.uint8)
+        try:
+            whole = np.frombuffer(memoryview(FileMap(file.fileno(), size)), np.uint8)
+        except OSError as error:
+            raise ReadError(error.errno, f"{path}: {error.strerror}") from None
     numbers, content = whole[:-_NUM_BYTES], xxhash.xxh3_64()
     for start in range(0, numbers.size, _CHECKED_AT_ONCE):
         content.update(numbers[start : start + _CHECKED_AT_ONCE].data)
