@@ -60,7 +60,9 @@ def start(
     """Return the process or None, and a note for the report."""
     try:
         process = PeerProcess(name, packages, script, *args)
-    except (OSError, subprocess.CalledProcessError) as error:
+    except subprocess.CalledProcessError as error:
+        return None, f"{name} could not be installed (pip: {error.returncode}) and was left out."
+    except OSError as error:
         return None, f"{name} is not available and was left out: {error}"
     return process, f"Theirs is {process.versions}."
 
