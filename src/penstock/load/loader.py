@@ -12,10 +12,11 @@ from penstock.formats.shard import TOKEN
 from penstock.load.base_loader import BaseLoader, LoaderStep
 from penstock.load.batch_sizes import GlobalBatchSize
 from penstock.load.frameworks import check_caller
+from penstock.load.mixture_loading import check_mixture, end_of, source_stats
 from penstock.load.plan import Step, StepPlan, Tail
 from penstock.load.read_ahead import ReadAhead
 from penstock.load.state import State, check_identity
-from penstock.load.stats import LoaderStats, LoaderTotals, SourceStats, common_stats
+from penstock.load.stats import LoaderStats, LoaderTotals, common_stats
 from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_reading_threads, reading_depth
 from penstock.load.walk import Iteration, Walk
@@ -117,7 +118,7 @@ class Loader(BaseLoader):
                 f"for rows of {view.seq_len:,}"
             )
         if isinstance(view, Mixture):
-            _check_mixture(view, seed=seed, shuffle=shuffle, tail=tail, endless=endless)
+            check_mixture(view, seed=seed, shuffle=shuffle, tail=tail, endless=endless)
             seed = view.seed
         super().__init__(
             batch_size=batch_size,
@@ -202,7 +203,7 @@ class Loader(BaseLoader):
     @property
     def _ended_at(self) -> int | None:
         """Where a mixture ends, if that is before the end of the next epoch."""
-        end = self.view.order.end if isinstance(self.view, Mixture) else None
+        end = end_of(self.view)
         has_ended = end is not None and self.plan.end_of_epoch(self._walk.position) > end
         return end if has_ended else None
 
@@ -353,21 +354,8 @@ class Loader(BaseLoader):
             last_wait_seconds=walk.last_wait_seconds,
             ready=walk.num_ready,
             in_flight=walk.num_uploads,
-            sources=self._source_stats(),
+            sources=source_stats(self.view, walk),
         )
-
-    def _source_stats(self) -> dict[str, SourceStats]:
-        if not isinstance(self.view, Mixture) or self._walk.counter is None:
-            return {}
-        position = min(self._walk.position, self.view.order.end or self._walk.position)
-        numbers = self.view.order.counts_at(position).tolist()
-        named = zip(self.view.names, self.view.sources, numbers, strict=True)
-        return {
-            name: SourceStats(rows=rows, tokens=tokens, epoch=number / len(view))
-            for (name, view, number), (rows, tokens) in zip(
-                named, self._walk.counter.counts, strict=True
-            )
-        }
 
     def _totals(self) -> LoaderTotals:
         return self._walk.totals
@@ -426,22 +414,3 @@ def _position_in(state: State) -> int:
     if type(position) is not int or not 0 <= position < _MAX_POSITION:
         raise StateError(f"position is {position!r}, not a count of samples")
     return position
-
-
-def _check_mixture(
-    mixture: Mixture, *, seed: int, shuffle: Shuffle, tail: str, endless: bool
-) -> None:
-    """Refuse arguments that a mixture has itself, or that go on after its end."""
-    if seed not in (0, mixture.seed) or shuffle is not True:
-        wrong, right = (
-            ("shuffle", "MixtureSource(view, weight, shuffle=…)")
-            if shuffle is not True
-            else (f"seed={seed!r:.40}", f"penstock.mix(…, seed={seed!r:.40})")
-        )
-        raise UsageError(f"a mixture has its own {wrong.partition('=')[0]}: use {right}")
-    if mixture.order.end is not None and (endless or tail == "wrap"):
-        what = "endless=True goes" if endless else "tail='wrap' goes"
-        raise UsageError(
-            f"{what} on after the end of the mixture, at position {mixture.order.end:,}; leave it "
-            "out, or pass when_exhausted='redistribute' to penstock.mix"
-        )

@@ -105,7 +105,7 @@ def _parse(path: Path) -> Any:
 def _build(content: Any, directory: Path, view_options: Mapping[str, Any]) -> Mixture:
     table = _table("the file", content)
     if "sources" not in table:
-        raise UsageError("there is no table of sources; write [sources.NAME] before each")
+        raise UsageError("no sources found; write [sources.NAME] before each of them")
     sources = _table("sources", table.pop("sources"))
     changes = table.pop("changes", [])
     settings = {name: table.pop(name) for name in _MIXTURE if name in table}
