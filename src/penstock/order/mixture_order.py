@@ -39,20 +39,6 @@ class ShareChange:
     shares: Shares
 
 
-class _Period(NamedTuple):
-    """From `start` on, constant shares, or a ramp from some to others."""
-
-    start: int
-    shares: Shares
-    new_shares: Shares | None = None
-    ramp_length: int = 0
-
-    def needs(self, sources: set[int]) -> bool:
-        """Whether one of some sources has a share."""
-        new_shares = self.new_shares or self.shares
-        return any(self.shares[source] or new_shares[source] for source in sources)
-
-
 class ShareStage(NamedTuple):
     """Shares from `start` on; with a ramp, which started at `ramp_start`, they pass to others."""
 
@@ -61,6 +47,11 @@ class ShareStage(NamedTuple):
     new_shares: Shares | None = None
     ramp_start: int = 0
     ramp_length: int = 0
+
+    def needs(self, sources: set[int]) -> bool:
+        """Whether one of some sources has a share."""
+        new_shares = self.new_shares or self.shares
+        return any(self.shares[source] or new_shares[source] for source in sources)
 
     def expected(self, source: int, position: Any) -> Any:
         """How many samples of a source the shares ask for, from the start up to a position."""
@@ -277,20 +268,20 @@ def check_changes(changes: Sequence[ShareChange]) -> None:
             raise UsageError(f"a change at {change.at:,} over {change.over:,} positions is too far")
 
 
-def _periods(changes: Sequence[ShareChange]) -> list[_Period]:
+def _periods(changes: Sequence[ShareChange]) -> list[ShareStage]:
     """The constant stretches and the ramps, without regard to sources that run out."""
     check_changes(changes)
-    periods: list[_Period] = []
+    periods: list[ShareStage] = []
     before: Shares | None = None
     for change in changes:
         if change.over and before is not None:
-            periods.append(_Period(change.at, before, change.shares, change.over))
-        periods.append(_Period(change.at + change.over, change.shares))
+            periods.append(ShareStage(change.at, before, change.shares, change.at, change.over))
+        periods.append(ShareStage(change.at + change.over, change.shares))
         before = change.shares
     return periods
 
 
-def _stage(period: _Period, start: int, gone: set[int]) -> ShareStage | None:
+def _stage(period: ShareStage, start: int, gone: set[int]) -> ShareStage | None:
     """A stage of a period without the sources that have run out; None if none is left."""
     shares = without(period.shares, gone)
     if period.new_shares is None:
@@ -300,4 +291,4 @@ def _stage(period: _Period, start: int, gone: set[int]) -> ShareStage | None:
         shares = new_shares = shares or new_shares
     if shares is None:
         return None
-    return ShareStage(start, shares, new_shares, period.start, period.ramp_length)
+    return ShareStage(start, shares, new_shares, period.ramp_start, period.ramp_length)

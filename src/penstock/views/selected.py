@@ -23,7 +23,6 @@ class SelectedView(SlicedView):
 
     def without(
         self,
-        *,
         documents: Iterable[int] | str | os.PathLike[str] | Callable[[list[Any]], bool],
     ) -> Self:
         """The same view without some documents: rows are planned as if these did not exist.
