@@ -5,12 +5,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 BUILT := .venv/.built
+FRAMEWORKS := $(if $(NEXT),.venv-next,.venv-frameworks)
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 KERNEL_TESTS = $(shell grep -rl --include='*.py' 'pytest.mark.kernels' tests)
 MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 
-.PHONY: demo test quick bench wheels fuzz lint format debug sanitize sanitize-threads clean
+.PHONY: demo test test-frameworks quick bench wheels fuzz lint format debug sanitize sanitize-threads clean
 
 demo: $(BUILT)
 	$(BIN)/penstock demo
@@ -18,6 +19,11 @@ demo: $(BUILT)
 # Tests start many processes: with bytecode left behind, they need not compile our modules each.
 test: lint
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
+
+# Trainers that are too large for `make test`, in an environment of their own. With NEXT=1, their
+# newest releases instead of those in constraints.txt: run it before you allow a new one.
+test-frameworks: $(BUILT) $(FRAMEWORKS)/.ready
+	PYTHONDONTWRITEBYTECODE= $(FRAMEWORKS)/bin/pytest -n 2 --dist worksteal tests/integrations
 
 # What one runs after every change: all layers, without what is slow or starts processes.
 quick: $(BUILT)
@@ -81,7 +87,7 @@ format: $(SETUP)
 	$(BIN)/python -m tests.helpers.file_index
 
 clean:
-	rm -rf .venv build dist demo-data bench-data .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-frameworks .venv-next build dist demo-data bench-data .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src -name '*.so' -delete
 
 # torch comes first and by its exact version, so that nothing else chooses a build of it.
@@ -92,6 +98,21 @@ $(SETUP): pyproject.toml constraints.txt Makefile
 	$(INSTALL) --group dev
 	command -v cc || command -v gcc || command -v clang || $(INSTALL) ziglang
 	$(INSTALL) --no-build-isolation --editable '.[torch,text,ray]'
+	touch $@
+
+# Two demand what no test needs, and other versions than the rest: litdata torchvision, torchtitan an
+# old datasets.
+$(FRAMEWORKS)/.ready: pyproject.toml constraints.txt Makefile
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	grep $(if $(NEXT),'^torch==','') constraints.txt > $(FRAMEWORKS)/constraints.txt
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(FRAMEWORKS)/bin/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint $(FRAMEWORKS)/constraints.txt \
+		--group dev --group frameworks
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint $(FRAMEWORKS)/constraints.txt \
+		--no-deps --group frameworks-alone
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint $(FRAMEWORKS)/constraints.txt \
+		--no-build-isolation --editable '.[torch,text]'
 	touch $@
 
 $(BUILT): $(SETUP) setup.py $(KERNELS)

@@ -68,19 +68,62 @@ def test_set_epoch_reaches_the_workers_of_a_data_loader(data):
 
 
 @pytest.mark.process
-def test_the_position_is_not_known_while_workers_read(data):
-    loader = make_loader(data)
-    wrapped = DataLoader(loader, batch_size=None, num_workers=1)
-    inputs_of(islice(wrapped, 5))
-    for ask in (loader.state_dict, lambda: loader.position, lambda: iter(loader)):
-        with pytest.raises(StateError, match=r"read by the workers of a DataLoader.*set_epoch"):
-            ask()
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("make", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tail": "keep"}, {"tail": "wrap"}, {"global_batch_size": [(0, 4), (21, 10)]}],
+    ids=str,
+)
+def test_a_loader_knows_how_many_batches_of_its_workers_have_arrived(data, make, options):
+    def states(loader, batches):
+        yield loader.state_dict()
+        for _ in range(2):
+            for _ in batches:
+                yield loader.state_dict()
+
+    alone, loader = (penstock.Loader(data.windows(5), 4, seed=3, **options) for _ in range(2))
+    wrapped = make(loader, batch_size=None, num_workers=2)
+    assert list(states(loader, wrapped)) == list(states(alone, alone))
+
+
+@pytest.mark.process
+def test_a_state_that_was_saved_while_workers_read_continues_after_the_last_batch(data):
+    loader, epoch = make_loader(data), inputs_of(make_loader(data))
+    wrapped = DataLoader(loader, batch_size=None, num_workers=2)
+    assert inputs_of(islice(wrapped, 5)) == epoch[:5]
     with pytest.raises(UsageError, match="last epoch was left early"):
         inputs_of(wrapped)
-    state = make_loader(data).state_dict() | {"position": 8}
+    with pytest.raises(StateError, match=r"load_state_dict\(loader.state_dict\(\)\)"):
+        iter(loader)
+    state = loader.state_dict()
+    assert state["position"] == 20
     loader.load_state_dict(state)
-    assert loader.state_dict() == state
-    assert inputs_of(wrapped) == inputs_of(make_loader(data))[2:]
+    assert inputs_of(wrapped) == epoch[5:]
+    other = make_loader(data)
+    other.load_state_dict(state)
+    assert inputs_of(other) == epoch[5:]
+
+
+@pytest.mark.process
+def test_the_position_of_workers_that_hand_out_in_any_order_is_unknown(data):
+    loader = make_loader(data)
+    inputs_of(islice(DataLoader(loader, batch_size=None, num_workers=2, in_order=False), 5))
+    with pytest.raises(StateError, match="pass in_order=True"):
+        loader.state_dict()
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_the_position_of_workers_that_were_told_where_to_start_is_unknown(data):
+    wrapped = StatefulDataLoader(make_loader(data), batch_size=None, num_workers=1)
+    inputs_of(islice(wrapped, 5))
+    loader = make_loader(data)
+    resumed = StatefulDataLoader(loader, batch_size=None, num_workers=1)
+    resumed.load_state_dict(wrapped.state_dict())
+    inputs_of(islice(resumed, 2))
+    with pytest.raises(StateError, match="save the state of the StatefulDataLoader"):
+        loader.state_dict()
 
 
 @pytest.mark.process

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from penstock.arguments import integer, one_of
 from penstock.errors import UsageError
+from penstock.load.across_epochs import AcrossEpochs
 from penstock.load.batch_sizes import BatchSizes, GlobalBatchSize
 from penstock.load.devices import crosses_compactly, find_device
 from penstock.load.frameworks import check_caller
@@ -99,6 +100,11 @@ class BaseLoader(ABC):
         """
 
     @property
+    def has_common_state(self) -> bool:
+        """Whether `state_dict()` is for all ranks, so that one of them may save it."""
+        return True
+
+    @property
     @abstractmethod
     def stats(self) -> LoaderStats:
         """Counts since this loader was made."""
@@ -172,7 +178,7 @@ class BaseLoader(ABC):
 
     def __iter__(self) -> Iterator[LoaderStep]:
         """Iterate over the rest of the epoch, or a whole one at its end; if endless, over all."""
-        expected = check_caller(self, endless=self.endless)
+        expected = check_caller(self, endless=self.endless, has_common_state=self.has_common_state)
         worker = find_worker()
         if worker is not None:
             if self.device is not None:
@@ -185,6 +191,8 @@ class BaseLoader(ABC):
             self.load_state_dict(expected.state)
         if expected.begins_epoch and not self.endless:
             self._skip_rest_of_epoch()
+        if expected.crosses_epochs:
+            return AcrossEpochs(self, expected.num_steps)
         if self._has_to_agree:
             self._compare_with_other_ranks()
         iteration = self._iterate()

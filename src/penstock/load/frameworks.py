@@ -7,7 +7,7 @@ that the user's own code iterates over, in any hook, is left alone.
 
 import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -15,10 +15,10 @@ from penstock.errors import StateError, UsageError
 from penstock.load.callers import callers
 from penstock.load.state import State
 
+_OURS = ("penstock.integrations.", "penstock.load.across_epochs")
 _PASSED_THROUGH = ("penstock.", "torch.utils.data", "torchdata", "multiprocessing")
 _DATA_LOADER, _FETCHER = "torch.utils.data.dataloader", "torch.utils.data._utils.fetch"
-_STATEFUL = "torchdata."
-_ACCELERATE = "accelerate.data_loader"
+_ACCELERATE, _TRAINER = "accelerate.data_loader", "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 
@@ -29,47 +29,81 @@ class Expected(NamedTuple):
     """start an epoch anew, for Lightning's validation, which leaves epochs early"""
     state: State | None = None
     """resume from this: Lightning has read it from a checkpoint and does not load it itself"""
+    crosses_epochs: bool = False
+    """go on at the end of the loader's epoch: the framework's epochs have other lengths"""
+    num_steps: int | None = None
+    """how many steps to give if the loader crosses epochs; None for no end"""
 
 
-def check_caller(loader: object, *, endless: bool) -> Expected:
+def check_caller(loader: Sized, *, endless: bool, has_common_state: bool) -> Expected:
     """Return what the caller expects of the loader; raise if it would lose or repeat rows."""
     if _FETCHER not in sys.modules and _ACCELERATE not in sys.modules:
         return Expected()  # all of these frameworks import torch
-    is_wrapped = is_stateful = False
+    is_wrapped = False
     frames = callers()
     for frame in frames:
         module = frame.f_globals.get("__name__", "")
+        if module.startswith(_OURS):
+            return Expected()  # it takes care of the framework
         if module == _FETCHER and frame.f_locals.get("auto_collation"):
-            raise UsageError(
-                "a DataLoader with a batch_size would stack whole batches into batches; use "
-                "DataLoader(loader, batch_size=None), or iterate over the loader itself"
-            )
+            raise UsageError(_stacked_by(frames))
         is_wrapped |= module == _DATA_LOADER
-        is_stateful |= module.startswith(_STATEFUL)
         if module == _ACCELERATE:
             raise UsageError(
                 "Accelerate reads ahead and distributes a prepared DataLoader's batches among the "
                 "processes, but a loader already serves only its rank's share, so rows would be "
-                "lost. Iterate over the loader itself, without prepare(), and move the tensors of "
-                "a batch with .to(accelerator.device)"
+                "lost. Use penstock.integrations.accelerate.prepare(accelerator, loader)"
             )
         if module.startswith(_LIGHTNING):
-            forgets = is_wrapped and not is_stateful
-            outwards = itertools.chain([frame], frames)
-            return _check_lightning(outwards, loader, endless=endless, forgets=forgets)
+            return _check_lightning(
+                itertools.chain([frame], frames),
+                loader,
+                endless=endless,
+                has_common_state=has_common_state,
+                is_wrapped=is_wrapped,
+            )
         if not module.startswith(_PASSED_THROUGH):
             return Expected()
     return Expected()
 
 
+def _stacked_by(frames: Iterable[FrameType]) -> str:
+    """Say what to write instead of what makes batches of batches."""
+    if any(frame.f_globals.get("__name__") == _TRAINER for frame in frames):
+        return (
+            "transformers.Trainer would batch and distribute the loader's batches again; use "
+            "penstock.integrations.transformers.Trainer instead, with the same arguments"
+        )
+    return (
+        "a DataLoader with a batch_size would stack whole batches into batches; use "
+        "DataLoader(loader, batch_size=None), or iterate over the loader itself"
+    )
+
+
+def one_state_for_all(framework: str) -> str:
+    """Say what to do where a framework saves the state of one rank, and every rank has its own."""
+    return (
+        f"{framework} saves the state of rank 0 for all ranks, and this TextLoader has another one "
+        "on each; pass gather_states=True to it"
+    )
+
+
 def _check_lightning(
-    frames: Iterable[FrameType], loader: object, *, endless: bool, forgets: bool
+    frames: Iterable[FrameType],
+    loader: Sized,
+    *,
+    endless: bool,
+    has_common_state: bool,
+    is_wrapped: bool,
 ) -> Expected:
     """Return what Lightning's loop expects; raise where its training would lose or repeat rows."""
+    combination: Any = None  # Lightning's iterator over the loaders of one run
     for frame in frames:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(_LIGHTNING) and module.endswith("_loop"):
             break
+        if combination is None and module.endswith("combined_loader"):
+            combination = frame.f_locals.get("self")
     else:
         return Expected()
     if module.endswith((".evaluation_loop", ".prediction_loop")):
@@ -79,18 +113,32 @@ def _check_lightning(
             "Lightning reads one batch ahead from a loader without a length, so its checkpoints "
             "would skip that batch; pass endless=False (and max_epochs=-1 to the Trainer)"
         )
-    if forgets:
+    if not has_common_state:
+        raise UsageError(one_state_for_all("Lightning"))
+    if is_wrapped:
         raise UsageError(
-            "Lightning does not save the state of a loader inside a DataLoader, so a resumed run "
-            "would repeat rows; pass the loader itself to trainer.fit"
+            "Lightning loads the state of a DataLoader around a loader not at all, or only within "
+            "an epoch, so a resumed run would repeat rows; pass the loader itself to trainer.fit"
         )
     loop = frame.f_locals.get("self")
-    if getattr(getattr(loop, "trainer", None), "overfit_batches", 0):
+    trainer: Any = getattr(loop, "trainer", None)
+    if getattr(trainer, "overfit_batches", 0):
         raise UsageError(
             "overfit_batches needs the same batches in every epoch, but a loader continues with "
             "new ones; pass a list of batches, such as list(itertools.islice(loader, 2))"
         )
-    return Expected(state=_take_state(loop, loader))
+    state = _take_state(loop, loader)
+    loaders = getattr(combination, "iterables", [])
+    limits = dict(zip(map(id, loaders), getattr(combination, "limits", None) or (), strict=False))
+    is_cut = limits.get(id(loader), len(loader)) < len(loader)
+    if len(loaders) < 2 and not is_cut:
+        return Expected(state=state)
+    num_steps = None
+    if type(combination).__name__ == "_MaxSize":  # in which shorter loaders end before the others
+        num_done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        has_ended = num_done >= len(combination)
+        num_steps = len(loader) if has_ended else max(0, len(loader) - num_done)
+    return Expected(state=state, crosses_epochs=True, num_steps=num_steps)
 
 
 def _take_state(loop: Any, loader: object) -> State | None:

@@ -251,13 +251,28 @@ class Loader(BaseLoader):
     def _have_workers_moved(self) -> bool:
         return find_worker() is None and bool(self._board.read().begun)
 
+    def _position_of_workers(self) -> int:
+        """Where the steps end that a DataLoader has returned of those that its workers read."""
+        start, num_steps = self._board.read().start, self._board.num_handed_out()
+        if start is None:  # they started where they were copied from
+            start = self._walk.position
+        if num_steps is None:
+            raise StateError(
+                "batches of this loader were read by workers, and which have arrived is unknown: "
+                "save the state of the StatefulDataLoader instead, or pass in_order=True to the "
+                "DataLoader"
+            )
+        if num_steps > self.plan.num_steps(start) and not self.endless:
+            return self.plan.end_of_epoch(start)
+        return self.plan.position_after(start, int(num_steps))
+
     def _refuse_if_workers_moved(self) -> None:
-        """Raise if workers have read: nobody knows which of their batches have arrived."""
+        """Raise if workers have read, and so this loader has not moved with its batches."""
         if self._have_workers_moved():
             raise StateError(
-                "batches of this loader were read by the workers of a DataLoader, so its own "
-                "position is unknown: use num_workers=0 or torchdata's StatefulDataLoader, or, "
-                "after a whole epoch, call loader.set_epoch(…) with the next one"
+                "batches of this loader were read by the workers of a DataLoader: continue with "
+                "it, or call loader.load_state_dict(loader.state_dict()) to continue with the "
+                "loader itself after the last batch that you received"
             )
 
     def _num_steps(self, *, of_epoch: bool) -> int:
@@ -337,7 +352,8 @@ class Loader(BaseLoader):
     @property
     def position(self) -> int:
         """How many samples of the global order all ranks together have been handed."""
-        self._refuse_if_workers_moved()
+        if self._have_workers_moved():
+            return self._position_of_workers()
         return self._walk.position
 
     @property
@@ -395,7 +411,7 @@ class Loader(BaseLoader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
-        check_caller(self, endless=self.endless)
+        check_caller(self, endless=self.endless, has_common_state=True)
         if get_spawning_popen() is None:
             self._refuse_if_workers_moved()
         settings = {key: value for key, value in super().__getstate__().items() if key != "_walk"}

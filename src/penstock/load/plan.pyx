@@ -207,6 +207,13 @@ cdef class StepPlan:
             return self.num_whole(position, end)
         return self.run_to(position, end).num_steps
 
+    def position_after(self, int64_t position, int64_t num_steps):
+        """Return where the next step starts after `num_steps` from `position` on."""
+        position = self.settle(position)
+        for _ in range(num_steps):
+            position = self.find_step(position).end
+        return position
+
     def num_steps_of_epoch(self, int64_t position):
         """Return the number of steps of the whole epoch that contains `position`."""
         cdef int64_t start, first

@@ -57,13 +57,20 @@ class Epoch(NamedTuple):
     ended: tuple[int, ...] = ()
     num_steps: int = 0
     """steps read by the workers that have ended"""
-    has_arrived: bool = False
-    """True if the DataLoader had returned all of these steps when the next workers started"""
+    num_returned: float | None = None
+    """of these steps by the DataLoader before it started the next workers; infinity for all"""
+    has_jumped: bool = False
+    """True if a StatefulDataLoader told each worker where to start"""
 
     @property
     def is_over(self) -> bool:
         """True if every worker has read its share to the end."""
         return len(self.ended) == self.num_workers
+
+    @property
+    def has_arrived(self) -> bool:
+        """True if the DataLoader had returned all of these steps when it started new workers."""
+        return self.num_returned is not None and self.num_returned >= self.num_steps
 
     @property
     def end_if_over(self) -> int | None:
@@ -85,7 +92,7 @@ class Board:
         self._num_resets, self._at_fork = num_resets, Epoch()
         # The DataLoader's iterator that last started workers, and its first step not yet returned.
         self._iterator: weakref.ref[Any] | None = None
-        self._seed, self._first_left = 0, 0.0
+        self._seed, self._first_left, self._is_in_order = 0, 0.0, True
         if fd is not None:
             self._keep(fd)
         _remember(self)
@@ -113,21 +120,37 @@ class Board:
         return self._fd
 
     def note_iterator(self, iterator: Any) -> None:
-        """Record the iterator that starts workers, and whether the last one returned all steps."""
+        """Record the iterator that starts workers, and how many steps the last one returned."""
         last = self._iterator() if self._iterator is not None else None
         if last is iterator:
             return
-        first_left = self._first_left if last is None else _first_left(vars(last))
         with self._locked() as fd:
             epoch = _read(fd)
-            has_arrived = self._seed == epoch.seed and first_left >= epoch.num_steps
-            _write(fd, epoch._replace(has_arrived=has_arrived))
+            if self._seed == epoch.seed:
+                _write(fd, epoch._replace(num_returned=self._num_returned()))
         attributes = vars(iterator)  # not the iterator itself, which would keep its workers alive
 
         def forget(_: Any) -> None:
             self._iterator, self._first_left = None, _first_left(attributes)
 
         self._iterator, self._seed = weakref.ref(iterator, forget), attributes["_base_seed"]
+        self._is_in_order = attributes.get("_in_order", True)
+
+    def _num_returned(self) -> float | None:
+        """Return how many steps the noted iterator has returned; None if in any order."""
+        iterator = self._iterator() if self._iterator is not None else None
+        number = self._first_left if iterator is None else _first_left(vars(iterator))
+        return number if self._is_in_order or number == math.inf else None
+
+    def num_handed_out(self) -> float | None:
+        """Return how many steps of the workers' epoch the DataLoader has returned; None if unknown.
+
+        Infinity stands for all of them.
+        """
+        epoch = self.read()
+        if self._is_forked() or epoch.has_jumped:
+            return None
+        return self._num_returned() if self._seed == epoch.seed else epoch.num_returned
 
     def _is_forked(self) -> bool:
         """True if the file belongs to the process that the user forked this one from."""
@@ -202,7 +225,14 @@ class Board:
                 epoch = last._replace(begun=(*last.begun, worker.number))
             else:
                 begun = (worker.number,)
-                epoch = Epoch(last.num_resets, worker.seed, worker.num_workers, start, begun=begun)
+                epoch = Epoch(
+                    last.num_resets,
+                    worker.seed,
+                    worker.num_workers,
+                    start,
+                    begun=begun,
+                    has_jumped=has_jumped,
+                )
             _write(fd, epoch)
         return start
 

@@ -10,6 +10,7 @@ from penstock.arguments import integer
 from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.base_loader import BaseLoader, LoaderStep
 from penstock.load.batch_sizes import GlobalBatchSize
+from penstock.load.ranks import find_process_group
 from penstock.load.state import State
 from penstock.load.stats import LoaderTotals
 from penstock.load.tensors import plain_dtype, register_as_dataset
@@ -71,6 +72,8 @@ class TextLoader(BaseLoader):
             this rank has, from 1 to 4.
         check_ranks: compare the loader with those of other ranks when it begins, where
             torch.distributed is initialized (see `load.rank_agreement`).
+        gather_states: `state_dict()` gathers the states of all ranks into one, by a collective of
+            torch.distributed: every rank must call it. For frameworks that save one state for all.
 
     `state_dict()` may be taken after any step. It describes what was handed out, never what was
     packed ahead, and loads into a loader with any other batch sizes, tail or prefetch.
@@ -118,6 +121,7 @@ class TextLoader(BaseLoader):
         threads: int | None = None,
         check_ranks: bool = True,
         global_batch_size: GlobalBatchSize | None = None,
+        gather_states: bool = False,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -178,6 +182,7 @@ class TextLoader(BaseLoader):
         )
         self.walk = LiveWalk(plan, self._new_lanes(self.source.blocks(), num_lanes, UsageError))
         """the rows of this rank, for loaders that are built on this one"""
+        self._gathers_states = gather_states and self.ranks > 1
         self._rest_may_be_empty = False
         register_as_dataset(BaseLoader)
 
@@ -261,13 +266,19 @@ class TextLoader(BaseLoader):
         """What to save: where the loader stands, what decides its rows, and this rank's lanes.
 
         Every rank has lanes of its own: save one state for each rank, or one for all that
-        `TextLoader.join_states` makes of them.
+        `TextLoader.join_states` makes of them. With `gather_states=True` it is the one for all.
         """
         self.walk.notice_fork()
         with self.walk.lock:
             states = self.walk.states()
             lane_states = {str(lane): state.to_json() for lane, state in states.items()}
-            return super().state_dict() | {"lane_states": lane_states}
+            state = super().state_dict() | {"lane_states": lane_states}
+        return _gather(state) if self._gathers_states else state
+
+    @property
+    def has_common_state(self) -> bool:
+        """Whether `state_dict()` is for all ranks."""
+        return self.ranks == 1 or self._gathers_states
 
     @staticmethod
     def join_states(states: Sequence[State]) -> State:
@@ -350,3 +361,13 @@ class TextLoader(BaseLoader):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         register_as_dataset(BaseLoader)
+
+
+def _gather(state: State) -> State:
+    """Join this rank's state with those of all others."""
+    group = find_process_group()
+    if group is None:
+        raise UsageError("gather_states=True needs torch.distributed, which is not initialized")
+    states = [state] * group.get_world_size()
+    group.all_gather_object(states, state)
+    return join_states(states)

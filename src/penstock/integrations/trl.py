@@ -1,0 +1,72 @@
+"""TRL's SFTTrainer with a loader as its dataset.
+
+    from penstock.integrations.trl import SFTTrainer
+
+    view = data.packed(2048, extras=["position_ids"])
+    trainer = SFTTrainer(model=model, args=args, train_dataset=penstock.Loader(view, 8))
+
+Rows are packed by the view and masked by the dataset's `loss_mask`, once, before training; TRL's
+own preparation has nothing left to do.
+"""
+
+from typing import Any
+
+import trl
+from datasets import Dataset
+
+from penstock.errors import UsageError
+from penstock.integrations.transformers import Trainer
+from penstock.load.base_loader import BaseLoader, BatchDict
+
+_DONE_BY_VIEWS = {
+    "packing": "use data.packed(…)",
+    "padding_free": "use data.packed(…)",
+    "assistant_only_loss": "store a loss_mask with the tokens",
+    "completion_only_loss": "store a loss_mask with the tokens",
+}
+"""options of SFTConfig that would have no effect on a loader's rows, and what to do instead"""
+
+
+class SFTTrainer(Trainer, trl.SFTTrainer):  # type: ignore[misc]
+    """`trl.SFTTrainer` whose `train_dataset` and `eval_dataset` may be loaders."""
+
+    def __init__(
+        self, *args: Any, train_dataset: Any = None, eval_dataset: Any = None, **kwargs: Any
+    ) -> None:
+        trains_on_loader = isinstance(train_dataset, BaseLoader)
+        evaluates_loaders = any(
+            isinstance(each, BaseLoader)
+            for each in (
+                eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
+            )
+        )
+        super().__init__(
+            *args,
+            train_dataset=_stand_in() if trains_on_loader else train_dataset,
+            eval_dataset=_stand_in() if evaluates_loaders else eval_dataset,
+            **kwargs,
+        )
+        if trains_on_loader:
+            self._check_options()
+            self._train_on(train_dataset)
+        if evaluates_loaders:
+            self.eval_dataset = eval_dataset
+
+    def _check_options(self) -> None:
+        for name, instead in _DONE_BY_VIEWS.items():
+            if getattr(self.args, name, None):
+                raise UsageError(f"{name} has no effect on the rows of a loader; {instead}")
+
+    def _for_model(self, batches: list[BatchDict]) -> BatchDict:
+        batch = super()._for_model(batches)
+        if not {"position_ids", "attention_mask"} & set(batch):
+            raise UsageError(
+                "SFTTrainer counts tokens by position_ids or attention_mask; add 'position_ids' to "
+                "the extras of the view"
+            )
+        return batch
+
+
+def _stand_in() -> Dataset:
+    """A dataset for SFTTrainer to check and prepare, as it takes no other kind."""
+    return Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]})
