@@ -31,31 +31,31 @@ class SFTTrainer(Trainer, trl.SFTTrainer):  # type: ignore[misc]
     """`trl.SFTTrainer` whose `train_dataset` and `eval_dataset` may be loaders."""
 
     def __init__(
-        self, *args: Any, train_dataset: Any = None, eval_dataset: Any = None, **kwargs: Any
+        self,
+        model: Any,
+        args: Any = None,
+        *positional: Any,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        **kwargs: Any,
     ) -> None:
-        trains_on_loader = isinstance(train_dataset, BaseLoader)
-        evaluates_loaders = any(
-            isinstance(each, BaseLoader)
-            for each in (
-                eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
-            )
-        )
+        is_loader = isinstance(train_dataset, BaseLoader)
+        if is_loader:
+            _check_options(args)
+        evaluated = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
+        evaluates_loaders = any(isinstance(each, BaseLoader) for each in evaluated)
         super().__init__(
-            *args,
-            train_dataset=_stand_in() if trains_on_loader else train_dataset,
+            model,
+            args,
+            *positional,
+            train_dataset=_stand_in() if is_loader else train_dataset,
             eval_dataset=_stand_in() if evaluates_loaders else eval_dataset,
             **kwargs,
         )
-        if trains_on_loader:
-            self._check_options()
+        if is_loader:
             self._train_on(train_dataset)
         if evaluates_loaders:
             self.eval_dataset = eval_dataset
-
-    def _check_options(self) -> None:
-        for name, instead in _DONE_BY_VIEWS.items():
-            if getattr(self.args, name, None):
-                raise UsageError(f"{name} has no effect on the rows of a loader; {instead}")
 
     def _for_model(self, batches: list[BatchDict]) -> BatchDict:
         batch = super()._for_model(batches)
@@ -65,6 +65,13 @@ class SFTTrainer(Trainer, trl.SFTTrainer):  # type: ignore[misc]
                 "the extras of the view"
             )
         return batch
+
+
+def _check_options(args: Any) -> None:
+    """Raise if options ask for what has no effect."""
+    for name, instead in _DONE_BY_VIEWS.items():
+        if getattr(args, name, None):
+            raise UsageError(f"{name} has no effect on the rows of a loader; {instead}")
 
 
 def _stand_in() -> Dataset:
