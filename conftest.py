@@ -1,9 +1,14 @@
 """What doctests may use: `data` (0 to 99, in shards of 30), `tmp`, `np` and `penstock`."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# An adapter has the name of the framework that it imports.
+_ADAPTERS = Path(__file__).parent.glob("src/penstock/integrations/[!_]*.py")
+collect_ignore = [str(path) for path in _ADAPTERS if find_spec(path.stem) is None]
 
 
 @pytest.fixture(autouse=True)

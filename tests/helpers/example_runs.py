@@ -2,13 +2,13 @@
 
 import os
 import runpy
-import socket
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 
 from tests.helpers import fork_server, paths
+from tests.helpers.trainer_runs import free_port
 
 EXAMPLES = paths.ROOT / "examples"
 ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -50,10 +50,11 @@ def run_example(command, log, environment):
 
 def run_ranks(example, arguments, ranks, directory):
     """One run per rank, with a log each in the directory."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)} | ON_CPU
+    address = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(ranks),
+    } | ON_CPU
     directory.mkdir(exist_ok=True)
     return [
         Run(

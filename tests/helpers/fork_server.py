@@ -7,12 +7,18 @@ would inherit locks that its threads hold: those of pytest, and of loaders that 
 import multiprocessing
 
 PRELOADED = [
+    "accelerate",
     "hypothesis",
+    "lightning.fabric",
+    "lightning.pytorch",
     "pytest",
     "torch._dynamo",
     "torch._inductor",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
+    "torchdata.stateful_dataloader",
+    "transformers.models.llama.modeling_llama",
+    "transformers.trainer",
     "penstock.text.live.pipeline",
     "penstock.text.tokenize.tokenizing",
 ]

@@ -5,6 +5,7 @@ from `run.loader()`, tells `run.saw` of each, saves to `run.out` every `SAVE_EVE
 continues from what it finds there.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -37,6 +38,9 @@ class Run:
     ranks: int
     attempt: int
     killed_at: int | None
+
+    def view(self):
+        return penstock.open(self.data).windows(SEQ_LEN)
 
     def loader(self, **options):
         return make_loader(self.data, ROWS // self.ranks, **options)
@@ -75,20 +79,26 @@ def make_loader(data, batch_size, *, extras=(), **options):
     return penstock.TextLoader(data, "bytes", batch_size, SEQ_LEN, packing, lanes=2, **options)
 
 
-def expected_steps(data, epochs=EPOCHS):
+def expected_steps(data, epochs=EPOCHS, *, endless=False):
     """The rows of every step, over all ranks, by a loader alone."""
-    with make_loader(data, ROWS, output="numpy", rank=0, ranks=1) as loader:
-        return [batch["input_ids"].tolist() for _ in range(epochs) for batch in loader]
+    options = {"output": "numpy", "rank": 0, "ranks": 1, "endless": endless}
+    with make_loader(data, ROWS, **options) as loader:
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        steps = itertools.islice(batches, STEPS * epochs)
+        return [batch["input_ids"].tolist() for batch in steps]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def start(program, data, out, ranks, killed_at=None, **environment):
     """Run a program on all ranks to the end; False if a rank was killed, and the others with it."""
     out.mkdir(exist_ok=True)
     attempt = len(list(out.glob("*-0.log")))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
+    port, processes = free_port(), []
     for rank in range(ranks):
         run = Run(data, out, rank, ranks, attempt, killed_at if rank == ranks - 1 else None)
         variables = {
@@ -131,27 +141,39 @@ def _run_program(program, run, variables):
 
 
 def seen_steps(out):
-    """By attempt and step, the rows over all ranks."""
-    by_rank = []
-    for path in sorted(out.glob("seen-*.jsonl")):
-        lines = map(json.loads, path.read_text().splitlines())
-        by_rank.append({(attempt, step): rows for attempt, step, rows in lines})
-    common = set.intersection(*map(set, by_rank))
+    """By attempt and step, the rows of all ranks, in their global order."""
+    seen = {}
+    for path in out.glob("seen-*.jsonl"):
+        rank = int(path.stem.removeprefix("seen-"))
+        for attempt, step, rows in map(json.loads, path.read_text().splitlines()):
+            seen.setdefault(attempt, {}).setdefault(step, {})[rank] = rows
     attempts = {}
-    for attempt, step in sorted(common):
-        rows = zip(*(of_rank[attempt, step] for of_rank in by_rank), strict=True)
-        attempts.setdefault(attempt, {})[step] = [row for turn in rows for row in turn]
+    for attempt, steps in sorted(seen.items()):
+        ranks = range(len(list(out.glob(f"{attempt}-*.log"))))
+        attempts[attempt] = {
+            step: [row for turn in zip(*map(by_rank.get, ranks), strict=True) for row in turn]
+            for step, by_rank in sorted(steps.items())
+            if len(by_rank) == len(ranks)
+        }
     return attempts
 
 
 def check_killed_and_resumed(
-    program, tmp_path, ranks, *, num_steps=STEPS * EPOCHS, write=write_data, **environment
+    program,
+    tmp_path,
+    ranks,
+    *,
+    resumed_on=None,
+    num_steps=STEPS * EPOCHS,
+    endless=False,
+    write=write_data,
+    **environment,
 ):
     """A run that was killed reads, with its resumption, what a loader alone reads."""
     data, out = write(tmp_path / "data"), tmp_path / "out"
     assert not start(program, data, out, ranks, KILLED_AT, **environment)
-    assert start(program, data, out, ranks, **environment)
-    expected = dict(enumerate(expected_steps(data), 1))
+    assert start(program, data, out, resumed_on or ranks, **environment)
+    expected = dict(enumerate(expected_steps(data, endless=endless), 1))
     first, second = seen_steps(out).values()
     resumed_at = KILLED_AT - KILLED_AT % SAVE_EVERY + 1
     assert list(second) == list(range(resumed_at, num_steps + 1))

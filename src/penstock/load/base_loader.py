@@ -11,7 +11,7 @@ from penstock.errors import UsageError
 from penstock.load.across_epochs import AcrossEpochs
 from penstock.load.batch_sizes import BatchSizes, GlobalBatchSize
 from penstock.load.devices import crosses_compactly, find_device
-from penstock.load.frameworks import check_caller
+from penstock.load.frameworks import check_caller, check_length_caller
 from penstock.load.parallel import find_share
 from penstock.load.rank_agreement import check_agreement
 from penstock.load.state import HEADER, State, check_identity, check_keys
@@ -217,6 +217,7 @@ class BaseLoader(ABC):
 
     def __len__(self) -> int:
         """Steps of the whole epoch, wherever the loader stands in it; see `remaining`."""
+        check_length_caller()
         self._refuse_endless()
         return self._num_steps(of_epoch=True)
 

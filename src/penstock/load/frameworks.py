@@ -1,4 +1,4 @@
-"""Detection of frameworks that would lose or repeat rows of the loader that they iterate over.
+"""Detection of frameworks that would lose or repeat rows of a loader, or lose its state.
 
 Frameworks do not identify themselves to what they wrap, so the caller is found on the stack, once
 per iteration. The search ends at the first frame outside of torch and multiprocessing: a loader
@@ -20,6 +20,8 @@ _PASSED_THROUGH = ("penstock.", "torch.utils.data", "torchdata", "multiprocessin
 _DATA_LOADER, _FETCHER = "torch.utils.data.dataloader", "torch.utils.data._utils.fetch"
 _ACCELERATE, _TRAINER = "accelerate.data_loader", "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
+_DEEPSPEED = "deepspeed."
+_DISTRIBUTED_CHECKPOINT = "torch.distributed.checkpoint"
 
 
 class Expected(NamedTuple):
@@ -86,6 +88,35 @@ def one_state_for_all(framework: str) -> str:
         f"{framework} saves the state of rank 0 for all ranks, and this TextLoader has another one "
         "on each; pass gather_states=True to it"
     )
+
+
+def check_length_caller() -> None:
+    """Raise if DeepSpeed asks for the length of a loader: it does so only to wrap it."""
+    if "deepspeed" in sys.modules and _is_called_by(_DEEPSPEED):
+        raise UsageError(
+            "DeepSpeed would put a DistributedSampler and a batch size around the loader, which "
+            "already serves batches of its rank's share. Leave out training_data= (or "
+            "deepspeed_io) and write `for batch in loader:`, with the engine's calls in it"
+        )
+
+
+def check_state_caller() -> None:
+    """Raise if torch.distributed.checkpoint asks for the state of a loader with lanes."""
+    if _DISTRIBUTED_CHECKPOINT in sys.modules and _is_called_by(_DISTRIBUTED_CHECKPOINT):
+        raise UsageError(
+            "torch.distributed.checkpoint would lose the lanes of a TextLoader: it loads only "
+            "keys that a new loader has. Save one text instead: json.dumps(loader.state_dict()), "
+            "of a loader with gather_states=True"
+        )
+
+
+def _is_called_by(package: str) -> bool:
+    """Return whether the first caller outside of Penstock and torch's data utilities is in it."""
+    for frame in callers():
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(_PASSED_THROUGH):
+            return bool(module.startswith(package))
+    return False
 
 
 def _check_lightning(

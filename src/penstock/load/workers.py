@@ -10,11 +10,11 @@ workers have begun and ended an epoch, and where the next epoch starts.
 import contextlib
 import fcntl
 import json
-import math
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import inf
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from typing import Any, NamedTuple
@@ -130,8 +130,9 @@ class Board:
                 _write(fd, epoch._replace(num_returned=self._num_returned()))
         attributes = vars(iterator)  # not the iterator itself, which would keep its workers alive
 
-        def forget(_: Any) -> None:
-            self._iterator, self._first_left = None, _first_left(attributes)
+        def forget(_: Any, count: Callable[[dict[str, Any]], float] = _first_left) -> None:
+            # When the interpreter exits, the module's own names are gone.
+            self._iterator, self._first_left = None, count(attributes)
 
         self._iterator, self._seed = weakref.ref(iterator, forget), attributes["_base_seed"]
         self._is_in_order = attributes.get("_in_order", True)
@@ -140,7 +141,7 @@ class Board:
         """Return how many steps the noted iterator has returned; None if in any order."""
         iterator = self._iterator() if self._iterator is not None else None
         number = self._first_left if iterator is None else _first_left(vars(iterator))
-        return number if self._is_in_order or number == math.inf else None
+        return number if self._is_in_order or number == inf else None
 
     def num_handed_out(self) -> float | None:
         """Return how many steps of the workers' epoch the DataLoader has returned; None if unknown.
@@ -301,7 +302,7 @@ def _note_iterator() -> None:
 
 def _first_left(attributes: dict[str, Any]) -> float:
     """Return the first requested step that a DataLoader iterator has not returned yet."""
-    return min(attributes.get("_task_info", (0,)), default=math.inf)
+    return min(attributes.get("_task_info", (0,)), default=inf)
 
 
 def _reopen(duplicate: Any, num_resets: int) -> Board:

@@ -10,6 +10,7 @@ from penstock.arguments import integer
 from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.base_loader import BaseLoader, LoaderStep
 from penstock.load.batch_sizes import GlobalBatchSize
+from penstock.load.frameworks import check_state_caller
 from penstock.load.ranks import find_process_group
 from penstock.load.state import State
 from penstock.load.stats import LoaderTotals
@@ -268,6 +269,7 @@ class TextLoader(BaseLoader):
         Every rank has lanes of its own: save one state for each rank, or one for all that
         `TextLoader.join_states` makes of them. With `gather_states=True` it is the one for all.
         """
+        check_state_caller()
         self.walk.notice_fork()
         with self.walk.lock:
             states = self.walk.states()
