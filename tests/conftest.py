@@ -10,8 +10,11 @@ from tests.helpers.bad_server import serving
 from tests.helpers.datasets import write_dataset
 from tests.helpers.reading_threads import wait_for_reading_threads
 
-# Programs: one needs atheris.
-collect_ignore = ["attacks/fuzz.py", "attacks/fuzzing.py", "attacks/mutate.py"]
+# Programs: one needs atheris, one torchtitan, of which it replaces parts.
+collect_ignore = [
+    *("attacks/fuzz.py", "attacks/fuzzing.py", "attacks/mutate.py"),
+    "helpers/trainers/torchtitan_on_cpu.py",
+]
 collect_ignore_glob = ["golden/*/*.py"]  # programs that made golden data, with what they are of
 
 # Shared machines stall, and under sanitizers nothing is fast.

@@ -10,8 +10,8 @@ Everything in a batch is a pure function of (dataset, view, order, position). `d
 explains the terms and the layers.
 
 Public are the names in `penstock.__all__`, `penstock.errors`, `penstock.testing` and the modules of
-`penstock.compat`. Every other module is private and may change in any release, and so may methods
-whose signatures mention types that are not exported.
+`penstock.compat` and `penstock.integrations`. Every other module is private and may change in any
+release, and so may methods whose signatures mention types that are not exported.
 
 `__init__.pyi` lists the public names. Each is imported when it is first used: `import penstock` is
 free.

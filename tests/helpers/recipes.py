@@ -1,6 +1,7 @@
 """The recipes of docs/frameworks.md, run by a process that is killed, and by one that continues."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -214,6 +215,7 @@ def expected_steps(data, recipe):
 def run(recipe, path):
     """Run a recipe, in a process of its own."""
     os.chdir(path)
+    multiprocessing.set_start_method("fork", force=True)  # as in a process of the user's
     with Path("log").open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

@@ -65,6 +65,10 @@ class Trainer(transformers.Trainer):
             loader = cast("dict[str, Any]", self.eval_dataset)[loader]
         if not isinstance(loader, BaseLoader):
             return super().get_eval_dataloader(eval_dataset)
+        if loader is self.train_dataset:
+            raise UsageError(
+                "an evaluation would move the training loader; pass a loader of its own"
+            )
         _check_batch_size(loader, self.args.eval_batch_size, "per_device_eval_batch_size")
         start = self._eval_starts.setdefault(loader, loader.state_dict())
         return _pass_on(loader, self._for_model, start)
@@ -79,9 +83,9 @@ class Trainer(transformers.Trainer):
         if self.args.remove_unused_columns:
             names &= set(inspect.signature(type(model).forward).parameters)
         taken = {name: batch[name] for name in batch if name in names}
-        return (
-            taken | for_transformers(batch, model) if isinstance(model, PreTrainedModel) else taken
-        )
+        if isinstance(model, PreTrainedModel):
+            taken |= for_transformers(batch, model)
+        return taken
 
 
 def for_transformers(batch: BatchDict, model: PreTrainedModel) -> BatchDict:

@@ -9,15 +9,21 @@ from tests.helpers.trainer_runs import EPOCHS, ROWS, SAVE_EVERY
 def train(run, num_workers=0):
     """The loader's own state says where to continue, with workers too."""
     loader = run.loader()
-    _train(run, loader, DataLoader(loader, batch_size=None, num_workers=num_workers), loader)
+    _train(run, loader, DataLoader(loader, **_options(num_workers)), loader)
 
 
 def train_stateful(run, num_workers=0):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     loader = run.loader()
-    batches = StatefulDataLoader(loader, batch_size=None, num_workers=num_workers)
+    batches = StatefulDataLoader(loader, **_options(num_workers))
     _train(run, loader, batches, batches)
+
+
+def _options(num_workers):
+    # By default, workers are started as this process was: by a fork server, which takes seconds.
+    context = "fork" if num_workers else None
+    return {"batch_size": None, "num_workers": num_workers, "multiprocessing_context": context}
 
 
 def _train(run, loader, batches, stateful):
