@@ -114,11 +114,11 @@ def start(program, data, out, ranks, killed_at=None, **environment):
             **environment,
         }
         processes.append(fork_server.start(_run_program, program, run, variables, daemon=False))
-    deadline = time.monotonic() + 90
+    deadline, has_hung = time.monotonic() + 90, False
     while any(process.is_alive() for process in processes):
         wait([process.sentinel for process in processes if process.is_alive()], timeout=1)
-        is_broken = any(process.exitcode for process in processes)
-        if is_broken or time.monotonic() > deadline:
+        has_hung |= time.monotonic() > deadline
+        if has_hung or any(process.exitcode for process in processes):
             for process in processes:
                 process.kill()
     codes = [process.exitcode for process in processes]
@@ -126,6 +126,7 @@ def start(program, data, out, ranks, killed_at=None, **environment):
         return True
     log = "\n".join(path.read_text() for path in sorted(out.glob(f"{attempt}-*.log")))
     assert killed_at is not None, log
+    assert not has_hung, log
     assert codes[-1] == -signal.SIGKILL, log
     return False
 

@@ -48,7 +48,8 @@ def test_a_recipe_that_is_killed_continues_exactly(recipe, tmp_path):
 
 
 def test_every_recipe_is_run():
-    assert set(RECIPES) == {*USES, "torchtitan"}  # which test_torchtitan.py runs
+    by_tests_of_frameworks = {"torchtitan", "JAX", "JAX attention", "Keras", "Keras loss"}
+    assert set(RECIPES) == {*USES, *by_tests_of_frameworks}
 
 
 def test_the_page_names_the_versions_that_the_tests_run_with():

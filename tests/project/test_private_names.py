@@ -13,6 +13,7 @@ OF_OTHERS = {
     "_attn_implementation": "transformers': the attention of a model",
     "_get_default_store": "torch.distributed's; there is no public way to it",
     "_getframe": "sys's, documented",
+    "_initial_epoch": "Keras': what its BackupAndRestore sets; there is no public way",
     "_make": "a named tuple's, documented",
     "_mergeable_ranks": "tiktoken's: what an encoding is made of",
     "_option_string_actions": "argparse's: the options of a parser",

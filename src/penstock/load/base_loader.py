@@ -70,6 +70,7 @@ class BaseLoader(ABC):
             raise UsageError(f"endless is {endless!r:.60}; it must be True or False")
         self.endless = endless
         check_output(output, pin_memory=pin_memory)
+        self.output = output
         self.device = find_device(device, output=output, pin_memory=pin_memory)
         """where batches arrive; None for the host"""
         if static_addresses and self.global_batch_size is not None:
