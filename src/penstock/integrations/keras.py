@@ -8,7 +8,6 @@
 
 import warnings
 from collections import deque
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from penstock.integrations.keras_batches import (
     inputs_labels_weights,
 )
 from penstock.integrations.training_backup import TrainingProgress, newest_training, save_training
+from penstock.load.across_epochs import AcrossEpochs
 from penstock.load.base_loader import BaseLoader
 from penstock.load.loader import Loader
 from penstock.load.state import State
@@ -45,7 +45,7 @@ class TrainingBatches(keras.utils.PyDataset):  # type: ignore[misc]
     def __init__(self, backup: "Backup") -> None:
         super().__init__()
         self._backup = backup
-        self._batches: Iterator[Any] = iter(())
+        self._batches: AcrossEpochs | None = None
 
     @property
     def num_batches(self) -> int:
@@ -63,18 +63,16 @@ class TrainingBatches(keras.utils.PyDataset):  # type: ignore[misc]
 
     def on_epoch_begin(self) -> None:
         """Begin to iterate anew: what was read to build the model has been given back."""
-        self._batches = iter(())
+        self._batches = None
 
     def on_epoch_end(self) -> None:
         """Let Keras warn again."""
         self._backup.unmute()
 
     def __getitem__(self, index: int) -> KerasBatch:
-        loader = self._backup.loader
-        batch = next(self._batches, None)
-        if batch is None:  # at the beginning, and where an epoch of the loader ends in Keras' one
-            self._batches = iter(loader)
-            batch = next(self._batches)
+        if self._batches is None:
+            self._batches = AcrossEpochs(self._backup.loader)
+        batch = next(self._batches)
         self._backup.note_read()
         return inputs_labels_weights(batch)
 
