@@ -11,14 +11,9 @@ import torch
 import penstock
 from penstock.errors import UsageError
 from tests.helpers.datasets import inputs_of
-from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text, write_view
+from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text
 from tests.helpers.trainer_runs import check_killed_and_resumed
 from tests.helpers.trainers import with_accelerate
-
-
-@pytest.fixture(scope="module")
-def view(tmp_path_factory):
-    return write_view(tmp_path_factory.mktemp("tokens") / "data")
 
 
 @pytest.fixture

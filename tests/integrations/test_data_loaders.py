@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock.errors import StateError
 from tests.helpers.datasets import inputs_of
-from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text, write_view
+from tests.helpers.trainer_data import ROWS, STEPS, make, make_text
 from tests.helpers.trainer_runs import check_killed_and_resumed
 from tests.helpers.trainers import with_torch
 
@@ -19,16 +19,6 @@ with warnings.catch_warnings():
     from torchdata.stateful_dataloader import StatefulDataLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:(This DataLoader will|'set_vital')")
-
-
-@pytest.fixture(scope="module")
-def view(tmp_path_factory):
-    return write_view(tmp_path_factory.mktemp("tokens") / "data")
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
 
 
 def epochs_of(view, count, **options):

@@ -8,7 +8,7 @@ import torch
 
 from penstock.errors import PenstockError
 from tests.helpers.datasets import inputs_of
-from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text, write_view
+from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text
 from tests.helpers.trainer_runs import check_killed_and_resumed
 from tests.helpers.trainer_runs import write_text as write_text_files
 from tests.helpers.trainers import with_lightning
@@ -20,16 +20,6 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(This DataLoader will|'set_vital')", "ignore:.*LeafSpec:FutureWarning"
 )
-
-
-@pytest.fixture(scope="module")
-def view(tmp_path_factory):
-    return write_view(tmp_path_factory.mktemp("tokens") / "data")
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ import torch
 import penstock
 from penstock.errors import StateError, UsageError
 from tests.helpers.datasets import inputs_of, write_random_documents
-from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text, write_view
+from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text
 from tests.helpers.trainer_runs import check_killed_and_resumed
 from tests.helpers.trainers import with_transformers
 
@@ -18,16 +18,6 @@ with warnings.catch_warnings():
     import transformers
 
     from penstock.integrations.transformers import Trainer
-
-
-@pytest.fixture(scope="module")
-def view(tmp_path_factory):
-    return write_view(tmp_path_factory.mktemp("tokens") / "data")
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("text") / "text.txt")
 
 
 def train(loader, out, *, resume=None, **options):
@@ -177,6 +167,18 @@ def test_every_evaluation_has_the_same_rows(view, tmp_path):
         assert len(seen) - len(found) == 20
     with pytest.raises(UsageError, match=f"pass per_device_eval_batch_size={ROWS} to"):
         train(make(view), tmp_path, eval_dataset=evaluated, eval_strategy="epoch")
+
+
+def test_a_trainer_that_reads_ahead_is_noticed(view, tmp_path, monkeypatch):
+    take = transformers.Trainer.get_batch_samples
+
+    def take_more(trainer, batches, count, device):
+        taken, num_items = take(trainer, batches, count + 1, device)
+        return taken[:count], num_items
+
+    monkeypatch.setattr(transformers.Trainer, "get_batch_samples", take_more)
+    with pytest.raises(StateError, match="read 2 batches and trained on 1, so a checkpoint would"):
+        train(make(view), tmp_path)
 
 
 def test_what_trainer_would_get_wrong_is_refused_with_what_to_write(view, text, tmp_path):

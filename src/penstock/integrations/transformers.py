@@ -139,15 +139,17 @@ class _KeepState(TrainerCallback):
     """Saves the loader's state with Trainer's own after each step, and restores it.
 
     Trainer reads the batches of a step before the step, and saves after it: then the loader stands
-    exactly behind what was trained on.
+    exactly behind what was trained on. A release that reads further ahead is noticed.
     """
 
     def __init__(self, loader: BaseLoader) -> None:
         self._loader = loader
+        self._num_trained = 0
 
     def on_train_begin(
         self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._num_trained = 0
         if not state.global_step or args.ignore_data_skip:
             return
         try:
@@ -167,9 +169,23 @@ class _KeepState(TrainerCallback):
             )
         self._loader.load_state_dict(loader_state)
 
+    def on_substep_end(
+        self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._num_trained += 1
+
     def on_step_end(
         self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._num_trained += 1
+        num_read: int = kwargs["train_dataloader"].dataset.num_handed_out
+        if num_read != self._num_trained:
+            raise StateError(
+                f"Trainer has read {num_read:,} batches and trained on {self._num_trained:,}, so a "
+                "checkpoint would skip rows. If no callback has stopped an epoch within a step, "
+                f"transformers {transformers.__version__} reads ahead: use a version that "
+                "docs/frameworks.md names"
+            )
         rows = self._rows_per_step(args)
         saved = {"rows_per_step": rows, "loader": self._loader.state_dict()}
         # Trainer's form for callbacks' states; it restores none itself that is not a class's.
@@ -200,6 +216,7 @@ class _Batches(Dataset[Any]):
     def __init__(self, loader: BaseLoader, start: State | None) -> None:
         self.loader, self._start = loader, start
         self._batches: Iterator[BatchDict] = iter(())
+        self.num_handed_out = 0
 
     def begin(self) -> None:
         """Continue where the loader is, or return to the start that was given."""
@@ -213,6 +230,7 @@ class _Batches(Dataset[Any]):
         return len(self.loader) * self.loader.batch_size * self.loader.ranks
 
     def __getitems__(self, indices: list[int]) -> list[BatchDict]:
+        self.num_handed_out += 1
         return [next(self._batches)]
 
 
