@@ -73,8 +73,7 @@ def train(options: argparse.Namespace) -> None:
         enable_progress_bar=False,
     )
     newest = max(options.out.glob("*.ckpt"), default=None)
-    # The checkpoint is our own: it also holds the state of the loader, which is a dict.
-    trainer.fit(Training(options), ckpt_path=newest, weights_only=False)
+    trainer.fit(Training(options), ckpt_path=newest)
 
 
 if __name__ == "__main__":

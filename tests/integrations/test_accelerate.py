@@ -82,6 +82,14 @@ def test_batches_arrive_where_the_accelerator_is(view, accelerator, prepare, mon
     assert {batch["labels"].device.type for batch in prepare(accelerator, make(view))} == {"meta"}
 
 
+def test_a_loader_that_is_prepared_twice_is_saved_once(view, accelerator, prepare, tmp_path):
+    loader = make(view)
+    prepare(accelerator, loader)
+    prepare(accelerator, loader)
+    accelerator.save_state(tmp_path / "saved")
+    assert len(list((tmp_path / "saved").glob("custom_checkpoint_*"))) == 1
+
+
 def test_set_epoch_reaches_the_loader(view, accelerator, prepare):
     batches = prepare(accelerator, make(view))
     batches.set_epoch(1)
@@ -96,6 +104,8 @@ def test_what_would_be_lost_is_refused_with_what_to_write(view, accelerator, pre
         skip_first_batches(prepare(accelerator, make(view)), 3)
     with pytest.raises(UsageError, match="gradient_accumulation_steps="):
         prepare(accelerator, make(view, global_batch_size=8))
+    with pytest.raises(UsageError, match="use tail='drop' or tail='wrap'"):
+        prepare(accelerator, make(view, tail="keep", rank=0, ranks=2))
     with pytest.raises(UsageError, match=r"use accelerator\.prepare for models"):
         prepare(accelerator, torch.nn.Linear(1, 1))
     files = [write_text(tmp_path / name) for name in ("a.txt", "b.txt")]

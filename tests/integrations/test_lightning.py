@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 
+import penstock
 from penstock.errors import PenstockError
 from tests.helpers.datasets import inputs_of
 from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text
@@ -55,7 +56,8 @@ def fit(
 ):
     """Rows that a module has seen, by epoch and number of the batch.
 
-    A checkpoint is saved to `root`: at the end of the last epoch, or every `save_at` steps.
+    A checkpoint is saved to `root`: at the end of the last epoch, or every `save_at` steps, or
+    after the run if that is 0. A loader may be a function that makes one for every epoch.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -87,6 +89,8 @@ def fit(
             def configure_optimizers(self):
                 return torch.optim.SGD(self.parameters(), 0.1)
 
+        if callable(loader):
+            Module.train_dataloader, loader = lambda module, make=loader: make(), None
         saver = ModelCheckpoint(dirpath=root, filename="saved", every_n_train_steps=save_at)
         trainer = lightning.Trainer(
             max_steps=steps,
@@ -99,7 +103,9 @@ def fit(
             **{"max_epochs": -1} | options,
         )
         try:
-            trainer.fit(Module(), loader, val, ckpt_path=checkpoint, weights_only=False)
+            trainer.fit(Module(), loader, val, ckpt_path=checkpoint)
+            if save_at == 0:
+                trainer.save_checkpoint(root / "saved.ckpt")
         finally:
             for each in (*getattr(loader, "flattened", [loader]), val):
                 getattr(each, "close", lambda: None)()  # a trainer is garbage for long
@@ -224,11 +230,61 @@ def test_lightning_would_read_ahead_of_an_endless_loader_which_is_refused(view, 
 
 
 @pytest.mark.parametrize("kind", ["tokens", "text"])
-def test_every_validation_of_lightning_begins_at_the_start(view, text, kind):
-    loader = make(view, shuffle=False) if kind == "tokens" else make_text(text)
-    expected = list(enumerate(inputs_of(loader)))
-    found = fit(make(view), 2 * STEPS, val=loader, limit_val_batches=5, num_sanity_val_steps=2)
+def test_every_validation_of_lightning_reads_the_same_rows(view, text, kind):
+    def make_loader():
+        return make(view) if kind == "tokens" else make_text(text)
+
+    expected = list(enumerate(inputs_of(make_loader())))
+    options = {"limit_val_batches": 5, "num_sanity_val_steps": 2}
+    found = fit(make(view), 2 * STEPS, val=make_loader(), **options)
     assert found == expected[:2] + expected[:5] + expected[:5]
+
+
+@pytest.mark.slow
+def test_an_epoch_that_was_left_early_does_not_make_the_next_one_shorter(view, tmp_path):
+    """A run that max_steps ended is a whole epoch to Lightning: the next one has all its steps."""
+    loader = make(view)
+    whole = [*inputs_of(loader), *inputs_of(loader)]
+    first = fit(make(view), 6, root=tmp_path, save_at=0)
+    assert [rows for _, _, rows in first] == whole[:6]
+    found = fit(make(view), checkpoint=tmp_path / "saved.ckpt", max_epochs=2)
+    assert [rows for _, _, rows in found] == whole[6 : 6 + STEPS]
+
+
+@pytest.mark.slow
+def test_steps_of_another_size_need_max_steps(view, tmp_path):
+    checkpoint = tmp_path / "saved.ckpt"
+    fit(make(view), 20, save_at=20, root=tmp_path)
+    half = [
+        *inputs_of(loader := penstock.Loader(view, ROWS // 2, seed=3)),
+        *inputs_of(loader),
+    ]
+    said = refusal(penstock.Loader(view, ROWS // 2, seed=3), checkpoint=checkpoint, max_epochs=2)
+    assert "a step had 4 rows and now has 2" in said
+    found = fit(penstock.Loader(view, ROWS // 2, seed=3), 100, checkpoint=checkpoint)
+    assert [rows for _, _, rows in found] == half[40:120]
+
+
+@pytest.mark.slow
+def test_a_loader_at_its_first_row_is_refused_in_the_middle_of_a_training(view, tmp_path):
+    fit(make(view), 20, save_at=20, root=tmp_path)
+    path = tmp_path / "saved.ckpt"
+    checkpoint = torch.load(path, weights_only=False)
+    checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = []
+    torch.save(checkpoint, path)
+    assert "checkpoint has no state of a loader" in refusal(make(view), 100, checkpoint=path)
+
+    options = {"max_epochs": 2, "reload_dataloaders_every_n_epochs": 1}
+    said = refusal(lambda: make(view), **options)
+    assert "return the same one, or call loader.set_epoch(self.current_epoch)" in said
+
+
+def test_what_would_move_or_never_end_in_a_validation_is_refused(view):
+    loader = make(view)
+    assert "would move the training loader" in refusal(loader, 10, val=loader, val_check_interval=5)
+    endless = make(view, endless=True)
+    said = refusal(make(view), 10, val=endless, val_check_interval=5, num_sanity_val_steps=0)
+    assert "pass a number of batches as limit_val_batches" in said
 
 
 def test_what_lightning_would_not_resume_or_not_repeat_is_refused(view):
@@ -236,6 +292,7 @@ def test_what_lightning_would_not_resume_or_not_repeat_is_refused(view):
         wrapped = wrap(make(view), batch_size=None)
         assert "pass the loader itself to trainer.fit" in refusal(wrapped, 10)
     assert "pass a list of batches" in refusal(make(view), 10, overfit_batches=2)
+    assert "use tail='drop' or tail='keep'" in refusal(make(view, tail="wrap"), 10)
 
 
 def test_a_loader_that_lightning_does_not_read_is_not_its_business(view):

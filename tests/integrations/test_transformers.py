@@ -187,6 +187,8 @@ def test_what_trainer_would_get_wrong_is_refused_with_what_to_write(view, text, 
             train(loader, tmp_path, **options)
 
     refused(make(view), "pass per_device_train_batch_size=4", per_device_train_batch_size=8)
+    refused(make(view, tail="wrap"), "use tail='drop' or tail='keep'")
+    refused(make(view, output="numpy"), "leave output='numpy' out")
     refused(make(view), "leave out auto_find_batch_size", auto_find_batch_size=True)
     refused(make(view, global_batch_size=8), r"use TrainingArguments\(gradient_accumulation_steps")
     other = write_text(text.with_name("other.txt"))
@@ -262,6 +264,34 @@ def test_a_model_of_transformers_learns_the_labels_of_the_loader(documents, tmp_
             logits[:, :-1].flatten(0, 1), own["labels"][:, :-1].flatten()
         )
         torch.testing.assert_close(model(**given).loss, expected)
+
+
+class Around(torch.nn.Module):
+    """A model of the user with one of transformers inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = tiny_llama()
+
+    def forward(self, **inputs):
+        return self.inner(**inputs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_a_wrapped_model_of_transformers_gets_the_same_labels_or_says_so(documents, tmp_path):
+    view = documents.windows(16)
+    own, expected = batch_for(tiny_llama(), view, tmp_path)
+    wrapped = torch.nn.DataParallel(tiny_llama())
+    for model in (wrapped, torch.compile(tiny_llama())):
+        _, given = batch_for(model, view, tmp_path)
+        assert given["labels"].equal(expected["labels"])
+    with pytest.raises(UsageError, match=r"Set trainer\.model_shifts_labels = True if yours"):
+        batch_for(Around(), view, tmp_path)
+    for shifts, labels in ((True, expected["labels"]), (False, own["labels"])):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Trainer, "model_shifts_labels", shifts)
+            _, given = batch_for(Around(), view, tmp_path)
+        assert given["labels"].equal(labels)
 
 
 @torch.no_grad()

@@ -109,8 +109,47 @@ def test_a_state_that_was_saved_while_workers_read_continues_after_the_last_batc
 def test_the_position_of_workers_that_hand_out_in_any_order_is_unknown(data):
     loader = make_loader(data)
     inputs_of(islice(DataLoader(loader, batch_size=None, num_workers=2, in_order=False), 5))
-    with pytest.raises(StateError, match="pass in_order=True"):
+    with pytest.raises(StateError, match=r"with in_order=False, .* use num_workers=0"):
         loader.state_dict()
+    with pytest.raises(UsageError, match="was read by a worker"):
+        loader.digest()
+
+
+class Rows(Wrapper):
+    """Rows instead of batches: a DataLoader's items are not the loader's steps."""
+
+    def __iter__(self):
+        for batch in self.loader:
+            yield from batch["input_ids"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", [Wrapper, Rows])
+def test_the_position_is_unknown_if_a_dataset_stands_between(data, kind):
+    loader = make_loader(data)
+    batches = iter(DataLoader(kind(loader), batch_size=None, num_workers=1))
+    for _ in range(6):
+        next(batches)
+    with pytest.raises(StateError, match=r"dataset of yours around the loader, use num_workers=0"):
+        loader.state_dict()
+    del batches
+    with pytest.raises(UsageError, match="was left early"):
+        next(iter(DataLoader(kind(loader), batch_size=None, num_workers=1)))
+
+
+@pytest.mark.process
+def test_a_second_iterator_does_not_hide_what_the_first_one_returns(data):
+    loader = make_loader(data)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=1)
+    first = iter(wrapped)
+    inputs_of(islice(first, 2))
+    second = iter(wrapped)  # whose workers refuse
+    inputs_of(islice(first, 10))
+    assert loader.position == 12 * 4
+    with pytest.raises(UsageError, match="was left early"):
+        next(second)
+    inputs_of(islice(first, 1))
+    assert loader.position == 13 * 4
 
 
 @pytest.mark.process
@@ -122,7 +161,7 @@ def test_the_position_of_workers_that_were_told_where_to_start_is_unknown(data):
     resumed = StatefulDataLoader(loader, batch_size=None, num_workers=1)
     resumed.load_state_dict(wrapped.state_dict())
     inputs_of(islice(resumed, 2))
-    with pytest.raises(StateError, match="save the state of the StatefulDataLoader"):
+    with pytest.raises(StateError, match="With a StatefulDataLoader, save its own state"):
         loader.state_dict()
 
 
@@ -131,8 +170,11 @@ def test_a_data_loader_that_was_interrupted_begins_where_it_is_told(data):
     loader = make_loader(data)
     wrapped = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
     inputs_of(islice(wrapped, 5))
-    loader.set_epoch(0)
-    assert inputs_of(wrapped) == inputs_of(make_loader(data))
+    loader.set_epoch(0)  # in which it is: the rest comes, as without workers
+    epoch = inputs_of(make_loader(data))
+    assert inputs_of(wrapped) == epoch[5:]
+    loader.load_state_dict(make_loader(data).state_dict())
+    assert inputs_of(wrapped) == epoch
 
 
 @pytest.mark.process

@@ -10,6 +10,7 @@ from tests.helpers.source_modules import MODULES
 
 OF_OTHERS = {
     "_ActionsContainer": "argparse's type of what takes options",
+    "_custom_objects": "Accelerate's: what is registered for checkpoints",
     "_attn_implementation": "transformers': the attention of a model",
     "_get_default_store": "torch.distributed's; there is no public way to it",
     "_getframe": "sys's, documented",

@@ -68,5 +68,11 @@ def prepare(accelerator: Accelerator, loader: BaseLoader) -> PreparedLoader:
             "models, optimizers and anything else"
         )
     check_loader(loader, "Accelerate", "Accelerator(gradient_accumulation_steps=…)")
-    accelerator.register_for_checkpointing(loader)
+    if loader.tail == "keep" and loader.ranks > 1:
+        raise UsageError(
+            "with tail='keep' the last batches of an epoch may differ between processes, which "
+            "Accelerate's gather does not expect; use tail='drop' or tail='wrap'"
+        )
+    if not any(each is loader for each in accelerator._custom_objects):
+        accelerator.register_for_checkpointing(loader)
     return PreparedLoader(accelerator, loader)

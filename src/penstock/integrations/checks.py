@@ -6,10 +6,12 @@ from penstock.load.frameworks import one_state_for_all
 
 
 def check_loader(loader: BaseLoader, framework: str, accumulation: str) -> None:
-    """Raise if the loader gives lists of batches, or a state that differs from rank to rank.
+    """Raise unless the loader gives tensors, one batch at a time, and a state for all ranks.
 
     `accumulation` is the framework's own way to accumulate gradients.
     """
+    if loader.output != "torch":
+        raise UsageError(f"{framework} takes torch tensors; leave output={loader.output!r} out")
     if loader.global_batch_size is not None:
         raise UsageError(
             f"{framework} takes one batch at a time, and global_batch_size makes lists of them; "

@@ -116,8 +116,7 @@ def _narrowed(name: str, values: NDArray[Any]) -> NDArray[Any]:
         for extreme in (values.min(), values.max()):
             if not bounds.min <= extreme <= bounds.max:
                 raise UsageError(
-                    f"{name} has the value {extreme:,}, which does not fit into 32 bits, and JAX "
-                    'would truncate it; call jax.config.update("jax_enable_x64", True), or leave '
-                    "the field out"
+                    f"{name} has the value {extreme:,}, which does not fit into 32 bits. Leave the "
+                    'field out, or with JAX call jax.config.update("jax_enable_x64", True)'
                 )
     return values.astype(narrow)

@@ -69,6 +69,7 @@ def inputs_labels_weights(batch: dict[str, Any]) -> KerasBatch:
     The inputs are `input_ids`, or if the batch has more, a dict of all by name.
     """
     arrays = host_arrays(batch)
+    arrays.pop("source_ids", None)  # of a mixture: nothing that a model takes
     labels, mask = arrays.pop("labels"), arrays.pop("loss_mask")
     inputs = arrays["input_ids"] if len(arrays) == 1 else arrays
     return inputs, labels, mask.astype(np.float32)

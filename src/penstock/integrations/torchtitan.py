@@ -11,20 +11,21 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
 from torchtitan.components.dataloader import BaseDataLoader
 
+from penstock.arguments import one_of
 from penstock.errors import UsageError
 from penstock.load.loader import Loader
 from penstock.mixing.mixture import Mixture
 from penstock.opening import open
 from penstock.views.view import View
 
-_DERIVED = frozenset({"attention_mask", "cu_seqlens", "document_ids", "max_seqlen"})
-"""what torchtitan computes from positions; its models take no such arguments"""
+_LEFT_OUT = frozenset({"attention_mask", "cu_seqlens", "document_ids", "max_seqlen", "source_ids"})
+"""torchtitan computes masks from positions, and its models take no such arguments"""
 _SET_BY_TORCHTITAN = {
     "batch_size": "training.local_batch_size",
     "rank": "the data-parallel mesh",
@@ -36,6 +37,7 @@ _SET_BY_TORCHTITAN = {
     "output": "the Trainer, which takes tensors",
 }
 
+Rows = Literal["windows", "packed", "documents"]
 TitanBatch = tuple[dict[str, Any], torch.Tensor]
 
 
@@ -52,7 +54,7 @@ class PenstockDataLoader(BaseDataLoader):  # type: ignore[misc] # torchtitan has
         dataset_path: str | None = None
         """The dataset: any path, glob or URL that `penstock.open` takes."""
 
-        rows: Literal["windows", "packed", "documents"] = "windows"
+        rows: Rows = "windows"
         """How the dataset becomes rows of training.seq_len tokens."""
 
         view: Annotated[Callable[[int], View | Mixture] | None, tyro.conf.Suppress] = None
@@ -123,6 +125,7 @@ def _make_view(config: PenstockDataLoader.Config, seq_len: int) -> View | Mixtur
             "as dataset_path"
         )
     if config.dataset_path is not None and config.view is None:
+        one_of("rows", config.rows, get_args(Rows))
         data = open(config.dataset_path)
         stored: View = getattr(data, config.rows)(seq_len, extras=["position_ids"])
         return stored
@@ -150,4 +153,4 @@ def _as_torchtitan(batch: dict[str, Any]) -> TitanBatch:
     # Rotary embeddings index with positions, which takes int64.
     inputs = {"input": batch.pop("input_ids"), "positions": batch.pop("position_ids").long()}
     labels = batch.pop("labels")
-    return inputs | {name: batch[name] for name in batch.keys() - _DERIVED}, labels
+    return inputs | {name: batch[name] for name in batch if name not in _LEFT_OUT}, labels

@@ -12,7 +12,7 @@ it asks for: skipping indices skips no rows. The loader's state is saved in `tra
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 from typing import Any, cast
 
 import torch
@@ -21,11 +21,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
 from transformers import TrainingArguments as Arguments
 
+from penstock.dataset import Dataset as TokenDataset
 from penstock.errors import StateError, UsageError
 from penstock.integrations.checks import check_loader
 from penstock.load.across_epochs import AcrossEpochs
 from penstock.load.base_loader import BaseLoader, BatchDict
+from penstock.load.staged_loader import StagedLoader
 from penstock.load.state import State
+from penstock.mixing.mixture import Mixture
+from penstock.views.view import View
 
 _KEY = "penstock.Loader"
 """the key of the loader's state among the states of Trainer's callbacks"""
@@ -39,76 +43,129 @@ class Trainer(transformers.Trainer):
         class MyTrainer(penstock.integrations.transformers.Trainer, Seq2SeqTrainer): ...
     """
 
+    model_shifts_labels: bool | None = None
+    """whether the model shifts labels itself; None if it is a causal model of transformers"""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._eval_starts = dict[BaseLoader, State]()
-        if isinstance(self.train_dataset, BaseLoader):
-            self._train_on(self.train_dataset)
+        self._find_loader(self.train_dataset, is_training=True)
+        self.add_callback(_KeepState(self))
 
-    def _train_on(self, loader: BaseLoader) -> None:
-        """Make a loader the training data, and its state a part of checkpoints."""
-        _check(loader, self.args)
-        self.train_dataset: Any = loader
-        self.add_callback(_KeepState(loader))
+    def _find_loader(self, dataset: Any, *, is_training: bool) -> BaseLoader | None:
+        """Return the dataset if it is a loader that Trainer can use; None for any other dataset."""
+        if isinstance(dataset, TokenDataset | View | Mixture | StagedLoader):
+            raise UsageError(
+                f"Trainer takes penstock.Loader(view, batch_size), not {dataset!r:.80}"
+            )
+        if not isinstance(dataset, BaseLoader):
+            return None
+        check_loader(dataset, "Trainer", "TrainingArguments(gradient_accumulation_steps=…)")
+        if is_training:
+            _check_training(dataset, self.args)
+        else:
+            _check_evaluation(dataset, self.args)
+        return dataset
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Pass on the loader's batches; any other dataset is Trainer's own business."""
-        loader = self.train_dataset
-        if not isinstance(loader, BaseLoader):
-            return super().get_train_dataloader()
-        return _pass_on(loader, self._for_model)
+        loader = self._find_loader(self.train_dataset, is_training=True)
+        return super().get_train_dataloader() if loader is None else self._pass_on(loader)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """Pass on the batches of one epoch, the same in every evaluation."""
-        loader: Any = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(loader, str):
-            loader = cast("dict[str, Any]", self.eval_dataset)[loader]
-        if not isinstance(loader, BaseLoader):
-            return super().get_eval_dataloader(eval_dataset)
+        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, str):
+            dataset = cast("dict[str, Any]", self.eval_dataset)[dataset]
+        loader = self._find_loader(dataset, is_training=False)
+        return super().get_eval_dataloader(eval_dataset) if loader is None else self._again(loader)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
+        """Do the same for `predict`."""
+        loader = self._find_loader(test_dataset, is_training=False)
+        return super().get_test_dataloader(test_dataset) if loader is None else self._again(loader)
+
+    def _again(self, loader: BaseLoader) -> DataLoader[Any]:
+        """Pass on the batches that the first evaluation of this loader had."""
         if loader is self.train_dataset:
             raise UsageError(
                 "an evaluation would move the training loader; pass a loader of its own"
             )
-        _check_batch_size(loader, self.args.eval_batch_size, "per_device_eval_batch_size")
-        start = self._eval_starts.setdefault(loader, loader.state_dict())
-        return _pass_on(loader, self._for_model, start)
+        return self._pass_on(loader, self._eval_starts.setdefault(loader, loader.state_dict()))
+
+    def _pass_on(self, loader: BaseLoader, start: State | None = None) -> DataLoader[Any]:
+        batches = _Batches(loader, start)
+        return DataLoader(batches, batch_sampler=_Turns(batches), collate_fn=self._for_model)
 
     def _for_model(self, batches: list[BatchDict]) -> BatchDict:
         """Return a batch as the model takes it."""
         (batch,) = batches
-        model: Any = self.model
-        if hasattr(model, "get_base_model"):  # of PEFT
-            model = model.get_base_model()
-        names = set(batch)
+        model = _unwrapped(self.model)
+        taken = dict(batch)
         if self.args.remove_unused_columns:
-            names &= set(inspect.signature(type(model).forward).parameters)
-        taken = {name: batch[name] for name in batch if name in names}
+            names = _argument_names(model)
+            taken = batch if names is None else {k: v for k, v in batch.items() if k in names}
         if isinstance(model, PreTrainedModel):
-            taken |= for_transformers(batch, model)
+            taken |= _bounds(batch, model)
+        if self._shifts_labels(model):
+            taken["labels"] = unshifted(batch["labels"])
         return taken
 
+    def _shifts_labels(self, model: torch.nn.Module) -> bool:
+        if self.model_shifts_labels is not None:
+            return self.model_shifts_labels
+        if _is_causal(model):
+            return True
+        if any(map(_is_causal, model.modules())):
+            raise UsageError(
+                f"{type(model).__name__} contains a causal model of transformers, which shifts "
+                "labels itself if it gets them. Set trainer.model_shifts_labels = True if yours "
+                "passes the labels on to it, or False if it computes the loss from the logits"
+            )
+        return False
 
-def for_transformers(batch: BatchDict, model: PreTrainedModel) -> BatchDict:
-    """Return what models of transformers call differently.
 
-    They shift labels themselves: a label stands at the token that is to be predicted, not at the
-    token before it. So the label that follows the last token of a row has no place.
-    """
-    taken = {"labels": unshifted(batch["labels"])}
+def _unwrapped(model: Any) -> Any:
+    """Return the model inside of PEFT, torch.compile and DataParallel."""
+    for name in ("_orig_mod", "module"):
+        model = getattr(model, name, model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _argument_names(model: torch.nn.Module) -> Set[str] | None:
+    """Return the names that `forward` takes; None if it takes any."""
+    parameters = inspect.signature(type(model).forward).parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    # Models of transformers hand other arguments down to where they fail, or have no effect.
+    return None if takes_any and not isinstance(model, PreTrainedModel) else parameters.keys()
+
+
+def _is_causal(model: torch.nn.Module) -> bool:
+    return isinstance(model, PreTrainedModel) and model.loss_type == "ForCausalLM"
+
+
+def _bounds(batch: BatchDict, model: PreTrainedModel) -> BatchDict:
+    """Return where documents begin, by the names that flash attention in transformers takes."""
     if "cu_seqlens" in batch:
         bounds, longest = batch["cu_seqlens"], batch["max_seqlen"]
-        taken |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
-        taken |= {"max_length_q": longest, "max_length_k": longest}
-    elif "position_ids" in batch and "flash" in str(model.config._attn_implementation):
+        return {
+            "cu_seq_lens_q": bounds,
+            "cu_seq_lens_k": bounds,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+    if "position_ids" in batch and "flash" in str(model.config._attn_implementation):
         raise UsageError(
             "flash attention in transformers looks for documents in position_ids only if a batch "
             "has one row; add 'cu_seqlens' to the extras of the view"
         )
-    return taken
+    return {}
 
 
 def unshifted(labels: torch.Tensor) -> torch.Tensor:
-    """Move labels from the input before a token to the token itself.
+    """Move labels from the input before a token to the token itself, where transformers want them.
+
+    The label that follows the last token of a row has no place.
 
     >>> unshifted(torch.tensor([[6, 7, -100, 9]])).tolist()
     [[-100, 6, 7, -100]]
@@ -119,12 +176,28 @@ def unshifted(labels: torch.Tensor) -> torch.Tensor:
     return moved
 
 
-def _check(loader: BaseLoader, args: Arguments) -> None:
+def _check_training(loader: BaseLoader, args: Arguments) -> None:
     """Raise if Trainer would count other steps than the loader makes."""
-    check_loader(loader, "Trainer", "TrainingArguments(gradient_accumulation_steps=…)")
     _check_batch_size(loader, args.train_batch_size, "per_device_train_batch_size")
     if args.auto_find_batch_size:
         raise UsageError("the batch size of a loader is fixed; leave out auto_find_batch_size")
+    if loader.tail == "wrap" and not loader.endless:
+        raise UsageError(
+            "with tail='wrap' epochs differ by a step, and Trainer counts the same in each; use "
+            "tail='drop' or tail='keep', or endless=True with max_steps"
+        )
+
+
+def _check_evaluation(loader: BaseLoader, args: Arguments) -> None:
+    """Raise if an evaluation would have no end, or weigh rows differently."""
+    _check_batch_size(loader, args.eval_batch_size, "per_device_eval_batch_size")
+    if loader.endless:
+        raise UsageError("an evaluation of an endless loader has no end; leave out endless")
+    if loader.tail == "keep":
+        raise UsageError(
+            "with tail='keep' the last batch may be short, and Trainer gives it the weight of a "
+            "whole one; use a batch size that divides the rows, and tail='drop'"
+        )
 
 
 def _check_batch_size(loader: BaseLoader, expected: int, argument: str) -> None:
@@ -142,32 +215,41 @@ class _KeepState(TrainerCallback):
     exactly behind what was trained on. A release that reads further ahead is noticed.
     """
 
-    def __init__(self, loader: BaseLoader) -> None:
-        self._loader = loader
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
         self._num_trained = 0
+
+    @property
+    def _loader(self) -> BaseLoader | None:
+        dataset = self._trainer.train_dataset
+        return dataset if isinstance(dataset, BaseLoader) else None
 
     def on_train_begin(
         self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._num_trained = 0
-        if not state.global_step or args.ignore_data_skip:
+        loader = self._loader
+        if loader is None or not state.global_step:
             return
         try:
             saved = _callback_states(state)[_KEY]["attributes"]
-            rows, loader_state = saved["rows_per_step"], saved["loader"]
+            rows_before, loader_state = saved["rows_per_step"], saved["loader"]
         except (KeyError, TypeError):
+            if args.ignore_data_skip:
+                return
             raise StateError(
                 f"the checkpoint of step {state.global_step:,} has no state of a loader, so rows "
                 "would be repeated. Load a state of your own with loader.load_state_dict, and pass "
                 "ignore_data_skip=True to TrainingArguments"
             ) from None
-        if rows != self._rows_per_step(args) and args.max_steps <= 0:
+        rows = _rows_per_update(loader, args)
+        if rows != rows_before and args.max_steps <= 0:
             raise StateError(
-                f"an optimizer step had {rows:,} rows and now has {self._rows_per_step(args):,}. "
-                "Trainer counts steps, so its number of epochs would be wrong: keep the product of "
-                "batch size, processes and gradient_accumulation_steps, or set max_steps"
+                f"an optimizer step had {rows_before:,} rows and now has {rows:,}. Trainer counts "
+                "steps, so its number of epochs would be wrong: keep the product of batch size, "
+                "processes and gradient_accumulation_steps, or set max_steps"
             )
-        self._loader.load_state_dict(loader_state)
+        loader.load_state_dict(loader_state)
 
     def on_substep_end(
         self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -178,6 +260,9 @@ class _KeepState(TrainerCallback):
         self, args: Arguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._num_trained += 1
+        loader = self._loader
+        if loader is None:
+            return
         num_read: int = kwargs["train_dataloader"].dataset.num_handed_out
         if num_read != self._num_trained:
             raise StateError(
@@ -186,28 +271,18 @@ class _KeepState(TrainerCallback):
                 f"transformers {transformers.__version__} reads ahead: use a version that "
                 "docs/frameworks.md names"
             )
-        rows = self._rows_per_step(args)
-        saved = {"rows_per_step": rows, "loader": self._loader.state_dict()}
+        saved = {"rows_per_step": _rows_per_update(loader, args), "loader": loader.state_dict()}
         # Trainer's form for callbacks' states; it restores none itself that is not a class's.
         _callback_states(state)[_KEY] = {"args": {}, "attributes": saved}
 
-    def _rows_per_step(self, args: Arguments) -> int:
-        loader = self._loader
-        return int(loader.batch_size * loader.ranks * args.gradient_accumulation_steps)
+
+def _rows_per_update(loader: BaseLoader, args: Arguments) -> int:
+    return int(loader.rows_per_step * args.gradient_accumulation_steps)
 
 
 def _callback_states(state: TrainerState) -> dict[str, Any]:
     """Return the states by the callbacks' names; it is a list only before Trainer has begun."""
     return cast("dict[str, Any]", state.stateful_callbacks)
-
-
-def _pass_on(
-    loader: BaseLoader,
-    for_model: Callable[[list[BatchDict]], BatchDict],
-    start: State | None = None,
-) -> DataLoader[Any]:
-    batches = _Batches(loader, start)
-    return DataLoader(batches, batch_sampler=_Turns(batches), collate_fn=for_model)
 
 
 class _Batches(Dataset[Any]):

@@ -34,7 +34,7 @@ class SFTTrainer(Trainer, trl.SFTTrainer):  # type: ignore[misc]
         self,
         model: Any,
         args: Any = None,
-        *positional: Any,
+        data_collator: Any = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         **kwargs: Any,
@@ -47,13 +47,14 @@ class SFTTrainer(Trainer, trl.SFTTrainer):  # type: ignore[misc]
         super().__init__(
             model,
             args,
-            *positional,
+            data_collator,
             train_dataset=_stand_in() if is_loader else train_dataset,
             eval_dataset=_stand_in() if evaluates_loaders else eval_dataset,
             **kwargs,
         )
         if is_loader:
-            self._train_on(train_dataset)
+            self._find_loader(train_dataset, is_training=True)
+            self.train_dataset = train_dataset
         if evaluates_loaders:
             self.eval_dataset = eval_dataset
 

@@ -11,7 +11,12 @@ from penstock.errors import UsageError
 from penstock.load.across_epochs import AcrossEpochs
 from penstock.load.batch_sizes import BatchSizes, GlobalBatchSize
 from penstock.load.devices import crosses_compactly, find_device
-from penstock.load.frameworks import check_caller, check_length_caller
+from penstock.load.frameworks import (
+    ROWS_PER_STEP,
+    check_caller,
+    check_length_caller,
+    is_saved_by_lightning,
+)
 from penstock.load.parallel import find_share
 from penstock.load.rank_agreement import check_agreement
 from penstock.load.state import HEADER, State, check_identity, check_keys
@@ -85,6 +90,14 @@ class BaseLoader(ABC):
         is_alone = rank is not None and self.ranks == 1  # and so not one of several on purpose
         self._has_to_agree = self._checks_ranks = check_ranks and not is_alone
         self._watching: Watching | None = None
+        self._first_state: State | None = None  # of a loader for validation
+        self.saved_rows_per_step: int | None = None
+        """of the state that was loaded, if Lightning saved it"""
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of a step over all ranks; without a schedule."""
+        return self.batch_size * self.ranks
 
     @property
     @abstractmethod
@@ -151,10 +164,6 @@ class BaseLoader(ABC):
         """Steps of the whole epoch, or those that are left of it."""
 
     @abstractmethod
-    def _skip_rest_of_epoch(self) -> None:
-        """Go to the start of the next epoch, unless the loader is at the start of one."""
-
-    @abstractmethod
     def _iterate(self) -> Iterator[LoaderStep]:
         """Iterate in this process."""
 
@@ -188,10 +197,10 @@ class BaseLoader(ABC):
                     "iterate over the loader itself, use num_workers=0, or leave out device"
                 )
             return self._iterate_as_worker(worker)
-        if expected.state is not None:
-            self.load_state_dict(expected.state)
-        if expected.begins_epoch and not self.endless:
-            self._skip_rest_of_epoch()
+        if expected.returns:
+            if self._first_state is None:
+                self._first_state = self.state_dict()
+            self.load_state_dict(self._first_state)
         if expected.crosses_epochs:
             return AcrossEpochs(self, expected.num_steps)
         if self._has_to_agree:
@@ -237,12 +246,14 @@ class BaseLoader(ABC):
 
     def state_dict(self) -> State:
         """What to save: where the loader stands, and what decides its rows."""
-        return HEADER | self._standing() | self._identity()
+        state = HEADER | self._standing() | self._identity()
+        return state | {ROWS_PER_STEP: self.rows_per_step} if is_saved_by_lightning() else state
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state` was saved, or raise a `StateError` that says why not."""
         self.check_state(state)
         self._restore(state)
+        self.saved_rows_per_step = state.get(ROWS_PER_STEP)
         self._has_to_agree = self._checks_ranks
 
     def check_state(self, state: State) -> None:

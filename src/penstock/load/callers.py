@@ -1,4 +1,4 @@
-"""The call stack: the only way to tell some frameworks that use a loader."""
+"""The call stack: the only way to tell which framework uses a loader."""
 
 import sys
 from collections.abc import Iterator

@@ -7,13 +7,12 @@ that the user's own code iterates over, in any hook, is left alone.
 
 import itertools
 import sys
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any, NamedTuple
 
 from penstock.errors import StateError, UsageError
 from penstock.load.callers import callers
-from penstock.load.state import State
 
 _OURS = ("penstock.integrations.", "penstock.load.across_epochs")
 _PASSED_THROUGH = ("penstock.", "torch.utils.data", "torchdata", "multiprocessing")
@@ -24,20 +23,22 @@ _DEEPSPEED = "deepspeed."
 _DISTRIBUTED_CHECKPOINT = "torch.distributed.checkpoint"
 
 
+ROWS_PER_STEP = "rows_per_step"
+"""a key of states that Lightning saves"""
+
+
 class Expected(NamedTuple):
     """What a framework expects from the loader that it iterates over."""
 
-    begins_epoch: bool = False
-    """start an epoch anew, for Lightning's validation, which leaves epochs early"""
-    state: State | None = None
-    """resume from this: Lightning has read it from a checkpoint and does not load it itself"""
+    returns: bool = False
+    """return to where it was first: validations read the same rows every time"""
     crosses_epochs: bool = False
-    """go on at the end of the loader's epoch: the framework's epochs have other lengths"""
+    """go on at the end of the loader's epoch: the framework counts the steps of its epochs"""
     num_steps: int | None = None
     """how many steps to give if the loader crosses epochs; None for no end"""
 
 
-def check_caller(loader: Sized, *, endless: bool, has_common_state: bool) -> Expected:
+def check_caller(loader: Any, *, endless: bool, has_common_state: bool) -> Expected:
     """Return what the caller expects of the loader; raise if it would lose or repeat rows."""
     if _FETCHER not in sys.modules and _ACCELERATE not in sys.modules:
         return Expected()  # all of these frameworks import torch
@@ -110,7 +111,13 @@ def check_state_caller() -> None:
         )
 
 
-def _is_called_by(package: str) -> bool:
+def is_saved_by_lightning() -> bool:
+    """Return whether Lightning asks for the state of a loader."""
+    has_lightning = "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules
+    return has_lightning and _is_called_by(_LIGHTNING)
+
+
+def _is_called_by(package: str | tuple[str, ...]) -> bool:
     """Return whether the first caller outside of Penstock and torch's data utilities is in it."""
     for frame in callers():
         module = frame.f_globals.get("__name__", "")
@@ -121,7 +128,7 @@ def _is_called_by(package: str) -> bool:
 
 def _check_lightning(
     frames: Iterable[FrameType],
-    loader: Sized,
+    loader: Any,
     *,
     endless: bool,
     has_common_state: bool,
@@ -137,8 +144,11 @@ def _check_lightning(
             combination = frame.f_locals.get("self")
     else:
         return Expected()
+    loop: Any = frame.f_locals.get("self")
+    trainer: Any = getattr(loop, "trainer", None)
     if module.endswith((".evaluation_loop", ".prediction_loop")):
-        return Expected(begins_epoch=True)
+        _check_evaluation(trainer, loader, endless=endless)
+        return Expected(returns=not endless)
     if endless:
         raise UsageError(
             "Lightning reads one batch ahead from a loader without a length, so its checkpoints "
@@ -151,29 +161,56 @@ def _check_lightning(
             "Lightning loads the state of a DataLoader around a loader not at all, or only within "
             "an epoch, so a resumed run would repeat rows; pass the loader itself to trainer.fit"
         )
-    loop = frame.f_locals.get("self")
-    trainer: Any = getattr(loop, "trainer", None)
     if getattr(trainer, "overfit_batches", 0):
         raise UsageError(
             "overfit_batches needs the same batches in every epoch, but a loader continues with "
             "new ones; pass a list of batches, such as list(itertools.islice(loader, 2))"
         )
-    state = _take_state(loop, loader)
-    loaders = getattr(combination, "iterables", [])
-    limits = dict(zip(map(id, loaders), getattr(combination, "limits", None) or (), strict=False))
-    is_cut = limits.get(id(loader), len(loader)) < len(loader)
-    if len(loaders) < 2 and not is_cut:
-        return Expected(state=state)
+    if loader.tail == "wrap":
+        raise UsageError(
+            "with tail='wrap' epochs differ by a step, and Lightning counts the same in each; use "
+            "tail='drop' or tail='keep'"
+        )
+    if combination is None:
+        return Expected()  # Lightning tries whether it can iterate, and reads nothing
+    _load_state(loop, loader)
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    may_be_new = trainer.ckpt_path is not None or trainer.reload_dataloaders_every_n_epochs
+    if may_be_new and progress.total.ready and loader.position == loader.epoch == 0:
+        raise StateError(
+            f"Lightning has trained on {progress.total.ready:,} batches, and this loader is at its "
+            "first row: rows would be repeated. If train_dataloader() makes a loader for every "
+            "epoch, return the same one, or call loader.set_epoch(self.current_epoch); if the "
+            "checkpoint has no state of a loader, load one of your own"
+        )
+    rows_before = loader.saved_rows_per_step
+    if trainer.max_steps == -1 and rows_before not in (None, loader.rows_per_step):
+        raise StateError(
+            f"a step had {rows_before:,} rows and now has {loader.rows_per_step:,}. Lightning "
+            "counts batches, so its epochs would end elsewhere: keep the product of batch_size and "
+            "ranks, or pass max_steps to the Trainer"
+        )
     num_steps = None
     if type(combination).__name__ == "_MaxSize":  # in which shorter loaders end before the others
-        num_done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        num_done = progress.current.ready
         has_ended = num_done >= len(combination)
         num_steps = len(loader) if has_ended else max(0, len(loader) - num_done)
-    return Expected(state=state, crosses_epochs=True, num_steps=num_steps)
+    return Expected(crosses_epochs=True, num_steps=num_steps)
 
 
-def _take_state(loop: Any, loader: object) -> State | None:
-    """Take the loader's state from Lightning where Lightning would not load it.
+def _check_evaluation(trainer: Any, loader: object, *, endless: bool) -> None:
+    training = getattr(getattr(trainer, "fit_loop", None), "_combined_loader", None)
+    if any(each is loader for each in getattr(training, "flattened", ())):
+        raise UsageError("a validation would move the training loader; pass a loader of its own")
+    if endless and not isinstance(getattr(trainer, "limit_val_batches", None), int):
+        raise UsageError(
+            "a validation of an endless loader has no end; leave out endless, or pass a number of "
+            "batches as limit_val_batches to the Trainer"
+        )
+
+
+def _load_state(loop: Any, loader: Any) -> None:
+    """Load the loader's state where Lightning has read it from a checkpoint, but would not load it.
 
     Lightning loads a checkpoint's loader states only if it was saved within an epoch or the run has
     max_steps. After a checkpoint from the end of an epoch, the loader would restart at epoch 0.
@@ -183,12 +220,12 @@ def _take_state(loop: Any, loader: object) -> State | None:
     stateful = [each for each in flattened if hasattr(each, "load_state_dict")]
     number = next((k for k, each in enumerate(stateful) if each is loader), None)
     if not states or number is None:
-        return None
+        return
     if len(states) != len(stateful):
         raise StateError(
             f"the checkpoint has the states of {len(states)} loaders, but there are "
             f"{len(stateful)} here; pass as many loaders as when it was saved"
         )
-    state: State | None = states[number]
+    if states[number] is not None:
+        loader.load_state_dict(states[number])
     states[number] = None  # load it once: later the loader has moved on, or is a different one
-    return state

@@ -1,5 +1,6 @@
 """The loader: batches of a view, in order, from a position that is one integer."""
 
+import contextlib
 from collections.abc import Iterator
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Literal
@@ -217,10 +218,6 @@ class Loader(BaseLoader):
             "when_exhausted='redistribute' to penstock.mix"
         )
 
-    def _skip_rest_of_epoch(self) -> None:
-        if self.remaining < len(self):
-            self._walk.jump_to(self.plan.end_of_epoch(self._walk.position))
-
     def _iterate(self) -> Iterator[LoaderStep]:
         self._walk.take_every(1, skip=0)
         iteration = Iteration(self._walk)
@@ -258,9 +255,9 @@ class Loader(BaseLoader):
             start = self._walk.position
         if num_steps is None:
             raise StateError(
-                "batches of this loader were read by workers, and which have arrived is unknown: "
-                "save the state of the StatefulDataLoader instead, or pass in_order=True to the "
-                "DataLoader"
+                "batches of this loader were read by workers, and which have arrived is unknown. "
+                "With a StatefulDataLoader, save its own state; with in_order=False, or a dataset "
+                "of yours around the loader, use num_workers=0"
             )
         if num_steps > self.plan.num_steps(start) and not self.endless:
             return self.plan.end_of_epoch(start)
@@ -338,9 +335,12 @@ class Loader(BaseLoader):
                 f"{self.plan.step_size:,} rows, and with tail='wrap' a step has several; use "
                 "tail='keep', smaller batches, or leave out set_epoch"
             )
-        here = self._board.read().end_if_over  # of workers, while this loader did not move
-        if here is None:
-            here = self._walk.position
+        here = self._walk.position
+        if self._have_workers_moved():  # while this loader did not
+            over = self._board.read().end_if_over
+            with contextlib.suppress(StateError):
+                over = self._position_of_workers()
+            here = here if over is None else over
         self._rest_is_empty = self._is_restored and here == self.plan.start_of_epoch(epoch + 1)
         if self._rest_is_empty or self.plan.settle(here) // self.plan.num_samples == epoch:
             start = here
@@ -404,6 +404,11 @@ class Loader(BaseLoader):
         return sum_digests(self._walk.finished)
 
     def _step_handed_out(self) -> Step:
+        if self._have_workers_moved():
+            raise UsageError(
+                "the last step was read by a worker of a DataLoader; use num_workers=0 to ask for "
+                "its samples and digests"
+            )
         step = self._walk.last_step
         if step is None:
             raise UsageError("no batch has been handed out yet")

@@ -78,6 +78,37 @@ class Epoch(NamedTuple):
         return self.end if self.begun and self.is_over else None
 
 
+def _first_left(attributes: dict[str, Any]) -> float:
+    """Return the first requested step that a DataLoader iterator has not returned yet."""
+    return min(attributes.get("_task_info", (0,)), default=inf)
+
+
+class _Returned:
+    """How many of its steps a DataLoader's iterator has returned, while it lives and afterwards."""
+
+    def __init__(self, iterator: Any, *, is_direct: bool) -> None:
+        attributes = vars(iterator)  # not the iterator itself, which would keep its workers alive
+        self._is_counted = is_direct and attributes.get("_in_order", True)
+        self._number = 0.0
+        self._iterator: weakref.ref[Any] | None = None
+
+        def forget(_: Any, count: Callable[[dict[str, Any]], float] = _first_left) -> None:
+            # When the interpreter exits, the module's own names are gone.
+            self._iterator, self._number = None, count(attributes)
+
+        self._iterator = weakref.ref(iterator, forget)
+
+    def is_of(self, iterator: Any) -> bool:
+        """Whether it counts for this iterator; torch gives others the same seed if told to."""
+        return self._iterator is not None and self._iterator() is iterator
+
+    def number_or_none(self) -> float | None:
+        """Return the number, or infinity for all; None if steps are not returned one by one."""
+        iterator = self._iterator() if self._iterator is not None else None
+        number = self._number if iterator is None else _first_left(vars(iterator))
+        return number if self._is_counted or number == inf else None
+
+
 _boards = list["weakref.ref[Board]"]()  # not a WeakSet: its callbacks would swallow a Ctrl-C
 
 
@@ -90,9 +121,8 @@ class Board:
     def __init__(self, fd: int | None = None, num_resets: int = 0) -> None:
         self._file: OwnedDescriptor | None = None
         self._num_resets, self._at_fork = num_resets, Epoch()
-        # The DataLoader's iterator that last started workers, and its first step not yet returned.
-        self._iterator: weakref.ref[Any] | None = None
-        self._seed, self._first_left, self._is_in_order = 0, 0.0, True
+        self._returned = dict[int, _Returned]()
+        """what iterators of DataLoaders have returned, by the seed of their workers"""
         if fd is not None:
             self._keep(fd)
         _remember(self)
@@ -119,29 +149,21 @@ class Board:
         self._at_fork = self.read()
         return self._fd
 
-    def note_iterator(self, iterator: Any) -> None:
-        """Record the iterator that starts workers, and how many steps the last one returned."""
-        last = self._iterator() if self._iterator is not None else None
-        if last is iterator:
+    def note_iterator(self, iterator: Any, *, is_direct: bool) -> None:
+        """Record the iterator that starts workers, and how many steps the last ones returned.
+
+        `is_direct` is False if a dataset of the user stands between the DataLoader and the loader.
+        """
+        seed = vars(iterator)["_base_seed"]
+        if seed in self._returned and self._returned[seed].is_of(iterator):
             return
         with self._locked() as fd:
             epoch = _read(fd)
-            if self._seed == epoch.seed:
-                _write(fd, epoch._replace(num_returned=self._num_returned()))
-        attributes = vars(iterator)  # not the iterator itself, which would keep its workers alive
-
-        def forget(_: Any, count: Callable[[dict[str, Any]], float] = _first_left) -> None:
-            # When the interpreter exits, the module's own names are gone.
-            self._iterator, self._first_left = None, count(attributes)
-
-        self._iterator, self._seed = weakref.ref(iterator, forget), attributes["_base_seed"]
-        self._is_in_order = attributes.get("_in_order", True)
-
-    def _num_returned(self) -> float | None:
-        """Return how many steps the noted iterator has returned; None if in any order."""
-        iterator = self._iterator() if self._iterator is not None else None
-        number = self._first_left if iterator is None else _first_left(vars(iterator))
-        return number if self._is_in_order or number == inf else None
+            last = self._returned.get(epoch.seed) if epoch.seed is not None else None
+            if last is not None:
+                _write(fd, epoch._replace(num_returned=last.number_or_none()))
+        kept = {} if last is None or epoch.seed is None else {epoch.seed: last}
+        self._returned = kept | {seed: _Returned(iterator, is_direct=is_direct)}
 
     def num_handed_out(self) -> float | None:
         """Return how many steps of the workers' epoch the DataLoader has returned; None if unknown.
@@ -149,9 +171,9 @@ class Board:
         Infinity stands for all of them.
         """
         epoch = self.read()
-        if self._is_forked() or epoch.has_jumped:
+        if self._is_forked() or epoch.has_jumped or epoch.seed not in self._returned:
             return None
-        return self._num_returned() if self._seed == epoch.seed else epoch.num_returned
+        return self._returned[epoch.seed].number_or_none()
 
     def _is_forked(self) -> bool:
         """True if the file belongs to the process that the user forked this one from."""
@@ -217,8 +239,9 @@ class Board:
             else:
                 raise UsageError(
                     "the DataLoader's last epoch was left early (or another DataLoader uses the "
-                    "same loader), and its workers have read ahead, so batches would be lost: use "
-                    "num_workers=0, or call loader.set_epoch(…) to say where to start"
+                    "same loader), and its workers have read ahead, so batches would be lost: call "
+                    "loader.load_state_dict(loader.state_dict()) to continue after the last batch "
+                    "that you received, or use num_workers=0"
                 )
             if has_jumped:
                 start = None
@@ -293,16 +316,10 @@ def _note_iterator() -> None:
     else:
         return
     dataset = getattr(iterator, "_dataset", None)
-    wrapped = [dataset, *getattr(dataset, "__dict__", {}).values()]
-    for each in wrapped:
+    for each in [dataset, *getattr(dataset, "__dict__", {}).values()]:
         board = getattr(each, "_board", None)
         if isinstance(board, Board):
-            board.note_iterator(iterator)
-
-
-def _first_left(attributes: dict[str, Any]) -> float:
-    """Return the first requested step that a DataLoader iterator has not returned yet."""
-    return min(attributes.get("_task_info", (0,)), default=inf)
+            board.note_iterator(iterator, is_direct=each is dataset)
 
 
 def _reopen(duplicate: Any, num_resets: int) -> Board:

@@ -58,4 +58,4 @@ def train(feed, comparison, share, run, record):
     )
     checkpoint = run.out / "saved.ckpt"
     record.called()
-    trainer.fit(Module(), ckpt_path=checkpoint if checkpoint.exists() else None, weights_only=False)
+    trainer.fit(Module(), ckpt_path=checkpoint if checkpoint.exists() else None)

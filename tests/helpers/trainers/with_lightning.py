@@ -40,7 +40,7 @@ def train(run, loader_options=(), **options):
         **options,
     )
     checkpoint = run.out / "saved.ckpt"
-    trainer.fit(Module(), ckpt_path=checkpoint if checkpoint.exists() else None, weights_only=False)
+    trainer.fit(Module(), ckpt_path=checkpoint if checkpoint.exists() else None)
 
 
 def train_with_fabric(run):

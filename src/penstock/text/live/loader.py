@@ -229,10 +229,6 @@ class TextLoader(BaseLoader):
             f"{counted(self.lanes.count, 'lane')}; {self.source!r}, {self.tokenizer!r}"
         )
 
-    def _skip_rest_of_epoch(self) -> None:
-        if self.walk.reached.position:
-            self.walk.begin_next_epoch()
-
     def _iterate(self) -> Iterator[LoaderStep]:
         has_begun, self._rest_may_be_empty = self._rest_may_be_empty, False
         return BatchIterator(self.walk, has_begun=has_begun)
