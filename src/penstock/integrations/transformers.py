@@ -5,26 +5,25 @@
     trainer = Trainer(model=model, args=args, train_dataset=loader)
     trainer.train(resume_from_checkpoint=True)
 
-Trainer batches, shuffles and distributes a dataset itself, and resumes by counting batches to skip.
-A loader has done all of that. So Trainer gets a DataLoader that passes batches on, whatever index
-it asks for: skipping indices skips no rows. The loader's state is saved in `trainer_state.json`.
+Trainer batches, shuffles and distributes a dataset itself, and resumes by skipping batches. A
+loader has done all of that, so Trainer gets a DataLoader that passes its batches on (`passed_on`).
+The loader's state is saved in `trainer_state.json`.
 """
 
 import inspect
-import itertools
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from typing import Any, cast
 
 import torch
 import transformers
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
 from transformers import TrainingArguments as Arguments
 
 from penstock.dataset import Dataset as TokenDataset
 from penstock.errors import StateError, UsageError
 from penstock.integrations.checks import check_loader
-from penstock.load.across_epochs import AcrossEpochs
+from penstock.integrations.passed_on import PassedOnBatches, Turns
 from penstock.load.base_loader import BaseLoader, BatchDict
 from penstock.load.staged_loader import StagedLoader
 from penstock.load.state import State
@@ -94,8 +93,8 @@ class Trainer(transformers.Trainer):
         return self._pass_on(loader, self._eval_starts.setdefault(loader, loader.state_dict()))
 
     def _pass_on(self, loader: BaseLoader, start: State | None = None) -> DataLoader[Any]:
-        batches = _Batches(loader, start)
-        return DataLoader(batches, batch_sampler=_Turns(batches), collate_fn=self._for_model)
+        batches = PassedOnBatches(loader, start)
+        return DataLoader(batches, batch_sampler=Turns(batches), collate_fn=self._for_model)
 
     def _for_model(self, batches: list[BatchDict]) -> BatchDict:
         """Return a batch as the model takes it."""
@@ -283,42 +282,3 @@ def _rows_per_update(loader: BaseLoader, args: Arguments) -> int:
 def _callback_states(state: TrainerState) -> dict[str, Any]:
     """Return the states by the callbacks' names; it is a list only before Trainer has begun."""
     return cast("dict[str, Any]", state.stateful_callbacks)
-
-
-class _Batches(Dataset[Any]):
-    """Hands out the next batch of the loader, whatever the index."""
-
-    def __init__(self, loader: BaseLoader, start: State | None) -> None:
-        self.loader, self._start = loader, start
-        self._batches: Iterator[BatchDict] = iter(())
-        self.num_handed_out = 0
-
-    def begin(self) -> None:
-        """Continue where the loader is, or return to the start that was given."""
-        if self._start is not None:
-            self.loader.load_state_dict(self._start)
-        # Trainer's epochs are not the loader's if a run begins in the middle of one of those.
-        self._batches = AcrossEpochs(self.loader)
-
-    def __len__(self) -> int:
-        """Rows of an epoch on all ranks, which Trainer calls examples."""
-        return len(self.loader) * self.loader.batch_size * self.loader.ranks
-
-    def __getitems__(self, indices: list[int]) -> list[BatchDict]:
-        self.num_handed_out += 1
-        return [next(self._batches)]
-
-
-class _Turns(Sampler[list[int]]):
-    """As many turns as an epoch has steps. Trainer skips those that it had before a resumption."""
-
-    def __init__(self, batches: _Batches) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches.loader)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self._batches.begin()
-        turns = itertools.count() if self._batches.loader.endless else range(len(self))
-        return ([turn] for turn in turns)

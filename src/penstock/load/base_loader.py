@@ -96,7 +96,7 @@ class BaseLoader(ABC):
 
     @property
     def rows_per_step(self) -> int:
-        """Rows of a step over all ranks; without a schedule."""
+        """Rows of a batch, on all ranks together: those of a step without global_batch_size."""
         return self.batch_size * self.ranks
 
     @property
