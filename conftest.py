@@ -12,6 +12,7 @@ _FRAMEWORKS = {
     "host_arrays": "penstock",
     "training_backup": "penstock",
     "keras_batches": "keras",
+    "passed_on": "torch",
     "process_agreement": "jax",
 }
 _ADAPTERS = Path(__file__).parent.glob("src/penstock/integrations/[!_]*.py")
