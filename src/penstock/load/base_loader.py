@@ -188,7 +188,7 @@ class BaseLoader(ABC):
 
     def __iter__(self) -> Iterator[LoaderStep]:
         """Iterate over the rest of the epoch, or a whole one at its end; if endless, over all."""
-        expected = check_caller(self, endless=self.endless, has_common_state=self.has_common_state)
+        expected = check_caller(self)
         worker = find_worker()
         if worker is not None:
             if self.device is not None:

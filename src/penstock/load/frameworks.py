@@ -38,7 +38,7 @@ class Expected(NamedTuple):
     """how many steps to give if the loader crosses epochs; None for no end"""
 
 
-def check_caller(loader: Any, *, endless: bool, has_common_state: bool) -> Expected:
+def check_caller(loader: Any) -> Expected:
     """Return what the caller expects of the loader; raise if it would lose or repeat rows."""
     if _FETCHER not in sys.modules and _ACCELERATE not in sys.modules:
         return Expected()  # all of these frameworks import torch
@@ -58,13 +58,8 @@ def check_caller(loader: Any, *, endless: bool, has_common_state: bool) -> Expec
                 "lost. Use penstock.integrations.accelerate.prepare(accelerator, loader)"
             )
         if module.startswith(_LIGHTNING):
-            return _check_lightning(
-                itertools.chain([frame], frames),
-                loader,
-                endless=endless,
-                has_common_state=has_common_state,
-                is_wrapped=is_wrapped,
-            )
+            outwards = itertools.chain([frame], frames)
+            return _check_lightning(outwards, loader, is_wrapped=is_wrapped)
         if not module.startswith(_PASSED_THROUGH):
             return Expected()
     return Expected()
@@ -126,14 +121,7 @@ def _is_called_by(package: str | tuple[str, ...]) -> bool:
     return False
 
 
-def _check_lightning(
-    frames: Iterable[FrameType],
-    loader: Any,
-    *,
-    endless: bool,
-    has_common_state: bool,
-    is_wrapped: bool,
-) -> Expected:
+def _check_lightning(frames: Iterable[FrameType], loader: Any, *, is_wrapped: bool) -> Expected:
     """Return what Lightning's loop expects; raise where its training would lose or repeat rows."""
     combination: Any = None  # Lightning's iterator over the loaders of one run
     for frame in frames:
@@ -147,14 +135,14 @@ def _check_lightning(
     loop: Any = frame.f_locals.get("self")
     trainer: Any = getattr(loop, "trainer", None)
     if module.endswith((".evaluation_loop", ".prediction_loop")):
-        _check_evaluation(trainer, loader, endless=endless)
-        return Expected(returns=not endless)
-    if endless:
+        _check_evaluation(trainer, loader)
+        return Expected(returns=not loader.endless)
+    if loader.endless:
         raise UsageError(
             "Lightning reads one batch ahead from a loader without a length, so its checkpoints "
             "would skip that batch; pass endless=False (and max_epochs=-1 to the Trainer)"
         )
-    if not has_common_state:
+    if not loader.has_common_state:
         raise UsageError(one_state_for_all("Lightning"))
     if is_wrapped:
         raise UsageError(
@@ -198,11 +186,11 @@ def _check_lightning(
     return Expected(crosses_epochs=True, num_steps=num_steps)
 
 
-def _check_evaluation(trainer: Any, loader: object, *, endless: bool) -> None:
+def _check_evaluation(trainer: Any, loader: Any) -> None:
     training = getattr(getattr(trainer, "fit_loop", None), "_combined_loader", None)
     if any(each is loader for each in getattr(training, "flattened", ())):
         raise UsageError("a validation would move the training loader; pass a loader of its own")
-    if endless and not isinstance(getattr(trainer, "limit_val_batches", None), int):
+    if loader.endless and not isinstance(getattr(trainer, "limit_val_batches", None), int):
         raise UsageError(
             "a validation of an endless loader has no end; leave out endless, or pass a number of "
             "batches as limit_val_batches to the Trainer"

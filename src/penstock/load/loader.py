@@ -416,7 +416,7 @@ class Loader(BaseLoader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for other processes: settings and position, no threads and no files."""
-        check_caller(self, endless=self.endless, has_common_state=True)
+        check_caller(self)
         if get_spawning_popen() is None:
             self._refuse_if_workers_moved()
         settings = {key: value for key, value in super().__getstate__().items() if key != "_walk"}
