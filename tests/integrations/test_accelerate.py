@@ -106,7 +106,9 @@ def test_what_would_be_lost_is_refused_with_what_to_write(view, accelerator, pre
         prepare(accelerator, make(view, global_batch_size=8))
     with pytest.raises(UsageError, match="use tail='drop' or tail='wrap'"):
         prepare(accelerator, make(view, tail="keep", rank=0, ranks=2))
-    with pytest.raises(UsageError, match=r"use accelerator\.prepare for models"):
+    with pytest.raises(
+        UsageError, match=r"use accelerator\.prepare for models and optimizers; found Linear"
+    ):
         prepare(accelerator, torch.nn.Linear(1, 1))
     files = [write_text(tmp_path / name) for name in ("a.txt", "b.txt")]
     with pytest.raises(UsageError, match=r"state of rank 0 for all ranks.*gather_states=True"):

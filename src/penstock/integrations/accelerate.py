@@ -64,8 +64,8 @@ def prepare(accelerator: Accelerator, loader: BaseLoader) -> PreparedLoader:
     """Return the loader's batches for this process; `save_state` and `load_state` include it."""
     if not isinstance(loader, BaseLoader):
         raise UsageError(
-            f"prepare takes a penstock loader, not {loader!r:.60}; use accelerator.prepare for "
-            "models, optimizers and anything else"
+            "write prepare(accelerator, penstock.Loader(view, batch_size)), and use "
+            f"accelerator.prepare for models and optimizers; found {loader!r:.60}"
         )
     check_loader(loader, "Accelerate", "Accelerator(gradient_accumulation_steps=…)")
     if loader.tail == "keep" and loader.ranks > 1:
