@@ -203,6 +203,12 @@ def test_the_inputs_are_a_dict_if_there_are_several(data):
     assert {array.dtype.name for array in inputs.values()} == {"int32"}
 
 
+def test_the_sources_of_a_mixture_are_no_inputs(data):
+    mixture = penstock.mix({"a": (data.windows(8), 1), "b": (data.windows(8), 1)})
+    inputs, _, _ = EvaluationBatches(penstock.Loader(mixture, 2, output="numpy"))[0]
+    assert inputs.shape == (2, 8)
+
+
 def test_without_the_callback_fit_raises_with_what_to_write(run, tmp_path):
     batches = Backup(loader_of(run), tmp_path).batches
     with pytest.raises(penstock.UsageError, match=r"write model.fit\(.*, callbacks=\[backup\]\)"):

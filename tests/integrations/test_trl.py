@@ -30,8 +30,9 @@ def make_trainer(loader, out, **options):
     return SFTTrainer(
         with_trl.tiny_model(vocab_size=600),
         args,
-        train_dataset=loader,
-        eval_dataset=evaluated,
+        None,  # the collator; as in TRL, datasets may be passed by position
+        loader,
+        evaluated,
         processing_class=with_trl.any_tokenizer(),
     )
 
