@@ -60,6 +60,7 @@ from penstock.pack.report import PackReport as PackReport
 from penstock.progress import OnProgress as OnProgress
 from penstock.progress import Progress as Progress
 from penstock.read.local_reader import Access as Access
+from penstock.text.chats.chat import Chat as Chat
 from penstock.text.live.loader import TextLoader as TextLoader
 from penstock.text.live.packing import LivePolicy as LivePolicy
 from penstock.text.live.packing import Packing as Packing

@@ -4,6 +4,8 @@ r"""Turn text into a dataset: read, tokenize and write it, in parallel, resumabl
   penstock tokenize notes.jsonl.zst --tokenizer o200k_base.tiktoken --out data/notes \
       --metadata id,url --val-fraction 0.001 --shuffle 0
   penstock tokenize corpus --tokenizer bytes --out data/raw --bad-rows skip
+  penstock tokenize chats.jsonl --messages messages --chat-template TOKENIZER_DIR \
+      --loss-on assistant --out data/chats
 
 Run the command again to continue an interrupted run. On several machines that share a directory,
 each runs a share of the tasks; when all are done, one of them finishes the job:
@@ -16,7 +18,7 @@ each runs a share of the tasks; when all are done, one of them finishes the job:
 import argparse
 from typing import TYPE_CHECKING
 
-from penstock.cli import options, source_options
+from penstock.cli import chat_options, options, source_options
 from penstock.cli.progress_line import ProgressLine
 from penstock.errors import UsageError
 
@@ -28,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The source, the tokenizer, the output, and how tasks are run."""
     parser.add_argument(
         "--tokenizer",
-        required=True,
         metavar="FILE",
-        help='A tokenizer.json, tiktoken ranks, a directory with one of them, or "bytes"',
+        help='A tokenizer.json, tiktoken ranks, a directory with one of them, or "bytes" (default: '
+        "the directory of --chat-template)",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="Output directory")
     parser.add_argument(
@@ -52,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Skip the comparison of a sample of tokens with the reference engine",
     )
+    chat_options.add_chat(parser)
     _add_split(parser)
     _add_execution(parser)
     source_options.add_source(parser)
@@ -133,13 +136,14 @@ def run(arguments: argparse.Namespace) -> int:
     with ProgressLine() as line:
         report = tokenize(
             make_source(lambda name: source_options.source_of(arguments, name), split),
-            arguments.tokenizer,
+            chat_options.tokenizer_of(arguments),
             arguments.out,
             engine=arguments.engine,
             add=arguments.add,
             shuffle=arguments.shuffle,
             split=split,
             span_unit=arguments.span_unit,
+            chat=chat_options.chat_of(arguments),
             check=not arguments.no_check,
             workers=arguments.workers,
             executor=arguments.executor,

@@ -42,6 +42,14 @@ def _lines(report: "TokenizeReport", out: str) -> list[str]:
         f"  {side}: {documents:,} documents, {tokens:,} tokens" if documents else _NO_DOCUMENT[side]
         for side, (documents, tokens) in report.splits.items()
     ]
+    if report.trained is not None:
+        share = report.trained / max(1, report.tokens)
+        lines.append(f"trained on: {report.trained:,} tokens, {share:.1%}")
+    if report.untrained_documents:
+        lines.append(
+            f"nothing to train on: {report.untrained_documents:,} of {report.documents:,} "
+            "conversations; all their labels are -100"
+        )
     if report.skipped:
         lines.append(f"left out: {report.skipped:,} bad rows")
         lines += [f"  {place}" for place in report.places]

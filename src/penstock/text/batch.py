@@ -29,6 +29,8 @@ class TextBatch:
     """the metadata columns of each document"""
     spans: list[list[TextSpan]] | None = None
     """each document's annotations"""
+    trained: NDArray[np.int64] | None = None
+    """of chats: ranges of `data` whose tokens are trained on, ascending, one a row"""
     continues: bool = False
     """True if the last document continues as the first of the next batch; only in plain text"""
     file: str = ""

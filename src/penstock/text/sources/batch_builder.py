@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from penstock.suggestions import closest
 from penstock.text.batch import Counted, TextBatch, TextSpan
+from penstock.text.chats.conversations import BadConversation
+from penstock.text.chats.rendering import ChatRenderer
 from penstock.text.sources.read_options import ReadOptions
 from penstock.text.sources.row_values import (
     BadValueError,
@@ -38,6 +40,7 @@ class BatchBuilder:
         self._rows = list[int]()
         self._metadata = list[dict[str, Any]]()
         self._spans = list[list[TextSpan]]()
+        self._trained = list[tuple[int, int]]()
         self._num_bytes = 0
 
     def add(self, row: int, value: Any, encoding: str = "utf-8") -> None:
@@ -47,13 +50,35 @@ class BatchBuilder:
         """
         columns = self._reading.columns
         found = value if isinstance(value, dict) else {columns.text: value}
+        if self._reading.renderer is not None:
+            self._add_chat(row, found, self._reading.renderer)
+            return
         if columns.text not in found:
             meant = _closest(columns.text, tuple(map(str, found)))
             hint = "" if meant is None else f" (did you mean {meant!r}?)"
             raise BadValueError(f"no {columns.text!r}; found {list(found)!s:.100}{hint}")
-        text = as_utf8(found[columns.text], columns.text, encoding)
+        self._append(row, as_utf8(found[columns.text], columns.text, encoding), found)
+
+    def _add_chat(self, row: int, found: dict[str, Any], renderer: ChatRenderer) -> None:
+        """Add the conversations of a row: all of them, or none."""
+        try:
+            chats = renderer.render(found)
+        except BadConversation as error:
+            raise BadValueError(str(error)) from None
+        for chat in chats:
+            self._check_size(chat.text)
+        for chat in chats:
+            start = self._num_bytes
+            self._append(row, chat.text, found)
+            self._trained += [(start + first, start + end) for first, end in chat.trained]
+
+    def _check_size(self, text: bytes) -> None:
         if len(text) > self._reading.max_document_bytes:
             raise BadValueError(too_long(self._reading.max_document_bytes))
+
+    def _append(self, row: int, text: bytes, found: dict[str, Any]) -> None:
+        columns = self._reading.columns
+        self._check_size(text)
         if columns.metadata or columns.spans is not None:
             metadata = {name: found[name] for name in columns.metadata if name in found}
             spans = [] if columns.spans is None else as_spans(found.get(columns.spans))
@@ -81,10 +106,17 @@ class BatchBuilder:
             rows=np.array(self._rows, np.int64),
             metadata=self._metadata if self._reading.columns.metadata else None,
             spans=self._spans if self._reading.columns.spans is not None else None,
+            trained=self._take_trained(),
             counted=self._counted,
         )
         self._clear()
         return batch
+
+
+    def _take_trained(self) -> NDArray[np.int64] | None:
+        if self._reading.renderer is None:
+            return None
+        return np.array(self._trained, np.int64).reshape(-1, 2)
 
 
 def concatenate(texts: list[bytes]) -> tuple[bytes, NDArray[np.int64]]:
@@ -105,4 +137,18 @@ def without_documents(batch: TextBatch, documents: set[int]) -> TextBatch:
         rows=batch.rows[kept],
         metadata=None if batch.metadata is None else [batch.metadata[each] for each in kept],
         spans=None if batch.spans is None else [batch.spans[each] for each in kept],
+        trained=None if batch.trained is None else _moved(batch, kept, offsets),
     )
+
+
+def _moved(
+    batch: TextBatch, kept: list[int], offsets: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """The ranges to train on of the documents that are kept, which now begin at `offsets`."""
+    assert batch.trained is not None  # the caller has checked it
+    moved = [np.empty((0, 2), np.int64)]
+    for start, document in zip(offsets, kept, strict=False):
+        low, high = batch.offsets[document], batch.offsets[document + 1]
+        is_inside = (batch.trained[:, 0] >= low) & (batch.trained[:, 1] <= high)
+        moved.append(batch.trained[is_inside] - low + start)
+    return np.concatenate(moved)

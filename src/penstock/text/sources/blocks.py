@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.formats.text_names import SourceKind
 from penstock.system.background_thread import StopSignal, call_in_background
+from penstock.text.chats.rendering import ChatRenderer
 from penstock.text.sources import parquet
 from penstock.text.sources.read_options import Columns
 from penstock.text.sources.slices import Slice, cut_bytes
@@ -69,11 +70,18 @@ class TextBlocks(Sequence[Slice]):
 
 
 def list_blocks(
-    files: Iterable[TextFile], kind: SourceKind, columns: Columns, *, by_line: bool
+    files: Iterable[TextFile],
+    kind: SourceKind,
+    columns: Columns,
+    renderer: ChatRenderer | None = None,
+    *,
+    by_line: bool,
 ) -> TextBlocks:
     """Return all blocks, in order. Files without text have none."""
     remaining = iter(files)
-    list_one = functools.partial(_file_blocks, kind=kind, columns=columns, by_line=by_line)
+    list_one = functools.partial(
+        _file_blocks, kind=kind, columns=columns, renderer=renderer, by_line=by_line
+    )
     found = [list_one(file) for file in itertools.islice(remaining, 1)]  # pays for imports
     started = time.perf_counter()
     found += [list_one(file) for file in itertools.islice(remaining, _NUM_TIMED)]
@@ -93,11 +101,16 @@ def list_blocks(
 
 
 def _file_blocks(
-    file: TextFile, kind: SourceKind, columns: Columns, *, by_line: bool
+    file: TextFile,
+    kind: SourceKind,
+    columns: Columns,
+    renderer: ChatRenderer | None,
+    *,
+    by_line: bool,
 ) -> list[Slice]:
     files = (file.path,)  # shared by all slices
     if kind == "parquet":
-        groups = parquet.row_groups(file, columns)
+        groups = parquet.row_groups(file, columns, renderer)
         return [
             Slice(files=files, start=k, stop=k + 1, size_bytes=text_bytes)
             for k, (num_rows, text_bytes) in enumerate(zip(*groups, strict=True))

@@ -102,6 +102,7 @@ def _lines(
     """Yield each line's position, the line (None if too long), and its encoding."""
     columns, limit_bytes = reading.columns, reading.max_document_bytes
     is_only_text = not columns.metadata and columns.spans is None and columns.text.isascii()
+    is_only_text = is_only_text and reading.renderer is None
     parts, size, begins = list[memoryview](), 0, -1
     for place, chunk in read_line_chunks(file, reading.batch_bytes, start, stop):
         view, at = memoryview(chunk), 0

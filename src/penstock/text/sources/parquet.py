@@ -18,7 +18,8 @@ from penstock.formats.json_values import can_be_json, python_values
 from penstock.formats.optional_pyarrow import pyarrow
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch, TextSpan
-from penstock.text.sources.batch_builder import without_documents
+from penstock.text.chats.rendering import ChatRenderer
+from penstock.text.sources.batch_builder import BatchBuilder, without_documents
 from penstock.text.sources.read_options import BadRow, Columns, ReadOptions
 from penstock.text.sources.row_values import (
     BadValueError,
@@ -41,18 +42,23 @@ class RowGroups(NamedTuple):
     text_bytes: list[int]
 
 
-def row_groups(file: TextFile, columns: Columns) -> RowGroups:
+def row_groups(
+    file: TextFile, columns: Columns, renderer: ChatRenderer | None = None
+) -> RowGroups:
     """Return all row groups of a file."""
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
-        names = _check_columns(file.path, table.schema_arrow, columns)
-        return _row_groups(file.path, table, names[0])
+        names = _check_columns(file.path, table.schema_arrow, columns, renderer)
+        return _row_groups(file.path, table, names, renderer)
 
 
 def read_parquet(
     file: TextFile, start: int, stop: int, reading: ReadOptions
 ) -> Iterator[TextBatch]:
     """Yield the documents of row groups [start, stop)."""
+    if reading.renderer is not None:
+        yield from _read_chats(file, start, stop, reading)
+        return
     for first_row, rows in _batches(file, start, stop, reading):
         batch, bad = _as_batch(rows, first_row, reading)
         for document, reason in sorted(bad.items()):
@@ -62,6 +68,29 @@ def read_parquet(
             batch = without_documents(batch, set(bad))
         if batch.num_documents:
             yield batch
+
+
+def _read_chats(
+    file: TextFile, start: int, stop: int, reading: ReadOptions
+) -> Iterator[TextBatch]:
+    """Yield the conversations of row groups [start, stop)."""
+    builder = BatchBuilder(reading)
+    for first_row, rows in _batches(file, start, stop, reading):
+        bad = dict[int, str]()
+        values = {name: _values(rows.column(name), bad) for name in rows.schema.names}
+        for k in range(rows.num_rows):
+            row = first_row + k
+            try:
+                if k in bad:
+                    raise BadValueError(bad[k])
+                builder.add(row, {name: column[k] for name, column in values.items()})
+            except BadValueError as error:
+                place = f"row {row:,}"
+                reading.report(BadRow(file=file.path, row=row, place=place, reason=str(error)))
+            if builder.is_full and (batch := builder.take()):
+                yield batch
+    if batch := builder.take():
+        yield batch
 
 
 def _open(raw: Any) -> Any:
@@ -80,8 +109,8 @@ def _batches(
     pool = pyarrow().default_memory_pool()
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
-        names = _check_columns(file.path, table.schema_arrow, reading.columns)
-        num_rows, text_bytes = _row_groups(file.path, table, names[0])
+        names = _check_columns(file.path, table.schema_arrow, reading.columns, reading.renderer)
+        num_rows, text_bytes = _row_groups(file.path, table, names, reading.renderer)
         row = sum(num_rows[:start])
         for number in range(start, min(stop, len(num_rows))):
             end = row + num_rows[number]
@@ -112,9 +141,17 @@ def _readable(path: str) -> Iterator[None]:
         raise FormatError(f"{path}: pyarrow cannot read it ({error!s:.300})") from None
 
 
-def _row_groups(path: str, table: Any, name: str) -> RowGroups:
+def _row_groups(
+    path: str, table: Any, names: list[str], renderer: ChatRenderer | None
+) -> RowGroups:
     schema, metadata = table.schema, table.metadata
-    column = [schema.column(k).path for k in range(len(schema))].index(name)
+    texts = names[:1] if renderer is None else renderer.chat.columns
+    columns = [
+        k
+        for k in range(len(schema))
+        for name in texts
+        if schema.column(k).path == name or schema.column(k).path.startswith(f"{name}.")
+    ]
     groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
     num_rows = [group.num_rows for group in groups]
     if sum(num_rows) != metadata.num_rows:
@@ -122,28 +159,38 @@ def _row_groups(path: str, table: Any, name: str) -> RowGroups:
             f"{path}: damaged: {metadata.num_rows:,} rows in the file, but {sum(num_rows):,} in "
             "its row groups"
         )
-    return RowGroups(num_rows, [group.column(column).total_uncompressed_size for group in groups])
+    sizes = [
+        sum(group.column(column).total_uncompressed_size for column in columns) for group in groups
+    ]
+    return RowGroups(num_rows, sizes)
 
 
-def _check_columns(path: str, schema: Any, columns: Columns) -> list[str]:
+def _check_columns(
+    path: str, schema: Any, columns: Columns, renderer: ChatRenderer | None
+) -> list[str]:
     """Return the names of the columns to read, the text first; raise if one is unsuitable."""
-    names = [columns.text, *columns.metadata, *([columns.spans] if columns.spans else [])]
+    chat = None if renderer is None else renderer.chat
+    texts = (columns.text,) if chat is None else chat.columns
+    names = [*texts, *columns.metadata, *([columns.spans] if columns.spans else [])]
+    if chat is not None and chat.tools in schema.names:
+        names.append(chat.tools)
     for name in names:
         found = [field.type for field in schema if field.name == name]
         has = ", ".join(f"{field.name} ({field.type})" for field in schema)
         if not found:
-            how = " (choose one with text=…, --text)" if name == columns.text else ""
+            option = "text=…, --text" if chat is None else "Chat(messages=…), --messages"
+            how = f" (choose one with {option})" if name in texts else ""
             hint = did_you_mean(name, schema.names)
             raise FormatError(f"{path}: no column {name!r}; the columns are {has}{how}{hint}")
         if len(found) > 1:
             raise FormatError(
                 f"{path}: {len(found)} columns are named {name!r}; the columns are {has}"
             )
-        if name == columns.text and not _is_text(found[0]):
+        if chat is None and name == columns.text and not _is_text(found[0]):
             raise FormatError(
                 f"{path}: column {name!r} is {found[0]}; expected text; the columns are {has}"
             )
-        if name != columns.text and not can_be_json(found[0]):
+        if (chat is not None or name != columns.text) and not can_be_json(found[0]):
             raise FormatError(
                 f"{path}: column {name!r} is {found[0]}, which JSON cannot hold; leave it out"
             )

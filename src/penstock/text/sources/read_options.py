@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.errors import UsageError
+from penstock.text.chats.rendering import ChatRenderer
 
 BadRows = Literal["refuse", "skip"]
 
@@ -58,3 +59,5 @@ class ReadOptions:
     """target size of a batch's text"""
     report: Callable[[BadRow], None]
     """called with every bad row; raises if bad rows are refused"""
+    renderer: ChatRenderer | None = None
+    """makes texts of conversations; None if rows have texts"""

@@ -17,6 +17,7 @@ from penstock.formats.text_names import SourceKind
 from penstock.reprs import one_line
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
+from penstock.text.chats.rendering import ChatRenderer
 from penstock.text.sources import iterables, jsonl, missing_keys, parquet, plain_text
 from penstock.text.sources.blocks import BLOCKS_VERSION, TextBlocks, list_blocks
 from penstock.text.sources.listing import Paths, list_files
@@ -98,6 +99,29 @@ class Source:
         source._is_spent = False
         return source
 
+    def as_chats(self, renderer: ChatRenderer) -> Self:
+        """Return the same source, of which every row has conversations instead of a text."""
+        if self.kind == "text":
+            raise UsageError("conversations are read from JSONL or Parquet, not from plain text")
+        if self.columns.spans is not None:
+            raise UsageError(
+                f"spans={self.columns.spans!r} count characters of a text, and rows of chats have "
+                "none; leave spans out"
+            )
+        source = copy.copy(self)
+        source.renderer = renderer
+        return source
+
+    @property
+    def masks_loss(self) -> bool:
+        """Whether batches say which tokens are trained on."""
+        return self.renderer is not None
+
+    @property
+    def _document_columns(self) -> tuple[str, ...]:
+        """The columns that every row must have."""
+        return (self.columns.text,) if self.renderer is None else self.renderer.chat.columns
+
     def _set_options(
         self,
         columns: Columns | None,
@@ -113,6 +137,7 @@ class Source:
         self.documents = one_of("documents", documents, get_args(DocumentUnit))
         self.bad_rows = one_of("bad_rows", bad_rows, get_args(BadRows))
         self.max_document_bytes = integer("max_document_bytes", max_document_bytes, 1)
+        self.renderer: ChatRenderer | None = None
 
     @one_line
     def __repr__(self) -> str:
@@ -137,13 +162,15 @@ class Source:
 
         Can be written as JSON. `"iterable": True` marks a source that no other process can read.
         """
-        options = {
+        options: dict[str, Any] = {
             "kind": self.kind,
             "columns": asdict(self.columns) | {"metadata": list(self.columns.metadata)},
             "documents": self.documents,
             "bad_rows": self.bad_rows,
             "max_document_bytes": self.max_document_bytes,
         }
+        if self.renderer is not None:
+            options["chat"] = self.renderer.identity
         if self._iterable is not None:
             return options | {"iterable": True}
         return options | {"files": [asdict(file) for file in self._files.values()]}
@@ -209,14 +236,17 @@ class Source:
                     "jq -c '.[]', and name the new file .jsonl"
                 )
             rows = jsonl.first_rows(file, _FIRST_ROWS, self._reading(None, _FIRST_BYTES))
-            if any(self.columns.text in row for row in rows):
+            wanted = self._document_columns
+            missing = [name for name in wanted if not any(name in row for row in rows)]
+            if rows and not missing:
                 return
             if rows:
                 keys = list(dict.fromkeys(key for row in rows for key in row))
+                how = "text=…, --text" if self.renderer is None else "Chat(messages=…), --messages"
                 raise FormatError(
-                    f"{file.path}: none of the first {len(rows):,} rows has {self.columns.text!r}; "
-                    f"they have {', '.join(keys):.200} (choose one with text=…, --text)"
-                    f"{did_you_mean(self.columns.text, keys)}"
+                    f"{file.path}: none of the first {len(rows):,} rows has {missing[0]!r}; "
+                    f"they have {', '.join(keys):.200} (choose one with {how})"
+                    f"{did_you_mean(missing[0], keys)}"
                 )
 
     def blocks(self) -> TextBlocks:
@@ -228,7 +258,9 @@ class Source:
         """
         self._need_files("live loading")
         by_line = self.documents == "line"
-        return list_blocks(self._files.values(), self.kind, self.columns, by_line=by_line)
+        return list_blocks(
+            self._files.values(), self.kind, self.columns, self.renderer, by_line=by_line
+        )
 
     def slices(self, target_bytes: int) -> list[Slice]:
         """Return slices of about `target_bytes` of text, in order.
@@ -243,7 +275,7 @@ class Source:
 
     def _cut(self, file: TextFile, target_bytes: int) -> list[Slice]:
         if self.kind == "parquet":
-            sizes = parquet.row_groups(file, self.columns).text_bytes
+            sizes = parquet.row_groups(file, self.columns, self.renderer).text_bytes
             return cut_groups(file.path, sizes, target_bytes)
         if not file.codec and self.documents == "line":
             return cut_bytes(file.path, file.size_bytes, target_bytes)
@@ -286,6 +318,7 @@ class Source:
             max_document_bytes=self.max_document_bytes,
             batch_bytes=batch_bytes,
             report=functools.partial(self._report, bad),
+            renderer=self.renderer,
         )
 
     def _read_file(

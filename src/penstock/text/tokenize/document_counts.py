@@ -11,7 +11,17 @@ from penstock.errors import UsageError
 
 MOST_PLACES = 20
 _NUM_BINS = 64
-_SUMS = ("documents", "tokens", "marks", "text_bytes", "skipped", "lost_spans", "checked_bytes")
+_SUMS = (
+    "documents",
+    "tokens",
+    "marks",
+    "text_bytes",
+    "skipped",
+    "lost_spans",
+    "trained",
+    "untrained_documents",
+    "checked_bytes",
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,6 +43,10 @@ class DocumentCounts:
     """where the first bad rows are, and what is wrong with them"""
     lost_spans: int = 0
     """spans, and metadata of empty documents, that got no token"""
+    trained: int = 0
+    """of chats: tokens to train on"""
+    untrained_documents: int = 0
+    """of chats: conversations without any"""
     checked_bytes: int = 0
     """bytes of text that the reference engine tokenized too"""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -48,6 +62,14 @@ class DocumentCounts:
         of_side = self.sides.setdefault(side, [0, 0])
         of_side[0] += len(lengths)
         of_side[1] += tokens
+
+    def count_trained(self, loss_mask: NDArray[np.uint8], lengths: NDArray[np.int64]) -> None:
+        """Add tokens to train on, given the masks of documents, end to end."""
+        sums = np.concatenate([[0], np.cumsum(loss_mask, dtype=np.int64)])
+        ends = np.cumsum(lengths)
+        of_documents = sums[ends] - sums[ends - lengths]
+        self.trained += int(sums[-1])
+        self.untrained_documents += int((of_documents == 0).sum())
 
     def skip(self, place: str) -> None:
         """Add a bad row."""

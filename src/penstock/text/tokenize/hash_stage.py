@@ -10,7 +10,7 @@ from penstock.text.sources import Source
 from penstock.text.tokenize.job_directory import JobDirectory
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.slice_reader import SliceReader
-from penstock.text.tokenize.split import Split, smallest, threshold_of_count
+from penstock.text.tokenize.split import Split, smallest, threshold_of_count, whole_groups
 from penstock.text.tokenize.stage import task_progress
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
@@ -65,8 +65,9 @@ class HashStage:
             report(task_progress(self, num_bytes))
             if piece.begins:
                 hashes, bad = reading.hashes(piece.batch, split)
-                held.append(np.delete(hashes, list(bad)))
-                num_held += len(hashes)
+                left_out = whole_groups(bad, self.plan.group_size)
+                held.append(np.delete(hashes, list(left_out))[:: self.plan.group_size])
+                num_held += len(held[-1])
             if num_held > 4 * count:
                 held = [smallest(np.concatenate(held), count)]
                 num_held = count

@@ -9,6 +9,8 @@ import xxhash
 
 from penstock.errors import FormatError, UsageError
 from penstock.formats.job_marks import PLAN_FORMAT
+from penstock.formats.loss_masks import LOSS_MASK
+from penstock.formats.shard import TOKEN
 from penstock.text.marks import Add, Marks
 from penstock.text.sources import Slice
 from penstock.text.tokenize.annotations import SpanUnit
@@ -47,6 +49,22 @@ class TokenizePlan:
     """what each task reads; empty until the plan is made"""
     threshold: int | None = None
     """documents with smaller hashes are for validation; None until a count has been hashed"""
+
+    @property
+    def masks_loss(self) -> bool:
+        """True if records say which tokens are trained on, as chats do."""
+        return "chat" in self.source
+
+    @property
+    def group_size(self) -> int:
+        """How many neighbouring documents belong together: 2 for pairs."""
+        return 2 if self.masks_loss and self.source["chat"]["chosen"] is not None else 1
+
+    @property
+    def fields(self) -> list[tuple[str, str]] | None:
+        """The fields of a record; None for a token alone."""
+        token = "<u2" if self.tokenizer["vocab_size"] <= 1 << 16 else "<u4"
+        return [(TOKEN, token), (LOSS_MASK, "u1")] if self.masks_loss else None
 
     @property
     def sides(self) -> tuple[str, ...]:

@@ -41,6 +41,10 @@ class TokenizeReport:
     """tasks that were done before that run"""
     plan: str
     """a hash of the source and the options"""
+    trained: int | None = None
+    """of chats: tokens to train on"""
+    untrained_documents: int = 0
+    """of chats: conversations without any"""
     start_seconds: float = 0.0
     """the part of `wall_seconds` before the first task: loading the tokenizer, planning"""
     options: dict[str, Any] = field(default_factory=dict)
@@ -70,6 +74,8 @@ class TokenizeReport:
             skipped=sums.skipped,
             places=tuple(sums.places),
             lost_spans=sums.lost_spans,
+            trained=sums.trained if plan.masks_loss else None,
+            untrained_documents=sums.untrained_documents,
             checked_bytes=sums.checked_bytes,
             seconds={what: round(seconds, 3) for what, seconds in sums.seconds.items()},
             wall_seconds=round(wall_seconds, 3),

@@ -26,7 +26,7 @@ from penstock.write.writer import Writer
 
 _MIN_PART_BYTES, _NUM_PARTS = 1 << 24, 256
 _CHUNK_BYTES = 1 << 23
-_CHUNK_DOCUMENTS = 1 << 16
+_CHUNK_GROUPS = 1 << 16
 
 Places = NDArray[np.int64]
 
@@ -82,9 +82,11 @@ class ShuffleStage:
         gather = Gather(open_side(self.directory, part.side))
         head = gather.data.manifests[0]
         seed = self.plan.shuffle
-        order = make_order(True, gather.data.num_documents, seed or 0)
+        size = self.plan.group_size
+        order = make_order(True, gather.data.num_documents // size, seed or 0)
         with Writer(
             self.directory.out / part.side,
+            fields=self.plan.fields,
             vocab_size=head.vocab_size,
             metadata=bytes if self.plan.with_metadata else None,
             part=part.number,
@@ -94,9 +96,10 @@ class ShuffleStage:
             eos_id=head.eos_id,
             split=head.split,
         ) as writer:
-            for start in range(part.start, part.stop, _CHUNK_DOCUMENTS):
-                stop = min(start + _CHUNK_DOCUMENTS, part.stop)
-                for documents in gather.read(order.samples_at(np.arange(start, stop))):
+            for start in range(part.start, part.stop, _CHUNK_GROUPS):
+                groups = order.samples_at(np.arange(start, min(start + _CHUNK_GROUPS, part.stop)))
+                numbers = (groups[:, None] * size + np.arange(size)).reshape(-1)
+                for documents in gather.read(numbers):
                     writer.extend(**documents)
                     num_bytes = writer.num_records * writer.fields.itemsize
                     report(task_progress(self, num_bytes, writer.num_records))
@@ -108,13 +111,14 @@ def open_side(directory: JobDirectory, side: str) -> Dataset:
 
 
 def cut_parts(directory: JobDirectory, plan: TokenizePlan) -> tuple[ShuffledPart, ...]:
-    """Parts with equal numbers of documents, for all sides."""
+    """Parts with equal numbers of documents, or of groups of them, for all sides."""
     parts = list[ShuffledPart]()
     for side in plan.sides:
         data = open_side(directory, side)
         size = min(max(data.size_bytes // _NUM_PARTS, _MIN_PART_BYTES), plan.shard_bytes)
         count = max(1, min(-(-data.size_bytes // size), 99_999))
-        bounds = [data.num_documents * k // count for k in range(count + 1)]
+        num_groups = data.num_documents // plan.group_size
+        bounds = [num_groups * k // count for k in range(count + 1)]
         parts += [
             ShuffledPart(
                 side=side,

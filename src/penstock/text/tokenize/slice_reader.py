@@ -61,4 +61,8 @@ class SliceReader:
             self.refuse(batch, document, reason)
             bad.add(document)
 
-        return hash_documents(batch, split.by, refuse), bad
+        hashes = hash_documents(batch, split.by, refuse)
+        renderer = self.source.renderer
+        if renderer is not None and renderer.group_size > 1:  # the first decides for its group
+            hashes = np.repeat(hashes[:: renderer.group_size], renderer.group_size)
+        return hashes, bad

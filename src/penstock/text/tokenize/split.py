@@ -154,6 +154,16 @@ def hash_documents(batch: TextBatch, by: str, bad: Callable[[int, str], None]) -
     return hashes
 
 
+def whole_groups(documents: set[int], group_size: int) -> set[int]:
+    """These documents, and those of their groups, which are neighbours.
+
+    >>> sorted(whole_groups({1, 4}, group_size=2))
+    [0, 1, 4, 5]
+    """
+    firsts = {document - document % group_size for document in documents}
+    return {first + k for first in firsts for k in range(group_size)}
+
+
 def threshold_of_fraction(fraction: float) -> int:
     """Documents with smaller hashes are for validation."""
     return round(fraction * (1 << 64))

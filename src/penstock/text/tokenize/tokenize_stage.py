@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from penstock.atomic import publish
 from penstock.errors import FormatError, UsageError
 from penstock.formats.json_values import encode
+from penstock.formats.loss_masks import LOSS_MASK
+from penstock.formats.shard import TOKEN
 from penstock.progress import OnProgress
 from penstock.text.batch import TextBatch, TextSpan
 from penstock.text.marks import Marks
@@ -24,9 +26,10 @@ from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.sampled_check import SampledCheck
 from penstock.text.tokenize.slice_reader import SliceReader
-from penstock.text.tokenize.split import VAL
+from penstock.text.tokenize.split import VAL, whole_groups
 from penstock.text.tokenize.stage import task_progress
 from penstock.text.tokenize.text_pieces import TextPiece
+from penstock.text.tokenizers.special_tokens import trained_tokens
 from penstock.text.tokenizers.tokenizer import Ids, Offsets, Tokenizer
 from penstock.write.writer import Writer
 
@@ -91,6 +94,7 @@ class TokenizeStage:
         plan = self.plan
         return Writer(
             self.directory.parts(plan, side),
+            fields=plan.fields,
             vocab_size=plan.tokenizer["vocab_size"],
             metadata=bytes if plan.with_metadata else None,
             part=number,
@@ -100,6 +104,17 @@ class TokenizeStage:
             eos_id=plan.marks.eos_id,
             split=plan.split_note(side),
         )
+
+
+class _Encoded(NamedTuple):
+    """The tokens of some documents."""
+
+    ids: Ids
+    offsets: Offsets
+    ends: Offsets | None = None
+    """the byte of its document at which each token ends, if spans need it"""
+    trained: NDArray[np.uint8] | None = None
+    """of chats: 1 for tokens to train on"""
 
 
 class _Task:
@@ -132,40 +147,46 @@ class _Task:
         """Tokenize and write some documents."""
         with self._spending("tokenizing"):
             try:
-                ids, offsets, ends = self._encode(piece.batch)
+                encoded = self._encode(piece.batch)
             except FormatError:
                 piece = self._without_refused(piece)
-                ids, offsets, ends = self._encode(piece.batch)
+                encoded = self._encode(piece.batch)
         batch = piece.batch
-        self._check_ids(ids)
+        self._check_ids(encoded.ids)
         if self._check is not None and piece.begins:
             with self._spending("checking"):
-                self._check.compare(batch, ids, offsets)
+                self._check.compare(batch, encoded.ids, encoded.offsets)
             self.counts.checked_bytes = self._check.checked_bytes
         with self._spending("writing"):
             left_out = set[int]()
             spans = None
             if batch.spans is not None:
-                spans = self._token_spans(piece, offsets, ends, left_out)
+                spans = self._token_spans(piece, encoded, left_out)
             for side, chosen in self._choose(piece, left_out):
-                self._write_side(side, chosen, piece, ids, offsets, spans)
+                self._write_side(side, chosen, piece, encoded, spans)
 
-    def _encode(self, batch: TextBatch) -> tuple[Ids, Offsets, Offsets | None]:
+    def _encode(self, batch: TextBatch) -> _Encoded:
+        data, offsets = batch.data, batch.offsets
+        if batch.trained is not None:
+            ids, id_offsets, ends = self._tokenizer.encode_with_specials(data, offsets)
+            trained = trained_tokens(id_offsets, ends, offsets, batch.trained)
+            return _Encoded(ids, id_offsets, trained=trained)
         if batch.spans is None or self._plan.span_unit == "tokens":
-            return *self._tokenizer.encode(batch.data, batch.offsets), None
-        return self._tokenizer.encode_with_ends(batch.data, batch.offsets)
+            return _Encoded(*self._tokenizer.encode(data, offsets))
+        return _Encoded(*self._tokenizer.encode_with_ends(data, offsets))
 
     def _without_refused(self, piece: TextPiece) -> TextPiece:
         """The piece without the documents that the tokenizer refuses; these are bad rows."""
         batch, refused = piece.batch, set[int]()
         for k in range(batch.num_documents):
             try:
-                self._tokenizer.encode(batch.data, batch.offsets[k : k + 2])
+                self._encode(replace(batch, offsets=batch.offsets[k : k + 2]))
             except FormatError as error:
                 if not (piece.begins and piece.ends):  # other pieces of it are written, or will be
                     raise FormatError(f"{batch.place(k)}: {error}") from None
                 self.reading.refuse(batch, k, str(error))
                 refused.add(k)
+        refused = whole_groups(refused, self._plan.group_size)
         return replace(piece, batch=without_documents(batch, refused))
 
     def _check_ids(self, ids: Ids) -> None:
@@ -192,7 +213,7 @@ class _Task:
             threshold = self._plan.threshold
             assert threshold is not None  # it is set before anything is tokenized
             is_val = hashes < np.uint64(threshold)
-            left_out |= bad
+            left_out |= whole_groups(bad, self._plan.group_size)
         else:
             is_val[:] = self._side == VAL
         kept = np.ones(batch.num_documents, bool)
@@ -210,20 +231,17 @@ class _Task:
         side: str,
         chosen: NDArray[np.int64],
         piece: TextPiece,
-        ids: Ids,
-        offsets: Offsets,
+        encoded: _Encoded,
         spans: list[list[TextSpan]] | None,
     ) -> None:
         marks = Marks(
             bos_id=self._plan.marks.bos_id if piece.begins else None,
             eos_id=self._plan.marks.eos_id if piece.ends else None,
         )
-        lengths = np.diff(offsets)[chosen] + marks.num_tokens
-        is_narrow = self._plan.tokenizer["vocab_size"] <= 1 << 16
-        records: NDArray[Any] = np.empty(int(lengths.sum()), np.uint16 if is_narrow else np.uint32)
-        ids, offsets = np.ascontiguousarray(ids), np.ascontiguousarray(offsets)
-        fill_records = fill_records_u16 if is_narrow else fill_records_u32
-        fill_records(ids, offsets, chosen, *marks.codes, records)
+        lengths = np.diff(encoded.offsets)[chosen] + marks.num_tokens
+        records = self._records(chosen, encoded, marks, int(lengths.sum()))
+        if encoded.trained is not None:
+            self.counts.count_trained(records[LOSS_MASK], lengths)
         writer = self._writers.get(side)
         if writer is not None:
             attached = self._attached(chosen, piece, lengths, spans, int(marks.bos_id is not None))
@@ -234,6 +252,25 @@ class _Task:
         self._length = int(lengths[-1])
         if piece.ends:
             self.counts.count(side, lengths)
+
+    def _records(
+        self, chosen: NDArray[np.int64], encoded: _Encoded, marks: Marks, num_records: int
+    ) -> NDArray[Any]:
+        """The records of documents between their marks, end to end."""
+        is_narrow = self._plan.tokenizer["vocab_size"] <= 1 << 16
+        tokens: NDArray[Any] = np.empty(num_records, np.uint16 if is_narrow else np.uint32)
+        ids, offsets = np.ascontiguousarray(encoded.ids), np.ascontiguousarray(encoded.offsets)
+        fill_records = fill_records_u16 if is_narrow else fill_records_u32
+        fill_records(ids, offsets, chosen, *marks.codes, tokens)
+        if encoded.trained is None:
+            return tokens
+        records = np.empty(num_records, [(TOKEN, tokens.dtype), (LOSS_MASK, np.uint8)])
+        masks = np.empty(num_records, np.uint16)
+        # The token that starts documents is never a label, and the one that ends them is learned.
+        bos, eos = (-1 if code < 0 else of for code, of in zip(marks.codes, (0, 1), strict=True))
+        fill_records_u16(encoded.trained.astype(np.uint32), offsets, chosen, bos, eos, masks)
+        records[TOKEN], records[LOSS_MASK] = tokens, masks
+        return records
 
     def _attached(
         self,
@@ -264,10 +301,11 @@ class _Task:
         return {"metadata": blobs}
 
     def _token_spans(
-        self, piece: TextPiece, offsets: Offsets, ends: Offsets | None, left_out: set[int]
+        self, piece: TextPiece, encoded: _Encoded, left_out: set[int]
     ) -> list[list[TextSpan]]:
         """The spans of each document in tokens; documents with bad spans are left out."""
         batch, found = piece.batch, list[list[TextSpan]]()
+        offsets, ends = encoded.offsets, encoded.ends
         for k, spans in enumerate(batch.spans or ()):
             first, last = int(offsets[k]), int(offsets[k + 1])
             try:

@@ -13,6 +13,8 @@ from penstock.arguments import integer, one_of
 from penstock.errors import SplitsError, UsageError
 from penstock.formats.splits import choose, divide
 from penstock.progress import OnProgress
+from penstock.text.chats.chat import Chat
+from penstock.text.chats.loading import renderer_of
 from penstock.text.marks import Add, choose_marks
 from penstock.text.sources import Paths, Source
 from penstock.text.sources.listing import ALL
@@ -28,7 +30,7 @@ from penstock.text.tokenize.stage_runner import StageRunner
 from penstock.text.tokenize.tokenize_stage import TokenizeStage
 from penstock.text.tokenizers.adapter import adapt
 from penstock.text.tokenizers.dataset_tokenizer import files_of
-from penstock.text.tokenizers.loading import Engine, load_tokenizer
+from penstock.text.tokenizers.loading import Engine, engine_for_chats, load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -42,6 +44,7 @@ def tokenize(
     shuffle: int | None = None,
     split: Split | None = None,
     span_unit: SpanUnit = "chars",
+    chat: Chat | None = None,
     check: bool = True,
     workers: int | None = None,
     executor: Executor = "processes",
@@ -65,6 +68,8 @@ def tokenize(
         split: which documents become `path/val`, as in `penstock.Split(fraction=0.01)`; all others
             become `path/train`. By default one dataset is written to `path`.
         span_unit: what the spans of the source count, 'chars' or 'tokens'.
+        chat: if rows have conversations, how they become text. Records then have a field
+            `loss_mask`, by which views mask labels.
         check: compare a sample of a fast engine's tokens with the reference engine's.
         workers: the number of processes, or of tasks at a time on Ray; by default one per
             processor.
@@ -100,6 +105,9 @@ def tokenize(
             "documents that come from Python can only be read by this process; leave out "
             "executor='ray' and task"
         )
+    if chat is not None:
+        engine = engine_for_chats(tokenizer, engine)
+        source = source.as_chats(renderer_of(chat, tokenizer))
     source.check_columns()
     loaded, reference = _load(tokenizer, engine, check=check)
     if split is not None:
@@ -113,7 +121,7 @@ def tokenize(
                 for name in ("name", "fingerprint", "vocab_size", "bos_id", "eos_id")
             },
             source=source.identity(),
-            add=choose_marks(add, loaded).add,
+            add=choose_marks(add or (None if chat is None else chat.default_add), loaded).add,
             shuffle=None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1),
             split=split,
             with_metadata=bool(source.columns.metadata or source.columns.spans),

@@ -131,6 +131,13 @@ class AdaptedTokenizer:
         """Raise: the object does not give the ends of tokens."""
         raise UsageError(f"{self.name} does not give the positions of its tokens in a text")
 
+    def encode_with_specials(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
+        """Raise: the object does not name its special tokens."""
+        raise UsageError(
+            f"{self.name} does not name its special tokens, which chats need; use a tokenizer of "
+            "Hugging Face or tiktoken, or a file"
+        )
+
     def decode(self, ids: Iterable[int]) -> str:
         """Return the object's own decoding, if it has one."""
         if not callable(getattr(self._tokenizer, "decode", None)):

@@ -10,11 +10,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from penstock.errors import UsageError
 from penstock.reprs import one_line
 from penstock.text.splitting.character_classes import character_classes
 from penstock.text.splitting.patterns import Pattern, find_pattern
 from penstock.text.splitting.pieces import last_certain_end
 from penstock.text.tokenizers.decoding import decode_ids
+from penstock.text.tokenizers.special_tokens import SpecialTokens, join_runs
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 from penstock.text.tokenizers.vocabulary import Vocabulary
 
@@ -72,6 +74,23 @@ class BytePairTokenizer(ABC):
         ends = np.cumsum(self.token_bytes[ids], dtype=np.int64)
         before = offsets[:-1] - offsets[0]
         return ids, id_offsets, ends - np.repeat(before, np.diff(id_offsets))
+
+    @cached_property
+    def _special_tokens(self) -> SpecialTokens:
+        return SpecialTokens(dict(self.specials))
+
+    def encode_with_specials(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
+        """See `Tokenizer`."""
+        if not self.vocabulary.plain_specials:
+            raise UsageError(
+                f"{self.name}: some of its special tokens take the white space around them, or only "
+                "match whole words, which only the engine 'huggingface' does"
+            )
+        starts, numbers, first_runs = self._special_tokens.runs(data, offsets)
+        ids, id_offsets = self.encode(data, starts)
+        return join_runs(
+            np.ascontiguousarray(ids), id_offsets, starts, numbers, first_runs, self.token_bytes
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `Tokenizer`."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from penstock.text.tokenizers.decoding import decode_ids
+from penstock.text.tokenizers.special_tokens import SpecialTokens, join_runs
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
 
 _END_OF_TEXT = 256
@@ -39,6 +40,13 @@ class ByteTokenizer:
         ids, starts = self.encode(data, offsets)
         ends = np.arange(1, len(ids) + 1) - np.repeat(starts[:-1], np.diff(starts))
         return ids, starts, ends
+
+    def encode_with_specials(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
+        """See `Tokenizer`."""
+        starts, numbers, first_runs = SpecialTokens(dict(self.specials)).runs(data, offsets)
+        one_byte_each = np.ones(self.vocab_size, np.int32)
+        runs = self.encode(data, starts)
+        return join_runs(*runs, starts, numbers, first_runs, one_byte_each)
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `Tokenizer`."""

@@ -112,8 +112,24 @@ class HuggingFaceTokenizer:
 
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
         """See `Tokenizer`; the library gives the ends, in characters."""
+        return self._encode_with_ends(self._tokenizer, data, offsets)
+
+    def encode_with_specials(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
+        """See `Tokenizer`."""
+        return self._encode_with_ends(self._with_specials, data, offsets)
+
+    @cached_property
+    def _with_specials(self) -> Any:
+        """The same, but texts are searched for special tokens."""
+        tokenizer = type(self._tokenizer).from_str(self._tokenizer.to_str())
+        tokenizer.encode_special_tokens = False
+        return tokenizer
+
+    def _encode_with_ends(
+        self, tokenizer: Any, data: Bytes, offsets: Offsets
+    ) -> tuple[Ids, Offsets, Offsets]:
         documents = texts(data, offsets)
-        encoded = self._tokenizer.encode_batch(documents, add_special_tokens=False)
+        encoded = tokenizer.encode_batch(documents, add_special_tokens=False)
         ids, id_offsets = _joined([each.ids for each in encoded])
         ends = [
             _byte_places(document)[[end for _, end in each.offsets]]

@@ -55,6 +55,9 @@ class Tokenizer(Protocol):
     def encode_with_ends(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
         """Return the same as `encode`, and the byte of its document at which each token ends."""
 
+    def encode_with_specials(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
+        """Return the same as `encode_with_ends`, for texts that spell special tokens."""
+
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids: special tokens by name, invalid UTF-8 as U+FFFD."""
 

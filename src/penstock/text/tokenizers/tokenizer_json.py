@@ -75,6 +75,11 @@ def read_tokenizer_json(stored: StoredVocabulary) -> Vocabulary:
         pattern=_pattern(found.get("pre_tokenizer"), name),
         specials=specials,
         whole_pieces=model.get("ignore_merges") is True,
+        plain_specials=not any(
+            token.get(flag)
+            for token in found.get("added_tokens") or []
+            for flag in ("lstrip", "rstrip", "single_word")
+        ),
     )
 
 

@@ -43,6 +43,8 @@ class Vocabulary:
     """tokens that no text encodes to, and their ids"""
     whole_pieces: bool
     """a piece that is a token is encoded as that token, without merging"""
+    plain_specials: bool = True
+    """False if some special tokens take the white space around them, or only match whole words"""
 
     @one_line
     def __repr__(self) -> str:

@@ -1,0 +1,141 @@
+"""Conversations in a row: messages in the forms that people keep them in."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from penstock.text.chats.chat import Chat
+
+Message = dict[str, Any]
+
+_SHAREGPT_ROLES = {
+    "assistant": "assistant",
+    "bard": "assistant",
+    "bing": "assistant",
+    "chatgpt": "assistant",
+    "function_call": "assistant",
+    "function_response": "tool",
+    "gpt": "assistant",
+    "human": "user",
+    "model": "assistant",
+    "observation": "tool",
+    "system": "system",
+    "tool": "tool",
+    "user": "user",
+}
+
+
+class BadConversation(Exception):
+    """Why a row is not a conversation; never leaves the reading of sources."""
+
+
+class Turns(NamedTuple):
+    """One conversation."""
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+    num_given: int = 0
+    """the first messages, of which nothing is trained: the prompt"""
+
+
+class Texts(NamedTuple):
+    """A prompt and a completion that no template changes."""
+
+    prompt: str
+    completion: str
+
+
+def conversations_in(row: Mapping[str, Any], chat: Chat) -> list[Turns] | list[Texts]:
+    """Return the conversations of a row: one, or the two of a pair."""
+    for name in chat.columns:
+        if row.get(name) is None:
+            found = "is null" if name in row else f"is missing; found {list(row)!s:.100}"
+            raise BadConversation(f"{name!r} {found}")
+    if not chat.uses_template:
+        return _texts_in(row, chat)
+    tools = _tools_in(row, chat)
+    if chat.messages is not None:
+        return [Turns(_as_messages(row[chat.messages], chat.messages, "user"), tools)]
+    answers = [name for name in (chat.completion, chat.chosen, chat.rejected) if name is not None]
+    ends = [_as_messages(row[name], name, "assistant") for name in answers]
+    if chat.prompt is not None:
+        start = _as_messages(row[chat.prompt], chat.prompt, "user")
+    else:
+        start = _common_start(*ends)
+        ends = [end[len(start) :] for end in ends]
+    return [Turns([*start, *end], tools, len(start)) for end in ends]
+
+
+def _texts_in(row: Mapping[str, Any], chat: Chat) -> list[Texts]:
+    for name in chat.columns:
+        if not isinstance(row[name], str):
+            raise BadConversation(
+                f"{name!r} is {type(row[name]).__name__}; without a template it must be a text"
+            )
+    prompt = "" if chat.prompt is None else row[chat.prompt]
+    answers = (chat.completion, chat.chosen, chat.rejected)
+    return [Texts(prompt, row[name]) for name in answers if name is not None]
+
+
+def _as_messages(value: Any, name: str, role: str) -> list[Message]:
+    """The messages of a column: a list, the same as JSON, or one text, which `role` says."""
+    if isinstance(value, str):
+        found = _parsed(value)
+        if found is None:
+            return [{"role": role, "content": value}]
+        value = found
+    if not isinstance(value, list) or not value:
+        found = "an empty list" if value == [] else type(value).__name__
+        raise BadConversation(f"{name!r} is {found}; expected a list of messages")
+    return [_as_message(each, f"{name!r}, message {k}") for k, each in enumerate(value)]
+
+
+def _as_message(value: Any, where: str) -> Message:
+    if not isinstance(value, dict):
+        raise BadConversation(f"{where}: {type(value).__name__}; expected an object")
+    if "role" in value:
+        if not isinstance(value["role"], str):
+            raise BadConversation(f"{where}: its role is {value['role']!r:.40}; expected a text")
+        return value
+    if "from" not in value or "value" not in value:
+        raise BadConversation(
+            f"{where}: found {list(value)!s:.80}; expected role and content, or from and value"
+        )
+    said_by = value["from"]
+    if not isinstance(said_by, str) or said_by not in _SHAREGPT_ROLES:
+        raise BadConversation(
+            f"{where}: from {said_by!r:.40}; expected one of {', '.join(_SHAREGPT_ROLES)}"
+        )
+    return {"role": _SHAREGPT_ROLES[said_by], "content": value["value"]}
+
+
+def _tools_in(row: Mapping[str, Any], chat: Chat) -> list[Any] | None:
+    found = row.get(chat.tools)
+    tools = _parsed(found) if isinstance(found, str) else found
+    if tools is not None and not isinstance(tools, list):
+        raise BadConversation(f"{chat.tools!r} is {found!r:.60}; expected a list of tools")
+    return tools or None
+
+
+def _parsed(text: str) -> list[Any] | None:
+    """A list that a text holds as JSON, as tables of text columns do."""
+    if not text.lstrip().startswith("["):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and all(isinstance(k, dict) for k in found) else None
+
+
+def _common_start(one: list[Message], other: list[Message]) -> list[Message]:
+    """The messages that both answers begin with, for pairs that have no prompt."""
+    length = 0
+    while length < min(len(one), len(other)) and one[length] == other[length]:
+        length += 1
+    if length in (0, len(one), len(other)):
+        raise BadConversation(
+            "the chosen and the rejected conversation "
+            + ("begin differently; name their prompt" if not length else "do not differ")
+        )
+    return one[:length]

@@ -1,0 +1,302 @@
+"""Renders conversations whose contents are unknown, once for each shape.
+
+Most templates copy the contents of messages without looking at them. What they write around them
+then depends only on the conversation's shape: who speaks in which order, and which contents are
+empty. `render_shape` runs the template itself, in Jinja, with an `Unknown` in place of each
+content. An `Unknown` can be joined with text, stripped, and written; everything else that a
+template might do with it raises `LooksInside`, and such conversations are rendered one by one. So
+the result is that of the template, for every content, or there is none.
+
+    roles   user, assistant
+    pieces  "<|user|>", content 0, "<|assistant|>", content 1, "<|end|>"
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from itertools import pairwise
+from typing import Any, NamedTuple, NoReturn, Self
+
+from penstock.text.chats.template import ChatTemplate, jinja2, new_environment
+
+Shape = tuple[tuple[str, bool, bool], ...]
+"""the role of each message, whether its content is empty, and whether that comes before the role"""
+
+
+class LooksInside(Exception):
+    """The template looks inside a content; never leaves this package."""
+
+
+class Content(NamedTuple):
+    """The place of a message's content in a text."""
+
+    message: int
+    strip: str = ""
+    """the method of `str` that is applied to it, if any"""
+
+
+class Edge(NamedTuple):
+    """Where a generation block begins or ends."""
+
+    begins: bool
+
+
+Piece = str | Content | Edge
+Pieces = tuple[Piece, ...]
+Place = tuple[int, int]
+"""a piece, and a character in it"""
+
+
+class RenderedShape(NamedTuple):
+    """What a template writes for all conversations of a shape."""
+
+    pieces: Pieces
+    """texts and contents; no text stands beside another"""
+    generated: list[tuple[Place, Place]]
+    """what the template marks as written by the model"""
+
+    @property
+    def end(self) -> Place:
+        """Where the text ends."""
+        return len(self.pieces), 0
+
+    def end_of(self, prefix: "RenderedShape") -> Place | None:
+        """Where a prefix of the text ends; None if it is not one."""
+        whole, k = self.pieces, len(prefix.pieces) - 1
+        if prefix.pieces == whole[: k + 1]:
+            return k + 1, 0
+        if k >= len(whole) or prefix.pieces[:k] != whole[:k]:
+            return None
+        last, other = prefix.pieces[k], whole[k]
+        is_start = isinstance(last, str) and isinstance(other, str) and other.startswith(last)
+        return (k, len(last)) if is_start else None
+
+    def cut(self, places: Iterable[Place]) -> tuple[Pieces, dict[Place, int]]:
+        """The pieces with texts cut at some places, and how many pieces come before each."""
+        cuts = sorted({*places, self.end, *((k, 0) for k in range(len(self.pieces)))})
+        pieces = list[Piece]()
+        for (k, start), (next_piece, stop) in pairwise(cuts):
+            piece = self.pieces[k]
+            is_cut = isinstance(piece, str)
+            pieces.append(piece[start : stop if next_piece == k else None] if is_cut else piece)
+        return tuple(pieces), {place: number for number, place in enumerate(cuts)}
+
+
+class Unknown:
+    """A text with unknown contents: pieces, end to end."""
+
+    __slots__ = ("_is_empty", "pieces")
+
+    def __init__(self, pieces: Pieces, is_empty: bool | None = None) -> None:
+        self.pieces, self._is_empty = pieces, is_empty
+
+    def __add__(self, other: Any) -> "Unknown":
+        return join((self, other))
+
+    def __radd__(self, other: Any) -> "Unknown":
+        return join((other, self))
+
+    def __bool__(self) -> bool:
+        if self._is_empty is not None:
+            return not self._is_empty
+        if any(isinstance(piece, str) and piece for piece in self.pieces):
+            return True
+        raise LooksInside
+
+    def strip(self, *chars: Any) -> "Unknown":
+        """As of `str`."""
+        return self._stripped("strip", chars)
+
+    def lstrip(self, *chars: Any) -> "Unknown":
+        """As of `str`."""
+        return self._stripped("lstrip", chars)
+
+    def rstrip(self, *chars: Any) -> "Unknown":
+        """As of `str`."""
+        return self._stripped("rstrip", chars)
+
+    def _stripped(self, method: str, chars: tuple[Any, ...]) -> "Unknown":
+        match self.pieces:
+            case (Content(message, strip),) if strip in ("", method) and set(chars) <= {None}:
+                return Unknown((Content(message, method),), self._is_empty or None)
+        raise LooksInside
+
+    def _look(self, *_: Any, **__: Any) -> NoReturn:
+        raise LooksInside
+
+    __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = __getitem__ = _look
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _look
+    __mul__ = __rmul__ = __mod__ = __rmod__ = __int__ = __float__ = __index__ = _look
+    __call__ = __html__ = _look
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise LooksInside
+
+
+class _Written(str):
+    """What a template writes for an `Unknown`: an empty text that carries its pieces."""
+
+    __slots__ = ("pieces",)
+    pieces: Pieces
+
+    @classmethod
+    def of(cls, pieces: Pieces) -> Self:
+        """What is written for these pieces."""
+        written = cls()
+        written.pieces = pieces
+        return written
+
+    def __str__(self) -> str:
+        return self  # `str` of a subclass would be a plain, empty text
+
+
+def join(parts: Iterable[Any]) -> Any:
+    """Join texts and unknown texts; a text if all are known."""
+    pieces = list[Piece]()
+    for part in parts:
+        match part:
+            case Unknown() | _Written():
+                pieces += part.pieces
+            case str():
+                pieces.append(part)
+            case _:
+                raise LooksInside  # templates cannot add anything else to a text either
+    merged = _merged(pieces)
+    if all(isinstance(piece, str) for piece in merged):
+        return "".join(merged)  # type: ignore[arg-type]
+    return Unknown(merged)
+
+
+def _merged(pieces: Iterable[Piece]) -> Pieces:
+    """Neighbouring texts as one, and no empty ones."""
+    merged = list[Piece]()
+    for piece in pieces:
+        if isinstance(piece, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += piece
+        elif piece != "":
+            merged.append(piece)
+    return tuple(merged)
+
+
+class ShapeTemplate:
+    """The same template for unknown contents."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._variables = template.variables
+        environment = _new_environment()
+        tree = _without_concatenation(environment.parse(template.source))
+        self._template = environment.from_string(tree)
+
+    def render(self, shape: Shape, *, add_generation_prompt: bool = False) -> RenderedShape:
+        """What the template writes for conversations of a shape; raises `LooksInside`."""
+        messages = list[dict[str, Any]]()
+        for k, (role, is_empty, content_first) in enumerate(shape):
+            content = Unknown((Content(k),), is_empty)
+            both = {"role": role, "content": content}
+            messages.append(dict(reversed(both.items())) if content_first else both)
+        inputs: Mapping[str, Any] = self._variables | {
+            "messages": messages,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            written = join(self._template.generate(**inputs))
+        except Exception:  # it looks inside, or refuses: rendering one by one will tell
+            raise LooksInside from None
+        return _without_edges(written.pieces if isinstance(written, Unknown) else (written,))
+
+
+def _without_edges(pieces: Pieces) -> RenderedShape:
+    """The texts and contents, and where generation blocks begin and end among them."""
+    seen, begun = list[Piece](), list[Place]()
+    generated = list[tuple[Place, Place]]()
+    for piece in pieces:
+        if not isinstance(piece, Edge):
+            seen = list(_merged([*seen, piece]))
+            continue
+        is_text = bool(seen) and isinstance(seen[-1], str)
+        place = (len(seen) - 1, len(seen[-1])) if is_text else (len(seen), 0)
+        if piece.begins:
+            begun.append(place)
+        else:
+            generated.append((begun.pop(), place))
+    whole = tuple(seen)
+    settled = [(_settle(whole, start), _settle(whole, stop)) for start, stop in generated]
+    return RenderedShape(whole, settled)
+
+
+def _settle(pieces: Pieces, place: Place) -> Place:
+    """The same place; the end of a piece is the beginning of the next."""
+    k, at = place
+    is_end = k < len(pieces) and at == len(pieces[k]) and at > 0
+    return (k + 1, 0) if is_end else place
+
+
+def _new_environment() -> Any:
+    environment = new_environment(_mark_generation)
+    environment.finalize = _written
+    environment.concat = join
+    environment.filters |= {"trim": _trim, "string": _as_text}
+    environment.tests = {name: _of_texts(name, test) for name, test in environment.tests.items()}
+    environment.extend(join_texts=lambda *parts: join(map(_as_text, parts)))
+    return environment
+
+
+def _written(value: Any) -> Any:
+    return _Written.of(value.pieces) if isinstance(value, Unknown) else value
+
+
+def _mark_generation(text: Any) -> Any:
+    inside = text.pieces if isinstance(text, Unknown) else (text,)
+    return _Written.of((Edge(begins=True), *inside, Edge(begins=False)))
+
+
+def _as_text(value: Any) -> Any:
+    return value if isinstance(value, Unknown) else str(value)
+
+
+def _trim(value: Any, chars: str | None = None) -> Any:
+    return _as_text(value).strip(chars)
+
+
+def _of_texts(name: str, test: Callable[..., bool]) -> Callable[..., bool]:
+    """A test of Jinja that knows what it says of any text, and otherwise does not look inside."""
+
+    @wraps(test)  # keeps what Jinja notes about its arguments
+    def checked(*args: Any) -> bool:
+        if not any(isinstance(each, Unknown) for each in args):
+            return test(*args)
+        if name in _SAID_OF_TEXTS and len(args) == 1:
+            return _SAID_OF_TEXTS[name]
+        raise LooksInside
+
+    return checked
+
+
+_SAID_OF_TEXTS = {
+    "callable": False,
+    "defined": True,
+    "false": False,
+    "iterable": True,
+    "mapping": False,
+    "none": False,
+    "number": False,
+    "sequence": True,
+    "string": True,
+    "true": False,
+    "undefined": False,
+}
+
+
+def _without_concatenation(tree: Any) -> Any:
+    """The template with calls of `join_texts` for Jinja's operator ~, which would look inside."""
+    nodes = jinja2().nodes
+
+    class Replace(importlib.import_module("jinja2.visitor").NodeTransformer):  # type: ignore[misc]
+        def visit_Concat(self, node: Any) -> Any:  # noqa: N802 (Jinja's name)
+            join_texts = nodes.EnvironmentAttribute("join_texts")
+            parts = [self.visit(part) for part in node.nodes]
+            return nodes.Call(join_texts, parts, [], None, None).set_lineno(node.lineno)
+
+    return Replace().visit(tree)

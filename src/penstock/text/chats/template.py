@@ -1,0 +1,222 @@
+"""`ChatTemplate`: turns a conversation into text, as transformers' `apply_chat_template` does.
+
+Templates are untrusted programs in Jinja's language. They run in Jinja's sandbox, which changes no
+data and reaches no Python objects but those of the conversation.
+
+Templates may mark what the model writes: `{% generation %}…{% endgeneration %}`.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from penstock.errors import FormatError, UsageError
+
+Message = Mapping[str, Any]
+Conversation = Sequence[Message]
+
+_DATE_FUNCTION = "strftime_now"
+_TAG, _TRACK = "generation", "track"
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""names of a message's reasoning; templates read the first or the second"""
+
+
+class TemplateRefusal(Exception):
+    """Why a template does not render a conversation; never leaves this package."""
+
+
+class Rendered(NamedTuple):
+    """A conversation as text."""
+
+    text: str
+    generated: list[tuple[int, int]]
+    """the characters that the template marks as written by the model"""
+
+    @property
+    def end(self) -> int:
+        """Where the text ends."""
+        return len(self.text)
+
+    def end_of(self, prefix: "Rendered") -> int | None:
+        """Where a prefix of the text ends; None if it is not one."""
+        return len(prefix.text) if self.text.startswith(prefix.text) else None
+
+
+@cache
+def jinja2() -> Any:
+    """Import Jinja; raise with the install command if it is missing or too old."""
+    try:
+        module = importlib.import_module("jinja2")
+        importlib.import_module("jinja2.sandbox")
+        importlib.import_module("jinja2.ext")
+    except ImportError:
+        raise UsageError("chat templates need jinja2: pip install 'penstock[text]'") from None
+    version = tuple(int(part) for part in module.__version__.split(".")[:3] if part.isdigit())
+    if version < (3, 1, 6):
+        raise UsageError(
+            f"chat templates need jinja2 3.1.6 or later, and {module.__version__} is installed: its "
+            "sandbox can be escaped; pip install -U jinja2"
+        )
+    return module
+
+
+class ChatTemplate:
+    """A compiled template; for one thread at a time."""
+
+    def __init__(
+        self, source: str, variables: Mapping[str, Any], where: str, date: str | None
+    ) -> None:
+        """`date` is what the template takes for today, as YYYY-MM-DD."""
+        self.source, self.variables, self.date = source, dict(variables), date
+        self._tracker = _GenerationTracker()
+        environment = new_environment(self._tracker.track)
+        try:
+            self._tree = environment.parse(source)
+            self._template = environment.from_string(source)
+        except jinja2().TemplateSyntaxError as error:
+            raise FormatError(f"{where}: line {error.lineno}: {error.message}") from None
+        needed = importlib.import_module("jinja2.meta").find_undeclared_variables(self._tree)
+        if _DATE_FUNCTION in needed:
+            if date is None:
+                raise UsageError(
+                    f"{where}: the template writes today's date ({_DATE_FUNCTION}), so the same "
+                    "files would give other tokens tomorrow; choose a date with date='2026-01-31' "
+                    "(--chat-date)"
+                )
+            self.variables[_DATE_FUNCTION] = date_function(date)
+
+    @property
+    def marks_generation(self) -> bool:
+        """Whether it marks what the model writes."""
+        called = self._tree.find_all(jinja2().nodes.ExtensionAttribute)
+        return any(node.name == _TRACK for node in called)
+
+    def render(
+        self,
+        messages: Conversation,
+        tools: Any = None,
+        *,
+        add_generation_prompt: bool = False,
+    ) -> Rendered:
+        """Return the text of a conversation; raises `TemplateRefusal`."""
+        inputs = self.variables | {
+            "messages": plain_messages(messages),
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._tracker.collect(self._template.generate(**inputs))
+        except Exception as error:  # templates raise what they like
+            raise TemplateRefusal(f"{type(error).__name__}: {error!s:.200}") from None
+
+
+def plain_messages(messages: Conversation) -> list[dict[str, Any]]:
+    """Messages as templates expect them: no nulls, and the reasoning under its usual names."""
+    plain = []
+    for message in messages:
+        known = {name: value for name, value in message.items() if value is not None}
+        reasoning = next((known[name] for name in _REASONING if name in known), None)
+        if reasoning is not None:
+            known = {"thinking": reasoning, **known, "reasoning_content": reasoning}
+        plain.append(known)
+    return plain
+
+
+def date_function(date: str) -> Callable[[str], str]:
+    """`strftime_now` of a fixed day."""
+    try:
+        day = datetime.strptime(date, "%Y-%m-%d")
+    except (ValueError, TypeError):
+        raise UsageError(f"date is {date!r}; expected a day such as 2026-01-31") from None
+    return day.strftime
+
+
+def new_environment(track: Callable[[Any], Any], base: str = "ImmutableSandboxedEnvironment") -> Any:
+    """The sandbox, with the functions that chat templates expect.
+
+    `track` is called with the text of every generation block, and returns what to write for it.
+    """
+    environment = getattr(jinja2().sandbox, base)(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_generation_extension(), jinja2().ext.loopcontrols],
+    )
+    environment.extend(track_generation=track)
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    # Functions instead of types, whose attributes a template could reach.
+    environment.globals["dict"] = lambda *args, **named: dict(*args, **named)
+    environment.globals["namespace"] = _namespace
+    return environment
+
+
+def _namespace(*args: Any, **named: Any) -> Any:
+    """Jinja's `namespace`, without names that Python gives a meaning."""
+    attributes = dict(*args, **named)
+    for name in attributes:
+        if str(name).startswith("_"):
+            raise TemplateRefusal(f"namespace: the name {name!r} begins with an underscore")
+    return jinja2().utils.Namespace(attributes)
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateRefusal(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as transformers writes it: Jinja's own filter escapes HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+class _GenerationTracker:
+    """Notes which characters come from generation blocks."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._generated: list[tuple[int, int]] = []
+
+    def track(self, text: str) -> str:
+        """Note a block: it begins after everything that was written before."""
+        self._generated.append((self._length, self._length + len(text)))
+        return text
+
+    def collect(self, parts: Any) -> Rendered:
+        """Join what a template writes."""
+        self._length, self._generated = 0, []
+        written = list[str]()
+        for part in parts:
+            written.append(part)
+            self._length += len(part)
+        return Rendered("".join(written), self._generated)
+
+
+@cache
+def _generation_extension() -> Any:
+    """The tags `{% generation %}` and `{% endgeneration %}`, as an extension of Jinja."""
+    nodes = jinja2().nodes
+
+    class Generation(jinja2().ext.Extension):  # type: ignore[misc, name-defined]
+        tags = frozenset({_TAG})
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements((f"name:end{_TAG}",), drop_needle=True)
+            call = self.call_method(_TRACK)
+            return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+        def track(self, caller: Callable[[], Any]) -> Any:
+            return self.environment.track_generation(caller())
+
+    return Generation
