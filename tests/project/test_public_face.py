@@ -18,6 +18,7 @@ INTERNAL = {
     *("Order.__init__", "Shard.__init__", "MixtureOrder.__init__"),
     *("Documents.recipe", "Packed.recipe", "PlannedView.rows", "SelectedView.selected_documents"),
     *(
+        "Source.as_chats",
         "View.layout",
         "Packing.layout",
         "RecordStream.reader",

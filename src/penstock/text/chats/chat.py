@@ -19,9 +19,9 @@ class Chat:
 
     A row has one of these:
 
-        messages                    a list of messages, with `role` and `content`, or with ShareGPT's
-                                    names, `from` and `value`
-        prompt, completion          texts, or lists of messages; only the completion is trained
+        messages                    a list of messages with `role` and `content`, or ShareGPT's
+                                    names for them, `from` and `value`
+        prompt, completion          texts, or lists of messages; only the completion is trained on
         chosen, rejected (prompt)   a pair for preference training: two documents, of the prompt and
                                     one of the answers, that views keep together in a row
 
@@ -50,6 +50,8 @@ class Chat:
     """more variables for the template, such as enable_thinking=False"""
     date: str | None = None
     """what a template takes for today's date, such as 2026-01-31"""
+    columns: tuple[str, ...] = field(init=False)
+    """those that every row must have"""
 
     def __post_init__(self) -> None:
         one_of("loss_on", self.loss_on, get_args(LossOn))
@@ -70,18 +72,13 @@ class Chat:
             {"prompt", "chosen", "rejected"},
         ):
             raise UsageError(
-                f"a Chat with {', '.join(sorted(named))} is incomplete, or more than one kind: name "
-                "messages; or prompt and completion; or chosen and rejected, and prompt if it is "
-                "not part of them"
+                f"a Chat cannot have just {', '.join(sorted(named))}: name messages; or prompt and "
+                "completion; or chosen and rejected, and prompt if it is not part of them"
             )
+        columns = tuple(getattr(self, name) for name in given if getattr(self, name) is not None)
+        object.__setattr__(self, "columns", columns)
         if not isinstance(self.variables, Mapping):
             raise UsageError(f"variables is {self.variables!r:.60}; it must be a dict")
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that every row must have."""
-        named = (self.messages, self.prompt, self.completion, self.chosen, self.rejected)
-        return tuple(name for name in named if name is not None)
 
     @property
     def makes_pairs(self) -> bool:

@@ -25,11 +25,11 @@ _SHAREGPT_ROLES = {
 }
 
 
-class BadConversation(Exception):
+class BadConversationError(Exception):
     """Why a row is not a conversation; never leaves the reading of sources."""
 
 
-class Turns(NamedTuple):
+class Conversation(NamedTuple):
     """One conversation."""
 
     messages: list[Message]
@@ -38,24 +38,24 @@ class Turns(NamedTuple):
     """the first messages, of which nothing is trained: the prompt"""
 
 
-class Texts(NamedTuple):
+class PromptText(NamedTuple):
     """A prompt and a completion that no template changes."""
 
     prompt: str
     completion: str
 
 
-def conversations_in(row: Mapping[str, Any], chat: Chat) -> list[Turns] | list[Texts]:
+def conversations_in(row: Mapping[str, Any], chat: Chat) -> list[Conversation] | list[PromptText]:
     """Return the conversations of a row: one, or the two of a pair."""
     for name in chat.columns:
         if row.get(name) is None:
             found = "is null" if name in row else f"is missing; found {list(row)!s:.100}"
-            raise BadConversation(f"{name!r} {found}")
+            raise BadConversationError(f"{name!r} {found}")
     if not chat.uses_template:
         return _texts_in(row, chat)
     tools = _tools_in(row, chat)
     if chat.messages is not None:
-        return [Turns(_as_messages(row[chat.messages], chat.messages, "user"), tools)]
+        return [Conversation(_as_messages(row[chat.messages], chat.messages, "user"), tools)]
     answers = [name for name in (chat.completion, chat.chosen, chat.rejected) if name is not None]
     ends = [_as_messages(row[name], name, "assistant") for name in answers]
     if chat.prompt is not None:
@@ -63,47 +63,50 @@ def conversations_in(row: Mapping[str, Any], chat: Chat) -> list[Turns] | list[T
     else:
         start = _common_start(*ends)
         ends = [end[len(start) :] for end in ends]
-    return [Turns([*start, *end], tools, len(start)) for end in ends]
+    return [Conversation([*start, *end], tools, len(start)) for end in ends]
 
 
-def _texts_in(row: Mapping[str, Any], chat: Chat) -> list[Texts]:
+def _texts_in(row: Mapping[str, Any], chat: Chat) -> list[PromptText]:
     for name in chat.columns:
         if not isinstance(row[name], str):
-            raise BadConversation(
+            raise BadConversationError(
                 f"{name!r} is {type(row[name]).__name__}; without a template it must be a text"
             )
     prompt = "" if chat.prompt is None else row[chat.prompt]
     answers = (chat.completion, chat.chosen, chat.rejected)
-    return [Texts(prompt, row[name]) for name in answers if name is not None]
+    return [PromptText(prompt, row[name]) for name in answers if name is not None]
 
 
 def _as_messages(value: Any, name: str, role: str) -> list[Message]:
     """The messages of a column: a list, the same as JSON, or one text, which `role` says."""
     if isinstance(value, str):
-        found = _parsed(value)
-        if found is None:
+        parsed = _parsed(value)
+        if parsed is None:
             return [{"role": role, "content": value}]
-        value = found
+        value = parsed
     if not isinstance(value, list) or not value:
         found = "an empty list" if value == [] else type(value).__name__
-        raise BadConversation(f"{name!r} is {found}; expected a list of messages")
-    return [_as_message(each, f"{name!r}, message {k}") for k, each in enumerate(value)]
+        raise BadConversationError(f"{name!r} is {found}; expected a list of messages")
+    return [
+        each
+        if type(each) is dict and type(each.get("role")) is str  # nearly all are
+        else _as_message(each, f"{name!r}, message {k}")
+        for k, each in enumerate(value)
+    ]
 
 
 def _as_message(value: Any, where: str) -> Message:
     if not isinstance(value, dict):
-        raise BadConversation(f"{where}: {type(value).__name__}; expected an object")
+        raise BadConversationError(f"{where}: {type(value).__name__}; expected an object")
     if "role" in value:
-        if not isinstance(value["role"], str):
-            raise BadConversation(f"{where}: its role is {value['role']!r:.40}; expected a text")
-        return value
+        raise BadConversationError(f"{where}: its role is {value['role']!r:.40}; expected a text")
     if "from" not in value or "value" not in value:
-        raise BadConversation(
+        raise BadConversationError(
             f"{where}: found {list(value)!s:.80}; expected role and content, or from and value"
         )
     said_by = value["from"]
     if not isinstance(said_by, str) or said_by not in _SHAREGPT_ROLES:
-        raise BadConversation(
+        raise BadConversationError(
             f"{where}: from {said_by!r:.40}; expected one of {', '.join(_SHAREGPT_ROLES)}"
         )
     return {"role": _SHAREGPT_ROLES[said_by], "content": value["value"]}
@@ -113,7 +116,7 @@ def _tools_in(row: Mapping[str, Any], chat: Chat) -> list[Any] | None:
     found = row.get(chat.tools)
     tools = _parsed(found) if isinstance(found, str) else found
     if tools is not None and not isinstance(tools, list):
-        raise BadConversation(f"{chat.tools!r} is {found!r:.60}; expected a list of tools")
+        raise BadConversationError(f"{chat.tools!r} is {found!r:.60}; expected a list of tools")
     return tools or None
 
 
@@ -134,7 +137,7 @@ def _common_start(one: list[Message], other: list[Message]) -> list[Message]:
     while length < min(len(one), len(other)) and one[length] == other[length]:
         length += 1
     if length in (0, len(one), len(other)):
-        raise BadConversation(
+        raise BadConversationError(
             "the chosen and the rejected conversation "
             + ("begin differently; name their prompt" if not length else "do not differ")
         )

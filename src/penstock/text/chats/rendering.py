@@ -1,16 +1,28 @@
 """`ChatRenderer`: rows to texts, with the bytes of each text to train on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from penstock.text.chats.chat import Chat
-from penstock.text.chats.conversations import BadConversation, Texts, Turns, conversations_in
-from penstock.text.chats.trained_parts import find_trained
-from penstock.text.chats.shapes import Content, LooksInside, Place, Shape, ShapeTemplate
-from penstock.text.chats.template import ChatTemplate, Rendered, TemplateRefusal
+from penstock.text.chats.conversations import (
+    BadConversationError,
+    Conversation,
+    PromptText,
+    conversations_in,
+)
+from penstock.text.chats.shapes import (
+    ChatShape,
+    Content,
+    LooksInsideError,
+    Place,
+    RenderedShape,
+    ShapeTemplate,
+)
+from penstock.text.chats.template import ChatTemplate, Rendered, TemplateRefusalError
 from penstock.text.chats.template_files import TemplateSource
+from penstock.text.chats.trained_parts import find_trained
 
 _MAX_SHAPES = 1 << 12
 _MAX_SHAPE_MESSAGES = 64
@@ -41,7 +53,7 @@ class ChatRenderer:
     def __init__(self, chat: Chat, source: TemplateSource | None) -> None:
         """`source` is None only if the chat uses no template."""
         self.chat, self._source = chat, source
-        self._plans: dict[tuple[Shape, int], _ShapePlan | None] = {}
+        self._plans: dict[tuple[ChatShape, int], _ShapePlan | None] = {}
         if source is not None:
             self._template = self._compile(source, source.default)
             self._with_tools = (
@@ -71,50 +83,60 @@ class ChatRenderer:
         return 2 if self.chat.makes_pairs else 1
 
     def render(self, row: Mapping[str, Any]) -> list[ChatText]:
-        """Return the texts of a row; raises `BadConversation`."""
+        """Return the texts of a row; raises `BadConversationError`."""
         try:
             return [
-                self._render_texts(each) if isinstance(each, Texts) else self._render_turns(each)
+                self._render_texts(each)
+                if isinstance(each, PromptText)
+                else self._render_turns(each)
                 for each in conversations_in(row, self.chat)
             ]
-        except TemplateRefusal as refusal:
-            raise BadConversation(f"the chat template refuses it: {refusal}") from None
+        except TemplateRefusalError as refusal:
+            raise BadConversationError(f"the chat template refuses it: {refusal}") from None
         except UnicodeEncodeError as error:
-            raise BadConversation(
+            raise BadConversationError(
                 f"a message has an unpaired surrogate at character {error.start:,}"
             ) from None
 
-    def _render_texts(self, texts: Texts) -> ChatText:
+    def _render_texts(self, texts: PromptText) -> ChatText:
         prompt, completion = texts.prompt.encode(), texts.completion.encode()
         start = 0 if self.chat.loss_on == "all" else len(prompt)
         return ChatText(prompt + completion, [(start, len(prompt) + len(completion))])
 
-    def _render_turns(self, turns: Turns) -> ChatText:
+    def _render_turns(self, turns: Conversation) -> ChatText:
         shape = _shape_of(turns)
         if shape is None:
             return self._render_alone(turns)
         key = shape, turns.num_given
-        if key not in self._plans:
+        try:
+            plan = self._plans[key]
+        except KeyError:
+            plan = self._plan(*key)
             if len(self._plans) >= _MAX_SHAPES:
                 self._plans.clear()
-            try:
-                self._plans[key] = self._plan(*key)
-            except (LooksInside, BadConversation):  # rendered alone, each gives its own reason
-                self._plans[key] = None
-        plan = self._plans[key]
+            self._plans[key] = plan
         return self._render_alone(turns) if plan is None else _fill(plan, turns)
 
-    def _plan(self, shape: Shape, num_given: int) -> _ShapePlan:
-        def render(count: int, add_generation_prompt: bool) -> Any:
+    def _plan(self, shape: ChatShape, num_given: int) -> _ShapePlan | None:
+        """Return how to render a shape; None if each conversation must be rendered alone."""
+        try:
+            return self._render_shape(shape, num_given)
+        except (
+            LooksInsideError,
+            BadConversationError,
+        ):  # rendered alone, each gives its own reason
+            return None
+
+    def _render_shape(self, shape: ChatShape, num_given: int) -> _ShapePlan:
+        def render(count: int, add_generation_prompt: bool) -> RenderedShape:
             return self._shape_template.render(
-                shape[:count], add_generation_prompt=add_generation_prompt
+                shape.take(count), add_generation_prompt=add_generation_prompt
             )
 
-        whole = render(len(shape), False)
+        whole = render(len(shape.roles), False)
         trained: list[tuple[Place, Place]] = [((0, 0), whole.end)]
         if self.chat.loss_on != "all":
-            roles = [role for role, _, _ in shape]
-            trained = self._trained(whole, render, roles, num_given, self._template)
+            trained = self._trained(whole, render, shape.roles, num_given, self._template)
         pieces, numbers = whole.cut([place for each in trained for place in each])
         return _ShapePlan(
             [piece.encode() if isinstance(piece, str) else b"" for piece in pieces],
@@ -122,7 +144,7 @@ class ChatRenderer:
             [(numbers[start], numbers[stop]) for start, stop in trained],
         )
 
-    def _render_alone(self, turns: Turns) -> ChatText:
+    def _render_alone(self, turns: Conversation) -> ChatText:
         messages, tools = turns.messages, turns.tools
         template = self._template if tools is None else self._with_tools
 
@@ -145,7 +167,12 @@ class ChatRenderer:
         return ChatText(text, trained)
 
     def _trained(
-        self, whole: Any, render: Any, roles: list[str], num_given: int, template: ChatTemplate
+        self,
+        whole: Any,
+        render: Callable[[int, bool], Any],
+        roles: Sequence[str],
+        num_given: int,
+        template: ChatTemplate,
     ) -> list[tuple[Any, Any]]:
         return find_trained(
             whole,
@@ -157,21 +184,19 @@ class ChatRenderer:
         )
 
 
-def _shape_of(turns: Turns) -> Shape | None:
+def _shape_of(turns: Conversation) -> ChatShape | None:
     """The shape of a conversation; None if its messages have more than a role and a text."""
-    messages, tools = turns.messages, turns.tools
-    if tools is not None or len(messages) > _MAX_SHAPE_MESSAGES:
+    messages = turns.messages
+    if turns.tools is not None or len(messages) > _MAX_SHAPE_MESSAGES:
         return None
-    shape = list[tuple[str, bool, bool]]()
-    for message in messages:
-        content = message.get("content")
-        if len(message) != 2 or type(content) is not str:
-            return None
-        shape.append((message["role"], not content, next(iter(message)) == "content"))
-    return tuple(shape)
+    contents = [message.get("content") for message in messages]
+    if set(map(type, contents)) != {str} or set(map(len, messages)) != {2}:
+        return None
+    roles = tuple([message["role"] for message in messages])
+    return ChatShape(roles, tuple(map(bool, contents)), tuple(map(next, map(iter, messages))))
 
 
-def _fill(plan: _ShapePlan, turns: Turns) -> ChatText:
+def _fill(plan: _ShapePlan, turns: Conversation) -> ChatText:
     pieces = plan.pieces.copy()
     for k, message, strip in plan.contents:
         content = turns.messages[message]["content"]

@@ -2,10 +2,10 @@
 
 Most templates copy the contents of messages without looking at them. What they write around them
 then depends only on the conversation's shape: who speaks in which order, and which contents are
-empty. `render_shape` runs the template itself, in Jinja, with an `Unknown` in place of each
+empty. `ShapeTemplate` runs the template itself, in Jinja, with an `Unknown` in place of each
 content. An `Unknown` can be joined with text, stripped, and written; everything else that a
-template might do with it raises `LooksInside`, and such conversations are rendered one by one. So
-the result is that of the template, for every content, or there is none.
+template might do with it raises `LooksInsideError`, and such conversations are rendered one by one.
+So the result is that of the template, for every content, or there is none.
 
     roles   user, assistant
     pieces  "<|user|>", content 0, "<|assistant|>", content 1, "<|end|>"
@@ -19,11 +19,23 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 from penstock.text.chats.template import ChatTemplate, jinja2, new_environment
 
-Shape = tuple[tuple[str, bool, bool], ...]
-"""the role of each message, whether its content is empty, and whether that comes before the role"""
+
+class ChatShape(NamedTuple):
+    """What is known of a conversation: one entry for each message."""
+
+    roles: tuple[str, ...]
+    has_content: tuple[bool, ...]
+    """False for empty contents"""
+    first_keys: tuple[str, ...]
+    """"role" or "content", whichever comes first"""
+
+    def take(self, count: int) -> "ChatShape":
+        """The first messages."""
+        roles, has_content, first_keys = self
+        return ChatShape(roles[:count], has_content[:count], first_keys[:count])
 
 
-class LooksInside(Exception):
+class LooksInsideError(Exception):
     """The template looks inside a content; never leaves this package."""
 
 
@@ -41,8 +53,8 @@ class Edge(NamedTuple):
     begins: bool
 
 
-Piece = str | Content | Edge
-Pieces = tuple[Piece, ...]
+ChatPiece = str | Content | Edge
+ChatPieces = tuple[ChatPiece, ...]
 Place = tuple[int, int]
 """a piece, and a character in it"""
 
@@ -50,7 +62,7 @@ Place = tuple[int, int]
 class RenderedShape(NamedTuple):
     """What a template writes for all conversations of a shape."""
 
-    pieces: Pieces
+    pieces: ChatPieces
     """texts and contents; no text stands beside another"""
     generated: list[tuple[Place, Place]]
     """what the template marks as written by the model"""
@@ -71,14 +83,15 @@ class RenderedShape(NamedTuple):
         is_start = isinstance(last, str) and isinstance(other, str) and other.startswith(last)
         return (k, len(last)) if is_start else None
 
-    def cut(self, places: Iterable[Place]) -> tuple[Pieces, dict[Place, int]]:
+    def cut(self, places: Iterable[Place]) -> tuple[ChatPieces, dict[Place, int]]:
         """The pieces with texts cut at some places, and how many pieces come before each."""
         cuts = sorted({*places, self.end, *((k, 0) for k in range(len(self.pieces)))})
-        pieces = list[Piece]()
+        pieces = list[ChatPiece]()
         for (k, start), (next_piece, stop) in pairwise(cuts):
             piece = self.pieces[k]
-            is_cut = isinstance(piece, str)
-            pieces.append(piece[start : stop if next_piece == k else None] if is_cut else piece)
+            if isinstance(piece, str):
+                piece = piece[start : stop if next_piece == k else None]
+            pieces.append(piece)
         return tuple(pieces), {place: number for number, place in enumerate(cuts)}
 
 
@@ -87,13 +100,13 @@ class Unknown:
 
     __slots__ = ("_is_empty", "pieces")
 
-    def __init__(self, pieces: Pieces, is_empty: bool | None = None) -> None:
+    def __init__(self, pieces: ChatPieces, is_empty: bool | None = None) -> None:
         self.pieces, self._is_empty = pieces, is_empty
 
-    def __add__(self, other: Any) -> "Unknown":
+    def __add__(self, other: Any) -> Any:
         return join((self, other))
 
-    def __radd__(self, other: Any) -> "Unknown":
+    def __radd__(self, other: Any) -> Any:
         return join((other, self))
 
     def __bool__(self) -> bool:
@@ -101,7 +114,7 @@ class Unknown:
             return not self._is_empty
         if any(isinstance(piece, str) and piece for piece in self.pieces):
             return True
-        raise LooksInside
+        raise LooksInsideError
 
     def strip(self, *chars: Any) -> "Unknown":
         """As of `str`."""
@@ -119,10 +132,10 @@ class Unknown:
         match self.pieces:
             case (Content(message, strip),) if strip in ("", method) and set(chars) <= {None}:
                 return Unknown((Content(message, method),), self._is_empty or None)
-        raise LooksInside
+        raise LooksInsideError
 
     def _look(self, *_: Any, **__: Any) -> NoReturn:
-        raise LooksInside
+        raise LooksInsideError
 
     __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = __getitem__ = _look
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _look
@@ -130,17 +143,17 @@ class Unknown:
     __call__ = __html__ = _look
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise LooksInside
+        raise LooksInsideError
 
 
-class _Written(str):
+class _WrittenPieces(str):
     """What a template writes for an `Unknown`: an empty text that carries its pieces."""
 
     __slots__ = ("pieces",)
-    pieces: Pieces
+    pieces: ChatPieces
 
     @classmethod
-    def of(cls, pieces: Pieces) -> Self:
+    def of(cls, pieces: ChatPieces) -> Self:
         """What is written for these pieces."""
         written = cls()
         written.pieces = pieces
@@ -152,24 +165,24 @@ class _Written(str):
 
 def join(parts: Iterable[Any]) -> Any:
     """Join texts and unknown texts; a text if all are known."""
-    pieces = list[Piece]()
+    pieces = list[ChatPiece]()
     for part in parts:
         match part:
-            case Unknown() | _Written():
+            case Unknown() | _WrittenPieces():
                 pieces += part.pieces
             case str():
                 pieces.append(part)
             case _:
-                raise LooksInside  # templates cannot add anything else to a text either
+                raise LooksInsideError  # templates cannot add anything else to a text either
     merged = _merged(pieces)
     if all(isinstance(piece, str) for piece in merged):
         return "".join(merged)  # type: ignore[arg-type]
     return Unknown(merged)
 
 
-def _merged(pieces: Iterable[Piece]) -> Pieces:
+def _merged(pieces: Iterable[ChatPiece]) -> ChatPieces:
     """Neighbouring texts as one, and no empty ones."""
-    merged = list[Piece]()
+    merged = list[ChatPiece]()
     for piece in pieces:
         if isinstance(piece, str) and merged and isinstance(merged[-1], str):
             merged[-1] += piece
@@ -187,13 +200,13 @@ class ShapeTemplate:
         tree = _without_concatenation(environment.parse(template.source))
         self._template = environment.from_string(tree)
 
-    def render(self, shape: Shape, *, add_generation_prompt: bool = False) -> RenderedShape:
-        """What the template writes for conversations of a shape; raises `LooksInside`."""
+    def render(self, shape: ChatShape, *, add_generation_prompt: bool = False) -> RenderedShape:
+        """What the template writes for conversations of a shape; raises `LooksInsideError`."""
         messages = list[dict[str, Any]]()
-        for k, (role, is_empty, content_first) in enumerate(shape):
-            content = Unknown((Content(k),), is_empty)
-            both = {"role": role, "content": content}
-            messages.append(dict(reversed(both.items())) if content_first else both)
+        for k, (role, has_content, first_key) in enumerate(zip(*shape, strict=True)):
+            message = {"role": role, "content": Unknown((Content(k),), not has_content)}
+            others = {key: value for key, value in message.items() if key != first_key}
+            messages.append({first_key: message[first_key], **others})
         inputs: Mapping[str, Any] = self._variables | {
             "messages": messages,
             "tools": None,
@@ -203,13 +216,13 @@ class ShapeTemplate:
         try:
             written = join(self._template.generate(**inputs))
         except Exception:  # it looks inside, or refuses: rendering one by one will tell
-            raise LooksInside from None
+            raise LooksInsideError from None
         return _without_edges(written.pieces if isinstance(written, Unknown) else (written,))
 
 
-def _without_edges(pieces: Pieces) -> RenderedShape:
+def _without_edges(pieces: ChatPieces) -> RenderedShape:
     """The texts and contents, and where generation blocks begin and end among them."""
-    seen, begun = list[Piece](), list[Place]()
+    seen, begun = list[ChatPiece](), list[Place]()
     generated = list[tuple[Place, Place]]()
     for piece in pieces:
         if not isinstance(piece, Edge):
@@ -226,7 +239,7 @@ def _without_edges(pieces: Pieces) -> RenderedShape:
     return RenderedShape(whole, settled)
 
 
-def _settle(pieces: Pieces, place: Place) -> Place:
+def _settle(pieces: ChatPieces, place: Place) -> Place:
     """The same place; the end of a piece is the beginning of the next."""
     k, at = place
     is_end = k < len(pieces) and at == len(pieces[k]) and at > 0
@@ -244,12 +257,12 @@ def _new_environment() -> Any:
 
 
 def _written(value: Any) -> Any:
-    return _Written.of(value.pieces) if isinstance(value, Unknown) else value
+    return _WrittenPieces.of(value.pieces) if isinstance(value, Unknown) else value
 
 
 def _mark_generation(text: Any) -> Any:
     inside = text.pieces if isinstance(text, Unknown) else (text,)
-    return _Written.of((Edge(begins=True), *inside, Edge(begins=False)))
+    return _WrittenPieces.of((Edge(begins=True), *inside, Edge(begins=False)))
 
 
 def _as_text(value: Any) -> Any:
@@ -269,7 +282,7 @@ def _of_texts(name: str, test: Callable[..., bool]) -> Callable[..., bool]:
             return test(*args)
         if name in _SAID_OF_TEXTS and len(args) == 1:
             return _SAID_OF_TEXTS[name]
-        raise LooksInside
+        raise LooksInsideError
 
     return checked
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import FormatError, UsageError
 
-Message = Mapping[str, Any]
-Conversation = Sequence[Message]
+Messages = Sequence[Mapping[str, Any]]
 
 _DATE_FUNCTION = "strftime_now"
 _TAG, _TRACK = "generation", "track"
@@ -24,7 +23,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 """names of a message's reasoning; templates read the first or the second"""
 
 
-class TemplateRefusal(Exception):
+class TemplateRefusalError(Exception):
     """Why a template does not render a conversation; never leaves this package."""
 
 
@@ -57,8 +56,8 @@ def jinja2() -> Any:
     version = tuple(int(part) for part in module.__version__.split(".")[:3] if part.isdigit())
     if version < (3, 1, 6):
         raise UsageError(
-            f"chat templates need jinja2 3.1.6 or later, and {module.__version__} is installed: its "
-            "sandbox can be escaped; pip install -U jinja2"
+            f"jinja2 {module.__version__} is installed, and programs can escape from its sandbox; "
+            "chat templates need 3.1.6 or later: pip install -U jinja2"
         )
     return module
 
@@ -96,12 +95,12 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Conversation,
+        messages: Messages,
         tools: Any = None,
         *,
         add_generation_prompt: bool = False,
     ) -> Rendered:
-        """Return the text of a conversation; raises `TemplateRefusal`."""
+        """Return the text of a conversation; raises `TemplateRefusalError`."""
         inputs = self.variables | {
             "messages": plain_messages(messages),
             "tools": tools,
@@ -111,10 +110,10 @@ class ChatTemplate:
         try:
             return self._tracker.collect(self._template.generate(**inputs))
         except Exception as error:  # templates raise what they like
-            raise TemplateRefusal(f"{type(error).__name__}: {error!s:.200}") from None
+            raise TemplateRefusalError(f"{type(error).__name__}: {error!s:.200}") from None
 
 
-def plain_messages(messages: Conversation) -> list[dict[str, Any]]:
+def plain_messages(messages: Messages) -> list[dict[str, Any]]:
     """Messages as templates expect them: no nulls, and the reasoning under its usual names."""
     plain = []
     for message in messages:
@@ -135,7 +134,9 @@ def date_function(date: str) -> Callable[[str], str]:
     return day.strftime
 
 
-def new_environment(track: Callable[[Any], Any], base: str = "ImmutableSandboxedEnvironment") -> Any:
+def new_environment(
+    track: Callable[[Any], Any], base: str = "ImmutableSandboxedEnvironment"
+) -> Any:
     """The sandbox, with the functions that chat templates expect.
 
     `track` is called with the text of every generation block, and returns what to write for it.
@@ -159,12 +160,12 @@ def _namespace(*args: Any, **named: Any) -> Any:
     attributes = dict(*args, **named)
     for name in attributes:
         if str(name).startswith("_"):
-            raise TemplateRefusal(f"namespace: the name {name!r} begins with an underscore")
+            raise TemplateRefusalError(f"namespace: the name {name!r} begins with an underscore")
     return jinja2().utils.Namespace(attributes)
 
 
 def _raise_exception(message: str) -> None:
-    raise TemplateRefusal(message)
+    raise TemplateRefusalError(message)
 
 
 def _to_json(
@@ -207,7 +208,7 @@ def _generation_extension() -> Any:
     """The tags `{% generation %}` and `{% endgeneration %}`, as an extension of Jinja."""
     nodes = jinja2().nodes
 
-    class Generation(jinja2().ext.Extension):  # type: ignore[misc, name-defined]
+    class Generation(jinja2().ext.Extension):  # type: ignore[misc]
         tags = frozenset({_TAG})
 
         def parse(self, parser: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which parts of a rendered conversation are trained.
+"""Which parts of a rendered conversation are trained on.
 
 What the assistant writes is known from the template's generation blocks. A template without them
 is asked for prefixes of the conversation: what it writes before the assistant's turn, with the
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.text.chats.chat import LossOn
-from penstock.text.chats.conversations import BadConversation
+from penstock.text.chats.conversations import BadConversationError
 
 _ASSISTANT = "assistant"
 
@@ -57,10 +57,10 @@ def find_trained(
 def _end(whole: AnyText, prefix: AnyText, num_messages: int) -> Any:
     end = whole.end_of(prefix)
     if end is None:
-        raise BadConversation(
-            f"the template writes the first {num_messages:,} messages differently if others follow, "
+        raise BadConversationError(
+            f"the template writes messages 0 to {num_messages - 1:,} differently if others follow, "
             "so the turns of the assistant cannot be told apart; mark them in the template with "
-            "{% generation %} and {% endgeneration %}, or learn everything with loss_on='all' "
+            "{% generation %} and {% endgeneration %}, or train on everything with loss_on='all' "
             "(--loss-on all)"
         )
     return end

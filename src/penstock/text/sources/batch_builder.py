@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.suggestions import closest
 from penstock.text.batch import Counted, TextBatch, TextSpan
-from penstock.text.chats.conversations import BadConversation
+from penstock.text.chats.conversations import BadConversationError
 from penstock.text.chats.rendering import ChatRenderer
 from penstock.text.sources.read_options import ReadOptions
 from penstock.text.sources.row_values import (
@@ -63,7 +63,7 @@ class BatchBuilder:
         """Add the conversations of a row: all of them, or none."""
         try:
             chats = renderer.render(found)
-        except BadConversation as error:
+        except BadConversationError as error:
             raise BadValueError(str(error)) from None
         for chat in chats:
             self._check_size(chat.text)
@@ -111,7 +111,6 @@ class BatchBuilder:
         )
         self._clear()
         return batch
-
 
     def _take_trained(self) -> NDArray[np.int64] | None:
         if self._reading.renderer is None:

@@ -42,9 +42,7 @@ class RowGroups(NamedTuple):
     text_bytes: list[int]
 
 
-def row_groups(
-    file: TextFile, columns: Columns, renderer: ChatRenderer | None = None
-) -> RowGroups:
+def row_groups(file: TextFile, columns: Columns, renderer: ChatRenderer | None = None) -> RowGroups:
     """Return all row groups of a file."""
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
@@ -70,23 +68,22 @@ def read_parquet(
             yield batch
 
 
-def _read_chats(
-    file: TextFile, start: int, stop: int, reading: ReadOptions
-) -> Iterator[TextBatch]:
+def _read_chats(file: TextFile, start: int, stop: int, reading: ReadOptions) -> Iterator[TextBatch]:
     """Yield the conversations of row groups [start, stop)."""
     builder = BatchBuilder(reading)
     for first_row, rows in _batches(file, start, stop, reading):
         bad = dict[int, str]()
         values = {name: _values(rows.column(name), bad) for name in rows.schema.names}
         for k in range(rows.num_rows):
-            row = first_row + k
+            row, reason = first_row + k, bad.get(k)
             try:
-                if k in bad:
-                    raise BadValueError(bad[k])
-                builder.add(row, {name: column[k] for name, column in values.items()})
+                if reason is None:
+                    builder.add(row, {name: column[k] for name, column in values.items()})
             except BadValueError as error:
+                reason = str(error)
+            if reason is not None:
                 place = f"row {row:,}"
-                reading.report(BadRow(file=file.path, row=row, place=place, reason=str(error)))
+                reading.report(BadRow(file=file.path, row=row, place=place, reason=reason))
             if builder.is_full and (batch := builder.take()):
                 yield batch
     if batch := builder.take():

@@ -83,8 +83,8 @@ class BytePairTokenizer(ABC):
         """See `Tokenizer`."""
         if not self.vocabulary.plain_specials:
             raise UsageError(
-                f"{self.name}: some of its special tokens take the white space around them, or only "
-                "match whole words, which only the engine 'huggingface' does"
+                f"{self.name}: some of its special tokens take the white space around them, or "
+                "only match whole words, which only the engine 'huggingface' does"
             )
         starts, numbers, first_runs = self._special_tokens.runs(data, offsets)
         ids, id_offsets = self.encode(data, starts)
