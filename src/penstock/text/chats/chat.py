@@ -1,5 +1,6 @@
 """`Chat`: how rows become conversations, and conversations text."""
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,8 +78,13 @@ class Chat:
             )
         columns = tuple(getattr(self, name) for name in given if getattr(self, name) is not None)
         object.__setattr__(self, "columns", columns)
-        if not isinstance(self.variables, Mapping):
-            raise UsageError(f"variables is {self.variables!r:.60}; it must be a dict")
+        try:
+            variables = json.loads(json.dumps(dict(self.variables)))
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"variables is {self.variables!r:.60}; it must be a dict of JSON values ({error})"
+            ) from None
+        object.__setattr__(self, "variables", variables)
 
     @property
     def makes_pairs(self) -> bool:

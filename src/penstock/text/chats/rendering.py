@@ -48,7 +48,7 @@ class _ShapePlan(NamedTuple):
 
 
 class ChatRenderer:
-    """Renders the rows of a source; can be pickled, and is for one thread at a time."""
+    """Renders the rows of a source; can be pickled, and any number of threads may call it."""
 
     def __init__(self, chat: Chat, source: TemplateSource | None) -> None:
         """`source` is None only if the chat uses no template."""

@@ -8,6 +8,7 @@ Templates may mark what the model writes: `{% generation %}…{% endgeneration %
 
 import importlib
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -63,7 +64,7 @@ def jinja2() -> Any:
 
 
 class ChatTemplate:
-    """A compiled template; for one thread at a time."""
+    """A compiled template, for any thread."""
 
     def __init__(
         self, source: str, variables: Mapping[str, Any], where: str, date: str | None
@@ -181,8 +182,8 @@ def _to_json(
     )
 
 
-class _GenerationTracker:
-    """Notes which characters come from generation blocks."""
+class _GenerationTracker(threading.local):
+    """Notes which characters come from generation blocks, in each thread for itself."""
 
     def __init__(self) -> None:
         self._length = 0

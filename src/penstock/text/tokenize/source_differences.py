@@ -24,7 +24,11 @@ def source_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator
     if here.get("iterable"):
         yield "documents that come from Python cannot be read a second time"
     for name in sorted({*here, *there} - {"files"}):
-        if here.get(name) != there.get(name):
+        if here.get(name) == there.get(name):
+            continue
+        if name == "chat":
+            yield "other conversations: another chat template, columns, loss_on or variables"
+        else:
             yield f"{name} is {there.get(name)} there, {here.get(name)} here"
     my_files, their_files = _by_path(here), _by_path(there)
     for path in sorted({*my_files, *their_files}):

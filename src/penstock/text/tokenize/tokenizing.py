@@ -29,8 +29,9 @@ from penstock.text.tokenize.split import Split, threshold_of_fraction
 from penstock.text.tokenize.stage_runner import StageRunner
 from penstock.text.tokenize.tokenize_stage import TokenizeStage
 from penstock.text.tokenizers.adapter import adapt
+from penstock.text.tokenizers.bpe import finds_specials
 from penstock.text.tokenizers.dataset_tokenizer import files_of
-from penstock.text.tokenizers.loading import Engine, engine_for_chats, load_tokenizer
+from penstock.text.tokenizers.loading import Engine, load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -106,10 +107,9 @@ def tokenize(
             "executor='ray' and task"
         )
     if chat is not None:
-        engine = engine_for_chats(tokenizer, engine)
         source = source.as_chats(renderer_of(chat, tokenizer))
     source.check_columns()
-    loaded, reference = _load(tokenizer, engine, check=check)
+    loaded, reference = _load(tokenizer, engine, check=check, spells_specials=chat is not None)
     if split is not None:
         split.check(source.files, source.columns.metadata)
     source.warn_of_missing_keys()
@@ -254,12 +254,18 @@ def _check_task_bytes(wanted: int | None, source: Source) -> int:
 
 
 def _load(
-    tokenizer: Tokenizer | str | os.PathLike[str], engine: Engine, *, check: bool
+    tokenizer: Tokenizer | str | os.PathLike[str],
+    engine: Engine,
+    *,
+    check: bool,
+    spells_specials: bool,
 ) -> tuple[Tokenizer, Tokenizer | None]:
     """The tokenizer, and the one that a sample of its tokens is compared with."""
     if not isinstance(tokenizer, str | os.PathLike):
-        return adapt(tokenizer), None
+        return adapt(tokenizer, spells_specials=spells_specials), None
     loaded = load_tokenizer(tokenizer, engine)
+    if engine == "auto" and spells_specials and not finds_specials(loaded):
+        loaded = load_tokenizer(tokenizer, "huggingface")
     _warm_up(loaded)
     if not check or loaded.engine != "fast":
         return loaded, None

@@ -21,8 +21,9 @@ import xxhash
 from penstock.errors import FormatError, PenstockError, UsageError
 from penstock.reprs import one_line
 from penstock.text.splitting.patterns import find_pattern
+from penstock.text.tokenizers.bpe import finds_specials
 from penstock.text.tokenizers.library_engines import TiktokenTokenizer, texts
-from penstock.text.tokenizers.loading import from_json
+from penstock.text.tokenizers.loading import Engine, from_json
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 from penstock.text.tokenizers.vocabulary import Vocabulary, tokens_by_id
 
@@ -39,10 +40,11 @@ _USUAL_STARTS = ("<|bos|>", "<|endoftext|>")
 Encode = Callable[[list[str]], list[Sequence[int]]]
 
 
-def adapt(tokenizer: Any, num_threads: int = 4) -> Tokenizer:
+def adapt(tokenizer: Any, num_threads: int = 4, *, spells_specials: bool = False) -> Tokenizer:
     """Return a `Tokenizer` for any object with `encode`; one of Penstock's as it is.
 
-    `num_threads` is passed to tokenizers that take it, such as nanochat's.
+    `num_threads` is passed to tokenizers that take it, such as nanochat's. With `spells_specials`,
+    texts will spell special tokens, which not every engine finds in every vocabulary.
 
     >>> class Lengths:
     ...     bos_token_id = 0
@@ -69,6 +71,8 @@ def adapt(tokenizer: Any, num_threads: int = 4) -> Tokenizer:
                 return computed
         elif callable(getattr(backend, "to_str", None)):
             computed = _from_hugging_face(tokenizer, backend, adapted)
+            if spells_specials and not finds_specials(computed):
+                computed = _from_hugging_face(tokenizer, backend, adapted, "huggingface")
             # The last sample has special tokens, which it would find in texts and we do not.
             if _sample_ids(computed)[:-1] == adapted.sample_ids[:-1]:
                 return computed
@@ -225,12 +229,14 @@ def _sample_ids(tokenizer: Any) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids, ends[1:-1])]
 
 
-def _from_hugging_face(tokenizer: Any, backend: Any, adapted: AdaptedTokenizer) -> Tokenizer:
+def _from_hugging_face(
+    tokenizer: Any, backend: Any, adapted: AdaptedTokenizer, engine: Engine = "auto"
+) -> Tokenizer:
     """Return the same tokenizer, from its backend's tokenizer.json."""
     # A bare `tokenizers` object has no bos and eos: then those with the usual names are taken.
     has_marks = hasattr(tokenizer, "bos_token")
     config = {key: getattr(tokenizer, key, None) for key in ("bos_token", "eos_token") if has_marks}
-    return from_json(backend.to_str().encode(), adapted.name, config)
+    return from_json(backend.to_str().encode(), adapted.name, config, engine)
 
 
 def _from_tiktoken(encoding: Any, adapted: AdaptedTokenizer) -> Tokenizer:

@@ -81,7 +81,7 @@ class BytePairTokenizer(ABC):
 
     def encode_with_specials(self, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets, Offsets]:
         """See `Tokenizer`."""
-        if not self.vocabulary.plain_specials:
+        if not finds_specials(self):
             raise UsageError(
                 f"{self.name}: some of its special tokens take the white space around them, or "
                 "only match whole words, which only the engine 'huggingface' does"
@@ -101,6 +101,11 @@ class BytePairTokenizer(ABC):
         if self.pattern is None:
             return 0
         return last_certain_end(data, self.pattern.code, character_classes())
+
+
+def finds_specials(tokenizer: object) -> bool:
+    """Whether `encode_with_specials` works; False if special tokens take white space with them."""
+    return not isinstance(tokenizer, BytePairTokenizer) or tokenizer.vocabulary.plain_specials
 
 
 def fingerprint_of(vocabulary: Vocabulary) -> str:

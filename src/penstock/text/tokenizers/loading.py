@@ -79,18 +79,6 @@ def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> T
     return _from_ranks(path, engine)
 
 
-def engine_for_chats(tokenizer: Any, engine: Engine) -> Engine:
-    """The engine to load a tokenizer with, for texts that spell special tokens.
-
-    Special tokens that take the white space around them need Hugging Face's own.
-    """
-    if engine != "auto" or not isinstance(tokenizer, str | os.PathLike):
-        return engine
-    loaded = load_tokenizer(tokenizer)
-    is_plain = not isinstance(loaded, BytePairTokenizer) or loaded.vocabulary.plain_specials
-    return engine if is_plain else "huggingface"
-
-
 def _file_of(path: Path) -> Path:
     if not path.is_dir():
         if not path.exists():
