@@ -46,6 +46,11 @@ def find_template(template: str | os.PathLike[str] | None, tokenizer: Any) -> Te
     """
     of_tokenizer = _variables_of(tokenizer)
     if template is None:
+        if str(tokenizer) == "bytes":
+            raise UsageError(
+                'the tokenizer "bytes" has no chat template; name one with template=… '
+                "(--chat-template)"
+            )
         if isinstance(tokenizer, str | os.PathLike):
             return _from_directory(_directory_of(Path(tokenizer)))
         return _from_object(tokenizer)
@@ -141,7 +146,7 @@ def _from_object(tokenizer: Any) -> TemplateSource:
 
 def _variables_of(tokenizer: Any) -> dict[str, str]:
     """The names of the special tokens of a tokenizer, if it tells them."""
-    if isinstance(tokenizer, str | os.PathLike):
+    if isinstance(tokenizer, str | os.PathLike) and str(tokenizer) != "bytes":
         config = _directory_of(Path(tokenizer)) / CONFIG
         return _special_tokens(_read_json(config)) if config.exists() else {}
     found = getattr(tokenizer, "special_tokens_map", None)

@@ -243,6 +243,11 @@ class Source:
             if rows:
                 keys = list(dict.fromkeys(key for row in rows for key in row))
                 how = "text=…, --text" if self.renderer is None else "Chat(messages=…), --messages"
+                for name in ("messages", "conversations"):
+                    if self.renderer is None and name in keys:
+                        how += (
+                            f"; for conversations, chat=Chat(messages={name!r}), --messages {name}"
+                        )
                 raise FormatError(
                     f"{file.path}: none of the first {len(rows):,} rows has {missing[0]!r}; "
                     f"they have {', '.join(keys):.200} (choose one with {how})"
