@@ -29,6 +29,8 @@ class TextBatch:
     """the metadata columns of each document"""
     spans: list[list[TextSpan]] | None = None
     """each document's annotations"""
+    trained: NDArray[np.uint8] | None = None
+    """for each byte of `data`, 1 if it is to be learned; None if the source has no loss masks"""
     continues: bool = False
     """True if the last document continues as the first of the next batch; only in plain text"""
     file: str = ""

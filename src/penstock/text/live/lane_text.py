@@ -105,6 +105,24 @@ def part(batch: TextBatch, first: int) -> TextBatch:
     )
 
 
+def pick(batch: TextBatch, documents: NDArray[np.int64]) -> TextBatch:
+    """Return some documents of a batch, by their numbers in it."""
+    begins, ends = batch.offsets[documents], batch.offsets[documents + 1]
+
+    def of(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return np.concatenate([values[a:b] for a, b in zip(begins, ends, strict=True)])
+
+    return replace(
+        batch,
+        data=of(batch.data),
+        offsets=np.concatenate([[0], np.cumsum(ends - begins)]),
+        rows=batch.rows[documents],
+        metadata=None,
+        spans=None,
+        trained=None if batch.trained is None else of(batch.trained),
+    )
+
+
 def joined(batches: Iterable[TextBatch], max_bytes: int) -> Iterator[TextBatch]:
     """Yield batches of whole documents: long documents of plain text are read in pieces."""
     held: list[NDArray[np.uint8]] = []

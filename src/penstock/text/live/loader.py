@@ -168,6 +168,7 @@ class TextLoader(BaseLoader):
                 self.batch_size,
                 plain_dtype(dtype),
                 self.parallel.row_slice,
+                masks_loss=self.source.masks_loss,
             ),
             rank=self.rank,
             ranks=self.ranks,
@@ -249,8 +250,9 @@ class TextLoader(BaseLoader):
     def _identity(self) -> State:
         bos_id, eos_id = self._marks
         order = f"shuffle-{self.seed}" if self.shuffle else "sequential"
+        masked = " masked" if self.source.masks_loss else ""
         return {
-            "text": f"{self._text_fingerprint} {self.dealing} {order}",
+            "text": f"{self._text_fingerprint}{masked} {self.dealing} {order}",
             "tokenizer": f"{self.tokenizer.fingerprint} bos {bos_id} eos {eos_id}",
             "packing": self.packing.fingerprint(self.seq_len),
             "endless": self.endless,

@@ -164,6 +164,11 @@ class Source:
         ]
         return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
+    @property
+    def masks_loss(self) -> bool:
+        """Whether batches say which text is to be learned (`TextBatch.trained`)."""
+        return False
+
     def split_by_file(self, num_val_files: int = 1) -> tuple[Self, Self]:
         """Return two sources: all files but the last, and the last ones, for validation.
 
