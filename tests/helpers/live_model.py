@@ -19,6 +19,7 @@ def rows(
     seq_len: int,
     buffer_size: int = 1000,
     refill: int = 128,
+    overflow: str | None = None,
 ) -> Iterator[tuple[list[int], list[int], list[int]]]:
     """Inputs, labels and document ids of each row; blocks are a number and documents with marks."""
     made = {
@@ -27,10 +28,25 @@ def rows(
         "bos_best_fit": bos_best_fit,
         "full_best_fit": keep,
     }[policy]
-    return made(blocks, seq_len, buffer_size, refill)
+    return made(blocks, seq_len, buffer_size, refill, overflow)
 
 
-def flat(blocks, seq_len, buffer_size, refill):
+def with_masks(
+    rows: Iterator[tuple[list[int], list[int], list[int]]],
+) -> Iterator[tuple[list[int], list[int], list[int], list[int]]]:
+    """Rows of tokens that are pairs of an id and its mask, as inputs, labels, ids and masks."""
+    for tokens, labels, documents in rows:
+        pairs = [token if isinstance(token, tuple) else (token, 0) for token in tokens]
+        following = [label if isinstance(label, tuple) else (label, 1) for label in labels]
+        yield (
+            [token for token, _ in pairs],
+            [label if mask else -100 for label, mask in following],
+            documents,
+            [mask for _, mask in pairs],
+        )
+
+
+def flat(blocks, seq_len, buffer_size, refill, overflow=None):
     stream = (
         (token, (block << 32) + number)
         for block, documents in blocks
@@ -53,11 +69,14 @@ def finished(row, label, seq_len, pad=0):
     return tokens + [pad] * missing, labels + [-100] * missing, documents + [-1] * missing
 
 
-def pieces_of(blocks, seq_len):
+def pieces_of(blocks, seq_len, overflow):
     """Documents cut into full rows and a rest: id, tokens, and those that follow in it."""
     for block, documents in blocks:
         for number, document in enumerate(documents):
-            for start in range(0, len(document), seq_len):
+            if overflow == "drop" and len(document) > seq_len:
+                continue
+            stop = min(len(document), seq_len) if overflow == "truncate" else len(document)
+            for start in range(0, stop, seq_len):
                 after = document[start + seq_len :]
                 yield (block << 32) + number, document[start : start + seq_len], after
 
@@ -74,16 +93,16 @@ def shortest(buffer):
     return next(i for i, piece in enumerate(buffer) if len(piece[1]) == least)
 
 
-def best_fit(blocks, seq_len, buffer_size, refill):
-    return through_buffer(blocks, seq_len, buffer_size, cuts=False)
+def best_fit(blocks, seq_len, buffer_size, refill, overflow=None):
+    return through_buffer(blocks, seq_len, buffer_size, overflow, cuts=False)
 
 
-def keep(blocks, seq_len, buffer_size, refill):
-    return through_buffer(blocks, seq_len, buffer_size, cuts=True)
+def keep(blocks, seq_len, buffer_size, refill, overflow=None):
+    return through_buffer(blocks, seq_len, buffer_size, overflow, cuts=True)
 
 
-def through_buffer(blocks, seq_len, buffer_size, *, cuts):
-    coming, buffer, row, label = pieces_of(blocks, seq_len), [], [], None
+def through_buffer(blocks, seq_len, buffer_size, overflow, *, cuts):
+    coming, buffer, row, label = pieces_of(blocks, seq_len, overflow), [], [], None
     while True:
         while len(buffer) < buffer_size and (piece := next(coming, None)):
             buffer.append(piece)
@@ -105,7 +124,7 @@ def through_buffer(blocks, seq_len, buffer_size, *, cuts):
             label = next(iter([*tokens[space:], *after]), None)
 
 
-def bos_best_fit(blocks, seq_len, buffer_size, refill):
+def bos_best_fit(blocks, seq_len, buffer_size, refill, overflow=None):
     """As nanochat: whole documents of up to `refill` of a block at a time, rests dropped."""
 
     def units():
@@ -117,7 +136,10 @@ def bos_best_fit(blocks, seq_len, buffer_size, refill):
     coming, buffer, row = units(), [], []
     while True:
         while len(buffer) < buffer_size and (unit := next(coming, None)):
-            buffer += [(document, tokens, ()) for document, tokens in unit if tokens]
+            for document, tokens in unit:
+                used = tokens if overflow is None else tokens[: seq_len + 1]
+                if used and not (overflow == "drop" and len(used) < len(tokens)):
+                    buffer.append((document, used, ()))
         if not buffer:
             return
         space = seq_len + 1 - len(row)

@@ -1,13 +1,15 @@
 """Corpora, loaders and expected rows of live text."""
 
+import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 import penstock
-from penstock import Packing, TextLoader
+from penstock import Packing, Source, TextLoader
 from tests.helpers import live_model
 
 BOS = 256
@@ -29,6 +31,32 @@ class Bytes:
     def encode_with_ends(self, data, offsets):
         return self._bytes.encode_with_ends(data, offsets)
 
+    def encode_with_specials(self, data, offsets):
+        return self.encode_with_ends(data, offsets)
+
+
+class MaskedSource(Source):
+    """Text of which some bytes are to be learned: see `mask_of`."""
+
+    masks_loss = True
+
+    def read(self, piece, bad=None, *, batch_bytes=1 << 20):
+        for batch in super().read(piece, bad, batch_bytes=batch_bytes):
+            trained = [
+                (start + place, start + place + 1)
+                for k, start in enumerate(batch.offsets[:-1].tolist())
+                for place, is_trained in enumerate(mask_of(batch.text(k)))
+                if is_trained
+            ]
+            ranges = np.array(trained, np.int64).reshape(-1, 2)
+            yield dataclasses.replace(batch, trained=ranges)
+
+
+def mask_of(text: bytes) -> list[int]:
+    """Whether each byte is to be learned, which depends on its place and on all of the text."""
+    total = sum(text)
+    return [(total + place * place // 3 + byte) % 3 % 2 for place, byte in enumerate(text)]
+
 
 def write_text(directory: Path, files: list[list[list[str]]]) -> Path:
     """Parquet files, of row groups, of documents."""
@@ -46,7 +74,13 @@ def tokens_of(text: str) -> list[int]:
     return [BOS, *text.encode()]
 
 
-def expected_rows(files, policy, seq_len, lane=0, lanes=1, epochs=None, **options):
+def masked_tokens_of(text: str) -> list[tuple[int, int]]:
+    return [(BOS, 0), *zip(text.encode(), mask_of(text.encode()), strict=True)]
+
+
+def expected_rows(
+    files, policy, seq_len, lane=0, lanes=1, epochs=None, tokens_of=tokens_of, **options
+):
     """What the model makes of a lane, for ever or of so many epochs."""
     blocks = [[tokens_of(text) for text in group] for groups in files for group in groups if group]
     numbers = live_model.lane_blocks(len(blocks), lane, lanes)
@@ -55,9 +89,8 @@ def expected_rows(files, policy, seq_len, lane=0, lanes=1, epochs=None, **option
     return live_model.rows(((n, blocks[n]) for n in numbers), policy, seq_len, **options)
 
 
-def rows_of(batches) -> list[tuple[list[int], ...]]:
+def rows_of(batches, names=("input_ids", "labels", "document_ids")) -> list[tuple[list[int], ...]]:
     """Inputs, labels and document ids of every row of some batches."""
-    names = ("input_ids", "labels", "document_ids")
     return [
         tuple(row[name].tolist() for name in names)
         for batch in batches
@@ -65,9 +98,15 @@ def rows_of(batches) -> list[tuple[list[int], ...]]:
     ]
 
 
-def make_loader(path, policy, seq_len, batch_size=2, buffer_size=5, refill=4, **options):
+def make_loader(
+    path, policy, seq_len, batch_size=2, buffer_size=5, refill=4, overflow=None, **options
+):
     packing = Packing(
-        policy=policy, buffer_size=buffer_size, refill=refill, extras=("document_ids",)
+        policy=policy,
+        buffer_size=buffer_size,
+        refill=refill,
+        extras=("document_ids",),
+        overflow=overflow,
     )
     options = {"shuffle": False, "endless": True, "output": "numpy"} | options
     return TextLoader(path, Bytes(), batch_size, seq_len, packing, **options)

@@ -1,6 +1,6 @@
 """`TextBatch`: some documents of a source."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +59,29 @@ class TextBatch:
     def text(self, document: int) -> bytes:
         """The UTF-8 of one document."""
         return self.data[self.offsets[document] : self.offsets[document + 1]].tobytes()
+
+
+def pick(batch: TextBatch, documents: NDArray[np.int64]) -> TextBatch:
+    """Return some documents of a batch, by their numbers in it, in ascending order."""
+    begins, ends = batch.offsets[documents], batch.offsets[documents + 1]
+    offsets = np.concatenate([[0], np.cumsum(ends - begins)])
+    texts = [batch.data[start:stop] for start, stop in zip(begins, ends, strict=True)]
+    trained = batch.trained
+    if trained is not None:
+        owner = np.searchsorted(batch.offsets, trained[:, 0], "right") - 1
+        place = np.searchsorted(documents, owner)
+        is_kept = (place < len(documents)) & (documents[place % max(1, len(documents))] == owner)
+        place = place[is_kept]
+        trained = trained[is_kept] + (offsets[place] - begins[place])[:, None]
+    return replace(
+        batch,
+        data=np.concatenate([*texts, np.empty(0, np.uint8)]),
+        offsets=offsets,
+        rows=batch.rows[documents],
+        metadata=batch.metadata and [batch.metadata[k] for k in documents.tolist()],
+        spans=batch.spans and [batch.spans[k] for k in documents.tolist()],
+        trained=trained,
+    )
 
 
 def line_at(byte: int, unpacked_from: int = 0) -> str:

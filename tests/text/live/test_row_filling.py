@@ -88,7 +88,7 @@ def test_bos_best_fit_crops_the_shortest_and_counts_what_it_drops():
     assert batch.pack(begins=False) == LaneOutcome.DONE
     assert batch.show("input_ids") == [20, 21, 22, 23]
     assert batch.show("labels") == [21, 22, 23, 10]
-    assert batch.buffers.num_cropped == 2
+    assert batch.buffers.losses == (2, 0, 0)
     assert batch.pack() == LaneOutcome.LANE_ENDED
 
 

@@ -8,6 +8,11 @@ class LivePolicyCode(IntEnum):
     BOS_BEST_FIT = 2
     FULL_BEST_FIT = 3
 
+class OverflowCode(IntEnum):
+    SPLIT = 0
+    TRUNCATE = 1
+    DROP = 2
+
 class LaneOutcome(IntEnum):
     DONE = 0
     NEEDS_DOCUMENTS = 1

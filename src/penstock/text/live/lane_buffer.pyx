@@ -4,9 +4,9 @@ Documents wait as in `penstock.pack.waiting_buffer`, with their tokens in an are
 appended to the arena when it arrives, and copied from there into the batch. When the arena is full,
 the waiting tokens are compacted, into a larger arena if they fill most of it.
 
-Documents longer than a row are cut into pieces of a full row when they arrive. Only with
-BOS_BEST_FIT, which drops ends as nanochat does, documents wait whole, and only the first row of
-their tokens is kept.
+Documents longer than a row are cut into pieces of a full row when they arrive, or else truncated or
+dropped. Only with BOS_BEST_FIT, which drops ends as nanochat does, documents wait whole, and only
+the first row of their tokens is kept.
 
 Documents that waited when a state was saved are restored without their tokens, which are read when
 the documents are chosen: nanochat's buffer holds the longest documents, and most are never chosen.
@@ -22,6 +22,7 @@ from penstock.text.live.token_arena cimport (
     allocate_pages,
     append_tokens,
     free_pages,
+    mask_at,
     token_at,
 )
 from penstock.text.marks cimport num_marks
@@ -35,10 +36,12 @@ cdef int64_t max_waiting(const Rules *rules) noexcept nogil:
     return rules.buffer_size + (rules.refill if rules.policy == BOS_BEST_FIT else 0)
 
 
-cdef bint allocate_lane(Lane *lane, const Rules *rules, int64_t token_bytes) noexcept nogil:
+cdef bint allocate_lane(
+    Lane *lane, const Rules *rules, int64_t token_bytes, bint has_masks
+) noexcept nogil:
     """Initialize a lane in zeroed memory; False if out of memory: then call `free_lane`."""
     lane.chosen = NO_SLOT
-    lane.arena.token_bytes = token_bytes
+    lane.arena.token_bytes, lane.arena.has_masks = token_bytes, has_masks
     return allocate_buffer(&lane.buffer, max_waiting(rules) + 1, rules.columns)
 
 
@@ -65,16 +68,19 @@ cdef bint put_next(Lane *lane, const Rules *rules) noexcept nogil:
     """Move the feed's next document, or a piece of it, into the buffer; False: out of memory."""
     cdef Feed *feed = &lane.feed
     cdef int64_t k = feed.next_document, begin = feed.offsets[k], last = 0
-    cdef EncodedIds ids = EncodedIds(NULL, feed.offsets[k + 1] - begin)
-    cdef int64_t length = ids.count + num_marks(&rules.marks)
+    cdef EncodedIds ids = EncodedIds(NULL, NULL, feed.offsets[k + 1] - begin)
+    cdef int64_t length = ids.count + num_marks(&rules.marks), used = num_used(rules, length)
     if feed.ids != NULL:
         ids.items = feed.ids + begin
-    if length > 0:
-        last = end_of_piece(rules, length, feed.first_token)
+    if feed.trained != NULL:
+        ids.trained = feed.trained + begin
+    if used > 0:
+        last = end_of_piece(rules, used, feed.first_token)
         if not put_piece(lane, rules, ids, last):
             return False
     feed.first_token = last
-    if last == length:
+    if last == used:
+        count_losses(&lane.losses, length, used)
         feed.next_document = k + 1
         feed.first_token = 0
         lane.in_refill = (
@@ -92,18 +98,39 @@ cdef bint put_piece(Lane *lane, const Rules *rules, EncodedIds ids, int64_t last
     piece.length = last - first
     piece.document = feed.first_id + feed.next_document
     piece.first_record = first
-    piece.goes_on = last < ids.count + num_marks(&rules.marks)
+    piece.goes_on = goes_on(rules, ids.count + num_marks(&rules.marks), last)
     if feed.has_ids and not keep_tokens(lane, rules, &piece, ids):
         return False
     put(&lane.buffer, &piece)
     return True
 
 
-cdef inline int64_t end_of_piece(const Rules *rules, int64_t length, int64_t first) noexcept nogil:
-    """Return where the piece of a document that begins at token `first` ends."""
-    if rules.policy == BOS_BEST_FIT:
+cdef int64_t num_used(const Rules *rules, int64_t length) noexcept nogil:
+    """Return how many tokens of a document are used, the first ones."""
+    if rules.overflow == SPLIT or length <= rules.columns:
         return length
-    return min(length, (first // rules.columns + 1) * rules.columns)
+    return rules.columns if rules.overflow == TRUNCATE else 0
+
+
+cdef inline void count_losses(LossCounts *losses, int64_t length, int64_t used) noexcept nogil:
+    """Count a document of which only `used` tokens are used."""
+    if used > 0:
+        losses.cropped_tokens += length - used
+    elif length > 0:
+        losses.dropped_documents += 1
+        losses.dropped_tokens += length
+
+
+cdef inline int64_t end_of_piece(const Rules *rules, int64_t used, int64_t first) noexcept nogil:
+    """Return where the piece that begins at token `first` ends, if `used` tokens are used."""
+    if rules.policy == BOS_BEST_FIT:
+        return used
+    return min(used, (first // rules.columns + 1) * rules.columns)
+
+
+cdef inline bint goes_on(const Rules *rules, int64_t length, int64_t last) noexcept nogil:
+    """True if the token at which a piece ends is kept, as a row's last label."""
+    return last < length and rules.policy != BOS_BEST_FIT
 
 
 cdef inline int64_t num_kept(const Rules *rules, const Slot *piece) noexcept nogil:
@@ -129,8 +156,11 @@ cdef bint is_piece(
     """True if the piece in a slot can belong to a document with `num_ids` ids."""
     cdef const Slot *piece = &lane.buffer.slots[slot]
     cdef int64_t length = num_ids + num_marks(&rules.marks)
-    cdef int64_t last = end_of_piece(rules, length, piece.first_record)
-    return last - piece.first_record == piece.length and (last < length) == piece.goes_on
+    cdef int64_t last = end_of_piece(rules, num_used(rules, length), piece.first_record)
+    return (
+        last - piece.first_record == piece.length
+        and goes_on(rules, length, last) == piece.goes_on
+    )
 
 
 cdef bint bring(Lane *lane, const Rules *rules, int64_t slot, EncodedIds ids) noexcept nogil:
@@ -192,6 +222,8 @@ cdef void move_together(
             token_at(old, waiting[k].start),
             size * arena.token_bytes,
         )
+        if arena.has_masks:
+            memmove(mask_at(arena, end), mask_at(old, waiting[k].start), size)
         waiting[k].start = end
         end += size
     arena.used = end

@@ -257,6 +257,12 @@ class LiveWalk:
         plan, rows, count = self.plan, self._rows_of_epoch(), self.lanes.count
         if rows.end == 0:
             fewer = ", fewer lanes" if count > plan.ranks else ""
+            if plan.packing.overflow == "drop":
+                return (
+                    f": no lane of {count:,} has documents that fill a row of "
+                    f"{plan.layout.width:,} tokens without those that are longer; use "
+                    f"overflow='truncate', another seq_len{fewer}, or more text"
+                )
             return (
                 f": the text fills no row of {plan.layout.width:,} tokens in any of "
                 f"{counted(count, 'lane')}; use a smaller seq_len{fewer}, or more text"
@@ -333,7 +339,7 @@ class LiveWalk:
             before.batches + 1,
             before.rows + ready.rows,
             before.tokens + num_tokens,
-            before.cropped + ready.num_cropped,
+            before.losses.plus(ready.losses),
             waited,
         )
         if now > self._check_at:
@@ -461,6 +467,9 @@ class LiveWalk:
             ready=pipeline.num_ready if pipeline else 0,
             in_flight=sum(position >= reached.position for position in sent),
             cropped_share=reached.counts.cropped_share(layout.width // layout.columns),
+            cropped_tokens=reached.counts.losses.cropped_tokens,
+            dropped_documents=reached.counts.losses.dropped_documents,
+            dropped_tokens=reached.counts.losses.dropped_tokens,
             skipped_rows=self._skipped.count,
         )
 

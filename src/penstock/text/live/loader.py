@@ -1,7 +1,7 @@
 """`TextLoader`: batches of text that is tokenized and packed while a model trains."""
 
-import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +18,8 @@ from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_tokenizing_threads, tokenizing_depth
 from penstock.load.workers import Worker
 from penstock.reprs import counted
+from penstock.text.chats.chat import Chat
+from penstock.text.chats.loading import renderer_of
 from penstock.text.live.block_dealing import Dealing, Lanes
 from penstock.text.live.handover import BatchIterator
 from penstock.text.live.lane_state import LaneState
@@ -33,9 +35,7 @@ from penstock.text.live.stats import TextLoaderStats
 from penstock.text.sources import Source
 from penstock.text.sources.blocks import TextBlocks
 from penstock.text.sources.listing import Paths
-from penstock.text.tokenizers.adapter import adapt
-from penstock.text.tokenizers.loading import load_tokenizer
-from penstock.text.tokenizers.tokenizer import Tokenizer
+from penstock.text.tokenizers.adapter import find_tokenizer
 
 
 class TextLoader(BaseLoader):
@@ -75,6 +75,9 @@ class TextLoader(BaseLoader):
             torch.distributed is initialized (see `load.rank_agreement`).
         gather_states: `state_dict()` gathers the states of all ranks into one, by a collective of
             torch.distributed: every rank must call it. For frameworks that save one state for all.
+
+        chat: if rows have conversations, how they become text. Batches then have a `loss_mask`, and
+            labels are -100 where nothing is trained on.
 
     `state_dict()` may be taken after any step. It describes what was handed out, never what was
     packed ahead, and loads into a loader with any other batch sizes, tail or prefetch.
@@ -123,6 +126,7 @@ class TextLoader(BaseLoader):
         check_ranks: bool = True,
         global_batch_size: GlobalBatchSize | None = None,
         gather_states: bool = False,
+        chat: Chat | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -141,12 +145,10 @@ class TextLoader(BaseLoader):
         )
         self._check_global_batch_size()
         self.source = source if isinstance(source, Source) else Source(source)
-        self.tokenizer: Tokenizer = (
-            load_tokenizer(tokenizer)
-            if isinstance(tokenizer, str | os.PathLike)
-            else adapt(tokenizer)
-        )
         self.packing = packing if isinstance(packing, Packing) else Packing(policy=packing)
+        if chat is not None:
+            self._read_chats(chat, tokenizer)
+        self.tokenizer = find_tokenizer(tokenizer, spells_specials=chat is not None)
         self.seq_len = integer("seq_len", seq_len, 1, 1 << 27)
         self._text_fingerprint = self.source.fingerprint  # takes 70 ms for 6,500 files
         self._lanes_asked = lanes
@@ -168,6 +170,7 @@ class TextLoader(BaseLoader):
                 self.batch_size,
                 plain_dtype(dtype),
                 self.parallel.row_slice,
+                masks_loss=self.source.masks_loss,
             ),
             rank=self.rank,
             ranks=self.ranks,
@@ -186,6 +189,18 @@ class TextLoader(BaseLoader):
         self._gathers_states = gather_states and self.ranks > 1
         self._rest_may_be_empty = False
         register_as_dataset(BaseLoader)
+
+    def _read_chats(self, chat: Chat, tokenizer: Any) -> None:
+        renderer = renderer_of(chat, tokenizer)
+        if renderer.group_size > 1:
+            raise UsageError(
+                "pairs (chosen, rejected) stay together only in stored datasets: write one with "
+                "penstock.tokenize(…, chat=…), and load it with a Loader"
+            )
+        self.source = self.source.as_chats(renderer)
+        self.source.check_columns()
+        if self.packing.add is None:
+            self.packing = replace(self.packing, add=chat.default_add)
 
     def _check_global_batch_size(self) -> None:
         sizes, span = self.global_batch_size, self.batch_size * self.ranks
@@ -249,8 +264,9 @@ class TextLoader(BaseLoader):
     def _identity(self) -> State:
         bos_id, eos_id = self._marks
         order = f"shuffle-{self.seed}" if self.shuffle else "sequential"
+        masked = " masked" if self.source.masks_loss else ""
         return {
-            "text": f"{self._text_fingerprint} {self.dealing} {order}",
+            "text": f"{self._text_fingerprint}{masked} {self.dealing} {order}",
             "tokenizer": f"{self.tokenizer.fingerprint} bos {bos_id} eos {eos_id}",
             "packing": self.packing.fingerprint(self.seq_len),
             "endless": self.endless,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from penstock.arguments import integer, one_of
 from penstock.batches.layout import BatchLayout
@@ -12,17 +12,20 @@ from penstock.batches.outputs import (
     Extra,
     check_extras,
     derived_outputs,
+    field_outputs,
     token_dtype,
     token_outputs,
 )
 from penstock.batches.row_slice import RowSlice
 from penstock.errors import UsageError
+from penstock.formats.loss_masks import LOSS_MASK
 from penstock.formats.shard import TOKEN
 from penstock.text.marks import Add, choose_marks
 from penstock.text.tokenizers.tokenizer import Tokenizer
 
 LivePolicy = Literal["flat", "best_fit", "bos_best_fit", "full_best_fit"]
 POLICIES = get_args(LivePolicy)
+LiveOverflow = Literal["split", "truncate", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +43,9 @@ class Packing:
     of the `buffer_size` documents that wait; of equals, with the first to come. A document longer
     than a row is cut into full rows when it comes, and its last piece waits like a document. Only
     bos_best_fit starts a row with the longest that fits, too, and lets long documents wait whole.
+
+    Chats come with a loss mask: labels are ignored where the token is not to be learned. Of the
+    marks, the one after a document is to be learned and the one before it is not.
 
     >>> Packing(policy="flat").policy
     'flat'
@@ -61,6 +67,10 @@ class Packing:
     """ignore the last label of a document; else it is the first token of the document after it"""
     pad_id: int = 0
     """the token in columns that hold none"""
+    overflow: LiveOverflow | None = None
+    """what becomes of a document longer than a row: 'split' cuts it into rows and a rest,
+    'truncate' keeps the first row of it, 'drop' leaves it out. None for what the policy does:
+    bos_best_fit crops it as nanochat does, the others split. flat has no other way."""
 
     def __post_init__(self) -> None:
         if str(self.policy) == "bos_best_fit_keep":
@@ -71,10 +81,25 @@ class Packing:
         one_of("policy", self.policy, POLICIES)
         if self.add is not None:
             one_of("add", self.add, get_args(Add))
+        if self.overflow is not None:
+            self._check_overflow()
         integer("buffer_size", self.buffer_size, 1, 1 << 20)
         integer("refill", self.refill, 1, 1 << 20)
         integer("pad_id", self.pad_id, 0, (1 << 32) - 1)
         object.__setattr__(self, "extras", check_extras(self.extras))
+
+    def _check_overflow(self) -> None:
+        one_of("overflow", self.overflow, get_args(LiveOverflow))
+        if self.policy == "flat" and self.overflow != "split":
+            raise UsageError(
+                f"overflow={self.overflow!r} does not apply to policy='flat', whose rows are cut "
+                "anywhere; use policy='best_fit' or 'full_best_fit', or leave out overflow=…"
+            )
+        if self.policy == "bos_best_fit" and self.overflow == "split":
+            raise UsageError(
+                "overflow='split' does not apply to policy='bos_best_fit', whose rows all start "
+                "with a document; use policy='full_best_fit', or overflow='truncate' or 'drop'"
+            )
 
     def marks(self, tokenizer: Tokenizer) -> tuple[int, int]:
         """The ids before and after every document, -1 for none."""
@@ -94,8 +119,13 @@ class Packing:
         batch_size: int,
         dtype: DTypeLike | None,
         row_slice: RowSlice | None = None,
+        *,
+        masks_loss: bool = False,
     ) -> BatchLayout:
-        """The memory of a batch, or of slices of its rows, whose tokens have type `dtype`."""
+        """The memory of a batch, or of slices of its rows, whose tokens have type `dtype`.
+
+        With `masks_loss` it has `loss_mask`, and labels are ignored where that is 0.
+        """
         if "cu_seqlens" in self.extras and batch_size * seq_len >= 1 << 31:
             raise UsageError(
                 f"cu_seqlens is int32 and cannot count {batch_size:,} x {seq_len:,} tokens; use "
@@ -104,12 +134,16 @@ class Packing:
         chunks = () if row_slice is None else row_slice.chunks(seq_len)
         stored = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
         tokens = token_dtype(stored, max(tokenizer.vocab_size, self.pad_id + 1), dtype)
+        # Apart: the arena holds tokens and masks in arrays of their own, which copy faster.
+        mask = LOSS_MASK if masks_loss else None
+        record = np.dtype([(TOKEN, stored), *([(LOSS_MASK, np.uint8)] if masks_loss else [])])
         return BatchLayout(
-            np.dtype([(TOKEN, stored)]),
+            record,
             batch_size,
             seq_len,
-            token_outputs(tokens, pad_id=self.pad_id),
+            token_outputs(tokens, pad_id=self.pad_id, mask=mask) + field_outputs(record),
             derived_outputs(self.extras, seq_len + 1, chunks),
+            apart=mask,
             max_boundaries=seq_len + 1,
             cuts_labels=True,
             row_slice=row_slice,
@@ -120,4 +154,13 @@ class Packing:
         name = "bos_best_fit_keep" if self.policy == "full_best_fit" else self.policy
         size = "" if self.policy == "flat" else f"-buffer{self.buffer_size}"
         refill = f"-refill{self.refill}" if self.policy == "bos_best_fit" else ""
-        return f"{name}-v1-{seq_len}{size}{refill}"
+        overflow = "" if self.overflow in (None, "split") else f"-{self.overflow}"
+        return f"{name}-v1-{seq_len}{size}{refill}{overflow}"
+
+    def makes_rows(self, offsets: NDArray[np.int64], num_marks: int, seq_len: int) -> bool:
+        """Whether documents with ids at these offsets have tokens that are not dropped."""
+        if self.overflow != "drop":
+            return bool(offsets[-1] > offsets[0] or num_marks)
+        lengths = np.diff(offsets) + num_marks
+        columns = seq_len + (self.policy == "bos_best_fit")
+        return bool(((lengths > 0) & (lengths <= columns)).any())

@@ -18,7 +18,7 @@ from penstock.text.live.lane_state import LaneState, Snapshot
 from penstock.text.live.lane_text import LaneText
 from penstock.text.live.packing import Packing
 from penstock.text.live.row_packer import RowPacker
-from penstock.text.live.stats import Seconds
+from penstock.text.live.stats import Losses, Seconds
 from penstock.text.live.tokenizing_threads import TokenizingThreads, Tokens
 from penstock.text.live.waiting_documents import WaitingReader
 from penstock.text.tokenizers.tokenizer import Tokenizer
@@ -57,8 +57,8 @@ class PackedBatch:
     rows: int
     snapshots: tuple[Snapshot, ...]
     """of the lanes, after this batch"""
-    num_cropped: int
-    """tokens dropped since the previous batch"""
+    losses: Losses
+    """since the previous batch"""
 
 
 class EpochEnd:
@@ -124,7 +124,7 @@ class _PackingThread:
         self._seconds = Seconds()
         self._snapshots = list[Snapshot]()
         """of the lanes, after the last packed batch"""
-        self._has_marks = max(work.packing.marks(work.tokenizer)) >= 0
+        self._num_marks = sum(mark >= 0 for mark in work.packing.marks(work.tokenizer))
         self._bare_since = dict[int, int]()
         """by lane: the block where its current run of documents without tokens began"""
         self._position = work.position
@@ -212,7 +212,7 @@ class _PackingThread:
 
     def _pack_batch(self, packer: RowPacker, lane_of_row: NDArray[np.int64]) -> PackedBatch:
         started, waited = time.perf_counter(), self._seconds.waiting_for_tokens
-        memory, num_cropped = self._pool.take(), packer.num_cropped
+        memory, losses = self._pool.take(), packer.losses
         filled = packer.pack(lane_of_row, memory, self._next_tokens)
         for lane in set(lane_of_row.tolist()):  # others are unchanged, and a snapshot is 60 KB
             self._snapshots[lane] = packer.snapshot(lane)
@@ -223,7 +223,7 @@ class _PackingThread:
             memory=memory,
             rows=len(filled),
             snapshots=tuple(self._snapshots),
-            num_cropped=packer.num_cropped - num_cropped,
+            losses=packer.losses.plus(losses, -1),
         )
 
     def _next_tokens(self, lane: int) -> Tokens | None:
@@ -237,15 +237,20 @@ class _PackingThread:
 
     def _check_progress(self, lane: int, tokens: Tokens) -> None:
         """Raise if a lane's documents have no tokens: an endless lane would never fill a row."""
-        if tokens.offsets[-1] or self._has_marks:
+        packing, width = self._work.packing, self._work.layout.width
+        if packing.makes_rows(tokens.offsets, self._num_marks, width):
             self._bare_since.pop(lane, None)
             return
         since = self._bare_since.setdefault(lane, tokens.ordinal)
         if tokens.ordinal - since > len(self._work.text.lanes.blocks):
             fewer = "use fewer lanes or ranks, or " if self._work.text.lanes.count > 1 else ""
+            found, remedy = "no token", "add marks to documents (add=…)"
+            if packing.overflow == "drop":
+                found = f"no document that fits a row of {width:,} tokens"
+                remedy = "use a larger seq_len, or overflow='truncate'"
             raise FormatError(
                 f"lane {self._work.lanes[lane]}: its last {tokens.ordinal - since:,} blocks of "
-                f"text contain no token; {fewer}add marks to documents (add=…)"
+                f"text contain {found}; {fewer}{remedy}"
             )
 
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from penstock.batches.layout_table import LayoutTable
 from penstock.load.batch_memory import BatchMemory
-from penstock.text.live.lane_buffer import LaneOutcome, LivePolicyCode
+from penstock.text.live.lane_buffer import LaneOutcome, LivePolicyCode, OverflowCode
 
 class LaneBuffers:
     def __new__(
@@ -18,11 +18,12 @@ class LaneBuffers:
         refill: int,
         marks: tuple[int, int],
         mask_ends: bool = False,
+        overflow: OverflowCode = OverflowCode.SPLIT,
     ) -> Self: ...
     @property
     def columns(self) -> int: ...
     @property
-    def num_cropped(self) -> int: ...
+    def losses(self) -> tuple[int, int, int]: ...
     @property
     def next_row(self) -> int: ...
     def begin_batch(self) -> None: ...
@@ -37,6 +38,7 @@ class LaneBuffers:
         document: int,
         number: int,
         first_token: int = 0,
+        trained: NDArray[np.uint8] | None = None,
     ) -> None: ...
     def end(self, lane: int) -> None: ...
     def progress(self, lane: int) -> tuple[int, int]: ...
@@ -50,4 +52,10 @@ class LaneBuffers:
         lengths: NDArray[np.int64],
         goes_on: NDArray[np.int64],
     ) -> None: ...
-    def bring(self, lane: int, slot: int, ids: NDArray[np.uint32]) -> bool: ...
+    def bring(
+        self,
+        lane: int,
+        slot: int,
+        ids: NDArray[np.uint32],
+        trained: NDArray[np.uint8] | None = None,
+    ) -> bool: ...

@@ -23,7 +23,7 @@ from penstock.pack.waiting_buffer cimport (
     take,
 )
 from penstock.read.segments cimport BatchRow, Segment, unpack
-from penstock.text.live.token_arena cimport EncodedIds, ids_in, token_at
+from penstock.text.live.token_arena cimport EncodedIds, ids_in, mask_at, token_at
 from penstock.text.marks cimport MarksParams, num_marks
 from penstock.text.live.lane_buffer cimport (
     ABSENT,
@@ -31,15 +31,19 @@ from penstock.text.live.lane_buffer cimport (
     BOS_BEST_FIT,
     FULL_BEST_FIT,
     DONE,
+    DROP,
     FLAT,
     LANE_ENDED,
     NEEDS_TOKENS,
     NO_MEMORY,
+    SPLIT,
     Feed,
     Lane,
     OpenRow,
     LaneOutcome,
     LivePolicyCode,
+    LossCounts,
+    OverflowCode,
     Rules,
     allocate_lane,
     bring,
@@ -47,6 +51,7 @@ from penstock.text.live.lane_buffer cimport (
     free_lane,
     is_piece,
     max_waiting,
+    num_used,
 )
 from penstock.batches.layout_table cimport BatchCounts, LayoutParams, LayoutTable
 from penstock.batches.labels_and_positions cimport (
@@ -95,21 +100,32 @@ cdef class LaneBuffers:
         int64_t refill,
         marks,
         bint mask_ends=False,
+        OverflowCode overflow=SPLIT,
     ):
-        """`marks` are the ids before and after every document, -1 for none."""
+        """`marks` are the ids before and after every document, -1 for none.
+
+        If the layout has a field apart, it is a loss mask of one byte, and documents must have one.
+        """
         cdef LanePacker *packer = &self.packer
-        cdef int64_t lane, token_bytes
+        cdef int64_t lane, token_bytes, k
         if num_lanes < 1 or layout.row_width < 1 or buffer_size < 1 or refill < 1:
             raise ValueError("num_lanes, width, buffer_size and refill must be at least 1")
         if not FLAT <= policy <= FULL_BEST_FIT:
             raise ValueError(f"unknown policy {<int>policy}")
+        if not SPLIT <= overflow <= DROP or (overflow != SPLIT and policy == FLAT):
+            raise ValueError(f"overflow {<int>overflow} does not apply to policy {<int>policy}")
+        for k in range(layout.layout.apart.count):
+            if layout.layout.apart.items[k].field_bytes != 1 or (
+                layout.layout.apart.items[k].mask_bytes > 1
+            ):
+                raise ValueError("the loss mask must have one byte for each token")
         token_bytes = layout.layout.outputs.items[0].size_in if layout.layout.outputs.count else 0
         if token_bytes not in (2, 4) or layout.layout.outputs.count < (
             1 if layout.layout.segment_table.start >= 0 else 2
         ):
             raise ValueError("the layout needs input_ids and labels, and tokens of 2 or 4 bytes")
         self.layout, self.fed = layout, [None] * num_lanes
-        packer.rules.policy = policy
+        packer.rules.policy, packer.rules.overflow = policy, overflow
         packer.rules.columns = layout.row_width + (policy == BOS_BEST_FIT)
         packer.rules.buffer_size = 1 if policy == FLAT else buffer_size
         packer.rules.refill = refill
@@ -126,7 +142,9 @@ cdef class LaneBuffers:
             raise MemoryError
         packer.num_lanes = num_lanes
         for lane in range(num_lanes):
-            if not allocate_lane(&packer.lanes[lane], &packer.rules, token_bytes):
+            if not allocate_lane(
+                &packer.lanes[lane], &packer.rules, token_bytes, layout.layout.apart.count > 0
+            ):
                 raise MemoryError
 
     def __dealloc__(self):
@@ -143,12 +161,17 @@ cdef class LaneBuffers:
         return self.packer.rules.columns
 
     @property
-    def num_cropped(self):
-        """The number of tokens dropped at the ends of documents."""
-        cdef int64_t lane, total = 0
+    def losses(self):
+        """The number of tokens cropped, and of documents dropped and their tokens, so far."""
+        cdef LossCounts total = LossCounts(0, 0, 0)
+        cdef LossCounts *losses
+        cdef int64_t lane
         for lane in range(self.packer.num_lanes):
-            total += self.packer.lanes[lane].num_cropped
-        return total
+            losses = &self.packer.lanes[lane].losses
+            total.cropped_tokens += losses.cropped_tokens
+            total.dropped_documents += losses.dropped_documents
+            total.dropped_tokens += losses.dropped_tokens
+        return total.cropped_tokens, total.dropped_documents, total.dropped_tokens
 
     @property
     def next_row(self):
@@ -194,15 +217,17 @@ cdef class LaneBuffers:
         int64_t document,
         int64_t number,
         int64_t first_token=0,
+        trained=None,
     ):
         """Feed a lane its next documents: their ids, end to end, or None to count rows only.
 
         The first document has the id `document` and the number `number` in its block, and its first
-        `first_token` tokens are skipped.
+        `first_token` tokens are skipped. `trained` is the loss mask of the ids.
         """
         cdef Lane *fed = self.lane_at(lane)
         cdef Feed feed = Feed(
             ids is not None,
+            NULL,
             NULL,
             NULL,
             offsets.shape[0] - 1,
@@ -212,25 +237,28 @@ cdef class LaneBuffers:
             number,
             False,
         )
-        cdef const uint32_t[::1] tokens = ids
+        cdef EncodedIds tokens
         cdef int64_t k
         if feed.num_documents < 0 or offsets[0] < 0 or number < 0:
             raise ValueError("offsets must not be empty, and offsets and number must be >= 0")
         for k in range(feed.num_documents):
             if offsets[k + 1] < offsets[k]:
                 raise ValueError(f"document {k} has a negative length: its offsets are descending")
-        if tokens is not None:
-            if offsets[feed.num_documents] > tokens.shape[0]:
+        if ids is not None:
+            tokens = self.with_mask(ids, trained)
+            if offsets[feed.num_documents] > tokens.count:
                 raise ValueError("the last offset is beyond the end of the ids")
-            feed.ids = ids_in(tokens).items
+            feed.ids, feed.trained = tokens.items, tokens.trained
         if first_token and not (
             feed.num_documents > 0
             and 0 < first_token
-            < offsets[1] - offsets[0] + num_marks(&self.packer.rules.marks)
+            < num_used(
+                &self.packer.rules, offsets[1] - offsets[0] + num_marks(&self.packer.rules.marks)
+            )
         ):
             raise ValueError("first_token is not within the first document")
         feed.offsets = &offsets[0]
-        self.fed[lane] = ids, offsets.base
+        self.fed[lane] = ids, trained, offsets.base
         fed.feed = feed
         if number == 0:
             fed.in_refill = False
@@ -238,7 +266,7 @@ cdef class LaneBuffers:
     def end(self, int64_t lane):
         """End a lane after its waiting documents."""
         cdef Lane *ended = self.lane_at(lane)
-        ended.feed = Feed(False, NULL, NULL, 0, 0, 0, 0, 0, True)
+        ended.feed = Feed(False, NULL, NULL, NULL, 0, 0, 0, 0, 0, True)
         self.fed[lane] = None
 
     def progress(self, int64_t lane):
@@ -292,13 +320,13 @@ cdef class LaneBuffers:
             )
             put(&filled.buffer, &piece)
 
-    def bring(self, int64_t lane, int64_t slot, const uint32_t[::1] ids):
-        """Add the tokens of a restored piece, given all ids of its document.
+    def bring(self, int64_t lane, int64_t slot, const uint32_t[::1] ids, trained=None):
+        """Add the tokens of a restored piece, given all ids of its document and their loss mask.
 
         Return False if the piece cannot belong to this document.
         """
         cdef Lane *filled = self.lane_at(lane)
-        cdef EncodedIds document = ids_in(ids)
+        cdef EncodedIds document = self.with_mask(ids, trained)
         if not 0 <= slot < filled.buffer.num_slots or filled.buffer.slots[slot].arrival < 0:
             raise ValueError(f"slot {slot} is empty")
         if filled.buffer.slots[slot].start != ABSENT:
@@ -308,6 +336,12 @@ cdef class LaneBuffers:
         if not bring(filled, &self.packer.rules, slot, document):
             raise MemoryError
         return True
+
+    cdef EncodedIds with_mask(self, const uint32_t[::1] ids, trained) except *:
+        """Ids and their loss mask, which they must have if batches have one."""
+        if (trained is not None) != (self.packer.layout.apart.count > 0):
+            raise ValueError("either both the ids and the batches have a loss mask, or neither")
+        return ids_in(ids, trained)
 
     cdef Lane *lane_at(self, int64_t lane) except NULL:
         if not 0 <= lane < self.packer.num_lanes:
@@ -449,7 +483,7 @@ cdef void place(LanePacker *packer, Lane *lane, const BatchRow *row, int64_t spa
     show(packer, lane, row, &chosen, shown + more)
     if chosen.length > space:
         if rules.policy == BOS_BEST_FIT:
-            lane.num_cropped += chosen.length - space
+            lane.losses.cropped_tokens += chosen.length - space
         else:
             put_rest(lane, &chosen, space)
     lane.row.columns += shown
@@ -488,7 +522,7 @@ cdef void show(
 cdef inline void show_segment(
     LanePacker *packer, Lane *lane, const BatchRow *row, const Segment *segment
 ) noexcept nogil:
-    """Write the tokens of a segment."""
+    """Write the tokens of a segment, then their loss mask, which hides labels."""
     unpack(
         &packer.layout.outputs,
         row,
@@ -497,6 +531,15 @@ cdef inline void show_segment(
         lane.arena.token_bytes,
         segment.length,
     )
+    if lane.arena.has_masks:
+        unpack(
+            &packer.layout.apart,
+            row,
+            segment.column,
+            mask_at(&lane.arena, segment.start),
+            1,
+            segment.length,
+        )
 
 
 cdef void show_slice(

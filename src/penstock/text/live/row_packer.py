@@ -8,19 +8,21 @@ from numpy.typing import NDArray
 from penstock.batches.layout import BatchLayout
 from penstock.errors import StateError
 from penstock.load.batch_memory import BatchMemory
-from penstock.text.live.lane_buffer import ABSENT, LaneOutcome, LivePolicyCode
+from penstock.text.live.lane_buffer import ABSENT, LaneOutcome, LivePolicyCode, OverflowCode
 from penstock.text.live.lane_state import BLOCK_BITS, Snapshot, Waiting
 from penstock.text.live.lane_text import START, LanePosition
 from penstock.text.live.packing import Packing
 from penstock.text.live.row_filling import LaneBuffers
+from penstock.text.live.stats import Losses
 from penstock.text.live.tokenizing_threads import Tokens
-from penstock.text.tokenizers.tokenizer import Ids, Tokenizer
+from penstock.text.live.waiting_documents import EncodedDocument
+from penstock.text.tokenizers.tokenizer import Tokenizer
 
-ReadAgain = Callable[[int, NDArray[np.int64]], Mapping[int, Ids]]
-"""given a block and document numbers, returns the token ids of those documents that exist"""
+ReadAgain = Callable[[int, NDArray[np.int64]], Mapping[int, EncodedDocument]]
+"""given a block and document numbers, returns the tokens of those documents that exist"""
 
 
-def _nothing(block: int, numbers: NDArray[np.int64]) -> Mapping[int, Ids]:
+def _nothing(block: int, numbers: NDArray[np.int64]) -> Mapping[int, EncodedDocument]:
     return {}
 
 
@@ -42,6 +44,7 @@ class RowPacker:
         self._read_again = read_again
         self.layout = layout
         self._policy = LivePolicyCode[packing.policy.upper()]
+        self._overflow = packing.overflow or "split"
         self._marks = packing.marks(tokenizer)
         self._buffers = LaneBuffers(
             num_lanes,
@@ -51,14 +54,15 @@ class RowPacker:
             refill=packing.refill,
             marks=self._marks,
             mask_ends=packing.mask_ends,
+            overflow=OverflowCode[self._overflow.upper()],
         )
         self._fed: list[Tokens | None] = [None] * num_lanes
         self._places = [START] * num_lanes
 
     @property
-    def num_cropped(self) -> int:
-        """The number of tokens dropped at the ends of documents."""
-        return self._buffers.num_cropped
+    def losses(self) -> Losses:
+        """What of the documents so far is in no row."""
+        return Losses(*self._buffers.losses)
 
     def pack(
         self,
@@ -87,6 +91,11 @@ class RowPacker:
 
     def begin_at(self, lane: int, place: LanePosition) -> None:
         """Set the document that a lane is fed next."""
+        if place.first_token and self._overflow != "split":
+            raise StateError(
+                f"the state is inconsistent: it continues after {place.first_token:,} tokens of a "
+                f"document, but overflow={self._overflow!r} never splits documents"
+            )
         self._places[lane] = place
 
     def snapshot(self, lane: int) -> Snapshot:
@@ -137,7 +146,7 @@ class RowPacker:
         numbers = waiting["document"][slots] & ((1 << BLOCK_BITS) - 1)
         found = self._read_again(block, numbers)
         for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
-            if number not in found or not self._buffers.bring(lane, slot, found[number]):
+            if number not in found or not self._buffers.bring(lane, slot, *found[number]):
                 raise StateError(
                     f"document {number:,} of block {block:,} differs in length from when the state "
                     "was saved: the text or the tokenizer has changed"
@@ -154,7 +163,15 @@ class RowPacker:
         if first_token:
             self._check_first(place, tokens)
         document = (tokens.block << BLOCK_BITS) + tokens.number
-        self._buffers.feed(lane, tokens.ids, tokens.offsets, document, tokens.number, first_token)
+        self._buffers.feed(
+            lane,
+            tokens.ids,
+            tokens.offsets,
+            document,
+            tokens.number,
+            first_token,
+            tokens.trained,
+        )
         self._fed[lane] = tokens
 
     def _check_first(self, place: LanePosition, tokens: Tokens) -> None:

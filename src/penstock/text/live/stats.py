@@ -17,6 +17,12 @@ class TextLoaderStats(LoaderStats):
 
     cropped_share: float
     """the share of document tokens that were dropped at the ends of documents"""
+    cropped_tokens: int
+    """how many tokens were dropped at the ends of documents"""
+    dropped_documents: int
+    """how many documents were too long for a row and dropped (overflow='drop')"""
+    dropped_tokens: int
+    """of these documents"""
     skipped_rows: int
     """bad rows that a source with bad_rows='skip' skipped, counted every time they are read"""
     waiting_for_reader: float
@@ -47,20 +53,33 @@ class Seconds:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+class Losses(NamedTuple):
+    """What of the documents is in no row."""
+
+    cropped_tokens: int = 0
+    dropped_documents: int = 0
+    dropped_tokens: int = 0
+
+    def plus(self, other: "Losses", times: int = 1) -> "Losses":
+        """Return the sum; with `times=-1`, the difference."""
+        return Losses(*(one + times * more for one, more in zip(self, other, strict=True)))
+
+
 class LiveCounts(NamedTuple):
     """Totals of what was handed out."""
 
     batches: int = 0
     rows: int = 0
     tokens: int = 0
-    cropped: int = 0
+    losses: Losses = Losses()
     last_wait_seconds: float = 0.0
     """for the last step"""
 
     def cropped_share(self, row_parts: int) -> float:
         """Return the share of document tokens that were dropped, if rows have so many slices."""
-        # Where documents are cropped rows are full, so slices have equally many tokens.
-        return self.cropped / max(1, self.cropped + self.tokens * row_parts)
+        # Where rows are full, and nearly where they are padded, slices have equally many tokens.
+        cropped = self.losses.cropped_tokens
+        return cropped / max(1, cropped + self.tokens * row_parts)
 
 
 def shares_of_time(seconds: Seconds) -> dict[str, Any]:

@@ -1,18 +1,20 @@
 """Memory for the tokens of waiting documents. See `token_arena.pyx`."""
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from penstock.text.marks cimport MarksParams
 
 # A document's ids, as returned by the tokenizer.
 cdef struct EncodedIds:
     const uint32_t *items
+    const uint8_t *trained  # for each id, 0 if it is not to be learned; NULL without loss masks
     int64_t count
 
-# Tokens of equal size, end to end.
+# Tokens of equal size, end to end, and after the space for them, a byte of loss mask for each.
 cdef struct Arena:
     char *memory
     int64_t token_bytes  # 2 or 4
+    bint has_masks
     int64_t size  # its capacity in tokens
     int64_t used
 
@@ -24,12 +26,21 @@ cdef void append_tokens(
 ) noexcept nogil
 
 
-cdef inline EncodedIds ids_in(const uint32_t[::1] ids) noexcept:
-    cdef EncodedIds found = EncodedIds(NULL, ids.shape[0])
+cdef inline EncodedIds ids_in(const uint32_t[::1] ids, const uint8_t[::1] trained) except *:
+    """Ids and their loss mask, which may be None."""
+    cdef EncodedIds found = EncodedIds(NULL, NULL, ids.shape[0])
+    if trained is not None and trained.shape[0] != found.count:
+        raise ValueError("the loss mask differs in length from the ids")
     if found.count:
         found.items = &ids[0]
+        if trained is not None:
+            found.trained = &trained[0]
     return found
 
 
 cdef inline char *token_at(const Arena *arena, int64_t start) noexcept nogil:
     return arena.memory + start * arena.token_bytes
+
+
+cdef inline char *mask_at(const Arena *arena, int64_t start) noexcept nogil:
+    return arena.memory + arena.size * arena.token_bytes + start

@@ -1,5 +1,7 @@
 """Memory for the tokens of waiting documents with their marks, in pages of its own.
 
+With loss masks, the mark at the end of a document is to be learned, the mark at its start is not.
+
 Freed pages return to the system at once, unlike memory from `malloc`: see `penstock.system.memory`.
 """
 
@@ -28,7 +30,7 @@ cdef bint allocate_pages(Arena *arena, int64_t size) noexcept nogil:
     """Allocate empty memory for `size` tokens; False if out of memory."""
     cdef void *memory = mmap(
         NULL,
-        size * arena.token_bytes,
+        size * (arena.token_bytes + arena.has_masks),
         PROT_READ | PROT_WRITE,
         MAP_PRIVATE | MAP_ANONYMOUS,
         -1,
@@ -44,33 +46,39 @@ cdef bint allocate_pages(Arena *arena, int64_t size) noexcept nogil:
 
 cdef void free_pages(Arena *arena) noexcept nogil:
     if arena.memory != NULL:
-        munmap(arena.memory, arena.size * arena.token_bytes)
+        munmap(arena.memory, arena.size * (arena.token_bytes + arena.has_masks))
 
 
 cdef void append_tokens(
     Arena *arena, EncodedIds ids, const MarksParams *marks, int64_t first, int64_t last
 ) noexcept nogil:
     """Append tokens [first, last) of a document, which are its ids between its marks."""
-    cdef int64_t before = marks.bos_id >= 0, begin, end
-    cdef char *target = token_at(arena, arena.used)
-    check(arena.used + last - first <= arena.size)
+    cdef int64_t before = marks.bos_id >= 0, start = arena.used, begin, end
+    check(start + last - first <= arena.size)
     arena.used += last - first
     if first == 0 and before:
-        store_token(target, arena.token_bytes, marks.bos_id)
-        target += arena.token_bytes
+        store_mark(arena, start, marks.bos_id, False)
+        start += 1
     begin = max(first - before, <int64_t>0)
     end = min(last - before, ids.count)
     if begin < end:
-        copy_ids(ids.items + begin, end - begin, target, arena.token_bytes)
+        copy_ids(ids.items + begin, end - begin, token_at(arena, start), arena.token_bytes)
+        if arena.has_masks:
+            memcpy(mask_at(arena, start), ids.trained + begin, end - begin)
     if last > before + ids.count:
-        store_token(token_at(arena, arena.used - 1), arena.token_bytes, marks.eos_id)
+        store_mark(arena, arena.used - 1, marks.eos_id, True)
 
 
-cdef inline void store_token(char *target, int64_t token_bytes, int64_t token) noexcept nogil:
-    if token_bytes == 2:
+cdef inline void store_mark(
+    Arena *arena, int64_t start, int64_t token, bint is_trained
+) noexcept nogil:
+    cdef char *target = token_at(arena, start)
+    if arena.token_bytes == 2:
         (<uint16_t *>target)[0] = <uint16_t>token
     else:
         (<uint32_t *>target)[0] = <uint32_t>token
+    if arena.has_masks:
+        mask_at(arena, start)[0] = is_trained
 
 
 cdef void copy_ids(
@@ -88,8 +96,8 @@ def tokens_between(
 ):
     """Return tokens [first, last) of a document with these marks; for tests."""
     cdef MarksParams both = MarksParams(marks[0], marks[1])
-    cdef EncodedIds document = ids_in(ids)
-    cdef Arena arena = Arena(NULL, token_bytes, 0, 0)
+    cdef EncodedIds document = ids_in(ids, None)
+    cdef Arena arena = Arena(NULL, token_bytes, False, 0, 0)
     if token_bytes not in (2, 4) or not 0 <= first < last <= ids.shape[0] + num_marks(&both):
         raise ValueError("token_bytes must be 2 or 4, and [first, last) within the document")
     tokens = np.zeros(last - first, np.uint16 if token_bytes == 2 else np.uint32)

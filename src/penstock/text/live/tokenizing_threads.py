@@ -12,15 +12,21 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, PenstockError
 from penstock.system.background_thread import StopSignal
+from penstock.text.batch import TextBatch
 from penstock.text.live.lane_text import BlockText, LanePosition, LaneText
 from penstock.text.live.stats import Seconds
-from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
+from penstock.text.tokenizers.special_tokens import trained_tokens
+from penstock.text.tokenizers.tokenizer import Ids, Offsets, Tokenizer
+
+Trained = NDArray[np.uint8]
+"""for each token, 1 if it is to be learned, as a label, else 0"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +42,8 @@ class Tokens:
     """of the first document"""
     bytes_before: NDArray[np.int64]
     """for each document and for the end: the size of the text before it in the block"""
+    trained: Trained | None = None
+    """of each id; None if the text has no loss masks"""
 
     @property
     def num_documents(self) -> int:
@@ -43,9 +51,20 @@ class Tokens:
         return len(self.offsets) - 1
 
 
-def encode(tokenizer: Tokenizer, data: Bytes, offsets: Offsets) -> tuple[Ids, Offsets]:
-    """Tokenize texts and check the result, which kernels trust; return ids and their offsets."""
-    ids, id_offsets = map(np.asarray, tokenizer.encode(data, offsets))
+class Encoded(NamedTuple):
+    """The ids of documents, end to end."""
+
+    ids: Ids
+    offsets: Offsets
+    trained: Trained | None
+    """of each id; None if the text has no loss masks"""
+
+
+def encode(tokenizer: Tokenizer, batch: TextBatch) -> Encoded:
+    """Tokenize documents and check the result, which kernels trust."""
+    offsets = batch.offsets
+    run = tokenizer.encode if batch.trained is None else tokenizer.encode_with_specials
+    ids, id_offsets, *ends = map(np.asarray, run(batch.data, offsets))
     is_sound = (
         ids.ndim == 1
         and id_offsets.shape == offsets.shape
@@ -65,14 +84,19 @@ def encode(tokenizer: Tokenizer, data: Bytes, offsets: Offsets) -> tuple[Ids, Of
             f"tokenizer {tokenizer.name} returned ids from {ids.min():,} to {ids.max():,}, but its "
             f"vocab_size is {tokenizer.vocab_size:,}"
         )
-    return np.ascontiguousarray(ids, np.uint32), np.ascontiguousarray(id_offsets, np.int64)
+    ids = np.ascontiguousarray(ids, np.uint32)
+    id_offsets = np.ascontiguousarray(id_offsets, np.int64)
+    trained = None
+    if batch.trained is not None:
+        trained = trained_tokens(id_offsets, ends[0], offsets, batch.trained)
+    return Encoded(ids, id_offsets, trained)
 
 
 def tokenize_text(text: BlockText, tokenizer: Tokenizer) -> Tokens:
     """Return the tokens of some documents."""
     batch = text.batch
     try:
-        ids, offsets = encode(tokenizer, batch.data, batch.offsets)
+        ids, offsets, trained = encode(tokenizer, batch)
     except PenstockError as error:
         raise FormatError(
             f"{batch.place(0)}, or one of the {batch.num_documents - 1:,} documents after it: "
@@ -85,6 +109,7 @@ def tokenize_text(text: BlockText, tokenizer: Tokenizer) -> Tokens:
         block=text.block,
         number=text.number,
         bytes_before=text.block_bytes + batch.offsets - batch.offsets[0],
+        trained=trained,
     )
 
 

@@ -8,9 +8,13 @@ waiting document, and only waiting documents are tokenized.
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.text.batch import pick
 from penstock.text.live.lane_text import LaneText
-from penstock.text.live.tokenizing_threads import encode
+from penstock.text.live.tokenizing_threads import Trained, encode
 from penstock.text.tokenizers.tokenizer import Ids, Tokenizer
+
+EncodedDocument = tuple[Ids, Trained | None]
+"""ids, and which of them are to be learned; None if the text has no loss masks"""
 
 
 class WaitingReader:
@@ -19,21 +23,19 @@ class WaitingReader:
     def __init__(self, text: LaneText, tokenizer: Tokenizer) -> None:
         self._text, self._tokenizer = text, tokenizer
 
-    def read(self, block: int, numbers: NDArray[np.int64]) -> dict[int, Ids]:
-        """Return the token ids of a block's documents by number, of those that exist."""
-        wanted, found = np.unique(numbers), dict[int, Ids]()
+    def read(self, block: int, numbers: NDArray[np.int64]) -> dict[int, EncodedDocument]:
+        """Return the tokens of a block's documents by number, of those that exist."""
+        wanted, found = np.unique(numbers), dict[int, EncodedDocument]()
         for text in self._text.read_block(block, int(wanted[0])):
             end = text.number + text.batch.num_documents
             here = wanted[(wanted >= text.number) & (wanted < end)]
             if here.size:
-                begins, ends = (text.batch.offsets[here - text.number + k] for k in (0, 1))
-                parts = [text.batch.data[a:b] for a, b in zip(begins, ends, strict=True)]
-                offsets = np.concatenate([[0], np.cumsum(ends - begins)])
-                ids, id_offsets = encode(self._tokenizer, np.concatenate(parts), offsets)
-                found |= {
-                    int(number): ids[id_offsets[k] : id_offsets[k + 1]]
-                    for k, number in enumerate(here)
-                }
+                picked = pick(text.batch, here - text.number)
+                ids, offsets, trained = encode(self._tokenizer, picked)
+                for k, number in enumerate(here):
+                    tokens = slice(offsets[k], offsets[k + 1])
+                    mask = None if trained is None else trained[tokens]
+                    found[int(number)] = ids[tokens], mask
             if end > wanted[-1]:
                 break
         return found

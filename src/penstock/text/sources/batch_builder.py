@@ -1,6 +1,5 @@
 """Builds text batches from documents that arrive one at a time, and drops documents from them."""
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.suggestions import closest
-from penstock.text.batch import Counted, TextBatch, TextSpan
+from penstock.text.batch import Counted, TextBatch, TextSpan, pick
 from penstock.text.chats.conversations import BadConversationError
 from penstock.text.chats.rendering import ChatRenderer
 from penstock.text.sources.read_options import ReadOptions
@@ -128,26 +127,4 @@ def concatenate(texts: list[bytes]) -> tuple[bytes, NDArray[np.int64]]:
 def without_documents(batch: TextBatch, documents: set[int]) -> TextBatch:
     """Return the batch without these documents."""
     kept = [each for each in range(batch.num_documents) if each not in documents]
-    data, offsets = concatenate([batch.text(each) for each in kept])
-    return replace(
-        batch,
-        data=np.frombuffer(data, np.uint8),
-        offsets=offsets,
-        rows=batch.rows[kept],
-        metadata=None if batch.metadata is None else [batch.metadata[each] for each in kept],
-        spans=None if batch.spans is None else [batch.spans[each] for each in kept],
-        trained=None if batch.trained is None else _moved(batch, kept, offsets),
-    )
-
-
-def _moved(
-    batch: TextBatch, kept: list[int], offsets: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """The ranges to train on of the documents that are kept, which now begin at `offsets`."""
-    assert batch.trained is not None  # the caller has checked it
-    moved = [np.empty((0, 2), np.int64)]
-    for start, document in zip(offsets, kept, strict=False):
-        low, high = batch.offsets[document], batch.offsets[document + 1]
-        is_inside = (batch.trained[:, 0] >= low) & (batch.trained[:, 1] <= high)
-        moved.append(batch.trained[is_inside] - low + start)
-    return np.concatenate(moved)
+    return pick(batch, np.array(kept, np.int64))

@@ -28,8 +28,7 @@ from penstock.text.tokenize.report import TokenizeReport
 from penstock.text.tokenize.split import Split, threshold_of_fraction
 from penstock.text.tokenize.stage_runner import StageRunner
 from penstock.text.tokenize.tokenize_stage import TokenizeStage
-from penstock.text.tokenizers.adapter import adapt
-from penstock.text.tokenizers.bpe import finds_specials
+from penstock.text.tokenizers.adapter import find_tokenizer
 from penstock.text.tokenizers.dataset_tokenizer import files_of
 from penstock.text.tokenizers.loading import Engine, load_tokenizer
 from penstock.text.tokenizers.tokenizer import Tokenizer
@@ -261,11 +260,9 @@ def _load(
     spells_specials: bool,
 ) -> tuple[Tokenizer, Tokenizer | None]:
     """The tokenizer, and the one that a sample of its tokens is compared with."""
+    loaded = find_tokenizer(tokenizer, engine, spells_specials=spells_specials)
     if not isinstance(tokenizer, str | os.PathLike):
-        return adapt(tokenizer, spells_specials=spells_specials), None
-    loaded = load_tokenizer(tokenizer, engine)
-    if engine == "auto" and spells_specials and not finds_specials(loaded):
-        loaded = load_tokenizer(tokenizer, "huggingface")
+        return loaded, None
     _warm_up(loaded)
     if not check or loaded.engine != "fast":
         return loaded, None

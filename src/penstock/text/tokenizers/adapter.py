@@ -23,7 +23,7 @@ from penstock.reprs import one_line
 from penstock.text.splitting.patterns import find_pattern
 from penstock.text.tokenizers.bpe import finds_specials
 from penstock.text.tokenizers.library_engines import TiktokenTokenizer, texts
-from penstock.text.tokenizers.loading import Engine, from_json
+from penstock.text.tokenizers.loading import Engine, from_json, load_tokenizer
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 from penstock.text.tokenizers.vocabulary import Vocabulary, tokens_by_id
 
@@ -40,11 +40,26 @@ _USUAL_STARTS = ("<|bos|>", "<|endoftext|>")
 Encode = Callable[[list[str]], list[Sequence[int]]]
 
 
+def find_tokenizer(
+    tokenizer: Any, engine: Engine = "auto", *, spells_specials: bool = False
+) -> Tokenizer:
+    """Return the tokenizer that a user names by a path, or passes as an object.
+
+    With `spells_specials`, texts will spell special tokens, which the fast engine does not find in
+    every vocabulary.
+    """
+    if not isinstance(tokenizer, str | os.PathLike):
+        return adapt(tokenizer, spells_specials=spells_specials)
+    loaded = load_tokenizer(tokenizer, engine)
+    if engine == "auto" and spells_specials and not finds_specials(loaded):
+        return load_tokenizer(tokenizer, "huggingface")
+    return loaded
+
+
 def adapt(tokenizer: Any, num_threads: int = 4, *, spells_specials: bool = False) -> Tokenizer:
     """Return a `Tokenizer` for any object with `encode`; one of Penstock's as it is.
 
-    `num_threads` is passed to tokenizers that take it, such as nanochat's. With `spells_specials`,
-    texts will spell special tokens, which not every engine finds in every vocabulary.
+    `num_threads` is passed to tokenizers that take it, such as nanochat's.
 
     >>> class Lengths:
     ...     bos_token_id = 0
