@@ -106,7 +106,7 @@ class TokenizeStage:
         )
 
 
-class _Encoded(NamedTuple):
+class _EncodedBatch(NamedTuple):
     """The tokens of some documents."""
 
     ids: Ids
@@ -165,15 +165,15 @@ class _Task:
             for side, chosen in self._choose(piece, left_out):
                 self._write_side(side, chosen, piece, encoded, spans)
 
-    def _encode(self, batch: TextBatch) -> _Encoded:
+    def _encode(self, batch: TextBatch) -> _EncodedBatch:
         data, offsets = batch.data, batch.offsets
         if batch.trained is not None:
             ids, id_offsets, ends = self._tokenizer.encode_with_specials(data, offsets)
             trained = trained_tokens(id_offsets, ends, offsets, batch.trained)
-            return _Encoded(ids, id_offsets, trained=trained)
+            return _EncodedBatch(ids, id_offsets, trained=trained)
         if batch.spans is None or self._plan.span_unit == "tokens":
-            return _Encoded(*self._tokenizer.encode(data, offsets))
-        return _Encoded(*self._tokenizer.encode_with_ends(data, offsets))
+            return _EncodedBatch(*self._tokenizer.encode(data, offsets))
+        return _EncodedBatch(*self._tokenizer.encode_with_ends(data, offsets))
 
     def _without_refused(self, piece: TextPiece) -> TextPiece:
         """The piece without the documents that the tokenizer refuses; these are bad rows."""
@@ -231,7 +231,7 @@ class _Task:
         side: str,
         chosen: NDArray[np.int64],
         piece: TextPiece,
-        encoded: _Encoded,
+        encoded: _EncodedBatch,
         spans: list[list[TextSpan]] | None,
     ) -> None:
         marks = Marks(
@@ -254,7 +254,7 @@ class _Task:
             self.counts.count(side, lengths)
 
     def _records(
-        self, chosen: NDArray[np.int64], encoded: _Encoded, marks: Marks, num_records: int
+        self, chosen: NDArray[np.int64], encoded: _EncodedBatch, marks: Marks, num_records: int
     ) -> NDArray[Any]:
         """The records of documents between their marks, end to end."""
         is_narrow = self._plan.tokenizer["vocab_size"] <= 1 << 16
@@ -301,7 +301,7 @@ class _Task:
         return {"metadata": blobs}
 
     def _token_spans(
-        self, piece: TextPiece, encoded: _Encoded, left_out: set[int]
+        self, piece: TextPiece, encoded: _EncodedBatch, left_out: set[int]
     ) -> list[list[TextSpan]]:
         """The spans of each document in tokens; documents with bad spans are left out."""
         batch, found = piece.batch, list[list[TextSpan]]()
