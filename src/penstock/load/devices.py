@@ -115,11 +115,6 @@ def new_feed(
 ) -> DeviceFeed:
     """Return the feed of a device; batches that the user transforms are moved as they are."""
     if transforms:
-        if static_addresses:
-            raise UsageError(
-                "static_addresses=True cannot be used with a transform, which decides itself what "
-                "a batch is; leave out one of them"
-            )
         return PlainFeed(maker, device)
     if not crosses_compactly(device) or not layout.has_compact_form:
         if static_addresses:

@@ -136,6 +136,7 @@ class Loader(BaseLoader):
             static_addresses=static_addresses,
             check_ranks=check_ranks,
             global_batch_size=global_batch_size,
+            transforms=view.transform is not None,
         )
         self.view = view
         self.order: Order | MixtureOrder = (
