@@ -4,9 +4,9 @@ A step here is one batch to read. If the steps of the plan have several, each is
 
 The consumer requests steps and waits for the first; threads take steps in order, read them, and
 mark them done. A thread takes the GIL only to decode metadata, to run the user's transform, to turn
-a fault into an exception, and when it ends. A consumer that would have to wait reads along, if there is a step that is cached
-and that no thread has started: measured on two cores, this gives up to 1.8 times the batches.
-Without threads, the consumer reads each step itself.
+a fault into an exception, and when it ends. A consumer that would have to wait reads along, if
+there is a step that is cached and that no thread has started: measured on two cores, this gives up
+to 1.8 times the batches. Without threads, the consumer reads each step itself.
 
 An interrupt leaves the queue consistent: Python runs signal handlers only between its own
 instructions, and there are none between starting and counting a thread, or between handing out a
