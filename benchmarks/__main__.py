@@ -30,6 +30,7 @@ from benchmarks import (
     text_tokenize,
     text_training,
     throughput,
+    transforming,
 )
 from benchmarks.command import Topics
 
@@ -47,6 +48,7 @@ TOPICS: Topics = {
     "mixture": mixture.measure,
     "packed": packed.measure,
     "metadata": metadata.measure,
+    "transform": transforming.measure,
     "packing": packing.measure,
     "llmbatch": llmbatch.measure,
     "datatrove": datatrove.measure,

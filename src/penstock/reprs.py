@@ -3,7 +3,7 @@
 A debugger may ask for it at any time, even while `__init__` is running or after `close`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
@@ -35,3 +35,8 @@ def one_line(describe: Callable[[Any], str]) -> Callable[[Any], str]:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, such as "1 shard" or "2,000 shards"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Return numbers as a list in words, such as "1, 2,000"."""
+    return ", ".join(f"{number:,}" for number in numbers)

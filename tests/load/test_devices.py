@@ -48,7 +48,7 @@ class EarlyFeed(PlainFeed):
 def early(monkeypatch):
     """Loaders with an `EarlyFeed`."""
 
-    def new_feed(device, layout, maker, *, static_addresses):
+    def new_feed(device, layout, maker, **options):
         return EarlyFeed(maker, device)
 
     monkeypatch.setattr("penstock.load.base_loader.find_device", lambda *_, **__: CPU)

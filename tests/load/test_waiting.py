@@ -137,6 +137,7 @@ FAST = {
     "prefetch": 4,
     "threads": 3,
     "num_processors": 4,
+    "transforms": False,
     "decodes": False,
     "is_uncached": False,
     "cache_files": None,
@@ -150,6 +151,7 @@ FAST = {
     [
         ({"prefetch": 0}, "prefetch=0"),
         ({"decodes": True}, "decoder"),
+        ({"transforms": True, "decodes": True}, "transform"),
         ({"is_uncached": True}, "faster disk, more memory, or shuffle=penstock.BlockShuffle(…)."),
         ({"is_uncached": True, "cache_files": False}, "or leave out cache_files=False."),
         ({"threads": 1}, "pass threads=2 instead of 1."),

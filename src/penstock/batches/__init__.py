@@ -14,5 +14,5 @@ each output is, and `layout` where it goes; `view_state` and `layout_table` have
 layout as kernels take them. `SampleReader` holds the files of one thread, and `BatchReader` what
 kernels need of them; the sources of a mixture each have one, and share memory.
 `row_slice` says which chunks a slice has, and `row_chunks` clips a row's segments to a chunk, which
-is then filled as a row of its own.
+is then filled as a row of its own. `batch_transform` calls the user's function of a finished batch.
 """

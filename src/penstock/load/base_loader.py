@@ -59,6 +59,7 @@ class BaseLoader(ABC):
         static_addresses: bool,
         check_ranks: bool,
         global_batch_size: GlobalBatchSize | None,
+        transforms: bool,
     ) -> None:
         self._finds_rank = rank is None and parallel is None
         self.parallel = find_share(parallel, rank, ranks)
@@ -82,6 +83,11 @@ class BaseLoader(ABC):
             raise UsageError(
                 "static_addresses=True hands out every batch in the same tensors, and a step of "
                 "global_batch_size has several batches at once; leave out one of them"
+            )
+        if static_addresses and transforms:
+            raise UsageError(
+                "static_addresses=True hands out every batch in the same tensors, and a transform "
+                "makes its own; leave out one of them"
             )
         if static_addresses and not crosses_compactly(self.device):
             raise UsageError(

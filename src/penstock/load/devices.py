@@ -42,16 +42,24 @@ class PlainFeed:
     def check_process(self) -> None:
         """Do nothing: torch says what a forked process cannot use."""
 
-    def upload(self, memory: BatchMemory, rows: int) -> dict[str, Any]:
+    def upload(self, memory: BatchMemory, rows: int) -> Any:
         """Copy a batch to the device."""
-        batch = self._maker.make(memory, rows)
-        for name, value in batch.items():
-            if hasattr(value, "to"):
-                batch[name] = value.to(self._device)
-                self.num_bytes += value.nbytes
-        return batch
+        return self.move(self._maker.make(memory, rows))
 
-    def hand_out(self, upload: dict[str, Any]) -> dict[str, Any]:
+    def move(self, value: Any) -> Any:
+        """Copy a tensor, or those in dicts, lists and tuples; what cannot be moved stays."""
+        if isinstance(value, dict):
+            return {name: self.move(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            moved = [self.move(each) for each in value]
+            is_named = hasattr(value, "_fields")
+            return type(value)(*moved) if is_named else type(value)(moved)
+        if not hasattr(value, "to"):
+            return value
+        self.num_bytes += getattr(value, "nbytes", 0)
+        return value.to(self._device)
+
+    def hand_out(self, upload: Any) -> Any:
         """Return the batch."""
         return upload
 
@@ -98,9 +106,16 @@ def crosses_compactly(device: "torch.device | None") -> bool:
 
 
 def new_feed(
-    device: "torch.device", layout: BatchLayout, maker: BatchMaker, *, static_addresses: bool
+    device: "torch.device",
+    layout: BatchLayout,
+    maker: BatchMaker,
+    *,
+    static_addresses: bool,
+    transforms: bool = False,
 ) -> DeviceFeed:
-    """Return the feed of a device."""
+    """Return the feed of a device; batches that the user transforms are moved as they are."""
+    if transforms:
+        return PlainFeed(maker, device)
     if not crosses_compactly(device) or not layout.has_compact_form:
         if static_addresses:
             raise UsageError(

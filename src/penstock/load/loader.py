@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.arguments import integer
+from penstock.batches.batch_transform import check_picklable
 from penstock.errors import StateError, UsageError
 from penstock.formats.shard import TOKEN
 from penstock.load.base_loader import BaseLoader, LoaderStep
@@ -135,6 +136,7 @@ class Loader(BaseLoader):
             static_addresses=static_addresses,
             check_ranks=check_ranks,
             global_batch_size=global_batch_size,
+            transforms=view.transform is not None,
         )
         self.view = view
         self.order: Order | MixtureOrder = (
@@ -419,6 +421,8 @@ class Loader(BaseLoader):
         check_caller(self)
         if get_spawning_popen() is None:
             self._refuse_if_workers_moved()
+        else:
+            check_picklable(self.view.transform)
         settings = {key: value for key, value in super().__getstate__().items() if key != "_walk"}
         board = Board() if get_spawning_popen() is None else self._board
         return settings | {"position": self._walk.position, "_board": board}

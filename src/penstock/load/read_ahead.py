@@ -1,11 +1,15 @@
 """`ReadAhead`: how a loader reads its steps ahead, and with how many threads."""
 
 import math
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.batches.batch_transform import BatchTransform
 from penstock.batches.layout import BatchLayout
 from penstock.batches.outputs import SOURCE_IDS
 from penstock.batches.sample_reader import SampleReader
@@ -31,12 +35,15 @@ from penstock.metadata.span_decoding import check_decoder
 from penstock.mixing.mixture import Mixture
 from penstock.order.digests import digest_text
 from penstock.order.mixture_order import MixtureOrder
-from penstock.order.order import Order
+from penstock.order.order import Indices, Order
 from penstock.read.local_reader import Access
+from penstock.reprs import listed
 from penstock.views.view import View
 
 if TYPE_CHECKING:
     import torch
+
+StepTransform = Callable[[BatchMemory, Step, dict[str, Any] | None], Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +72,8 @@ class ReadAhead:
 
     @property
     def _is_compact(self) -> bool:
-        return crosses_compactly(self.device) and self.layout.has_compact_form
+        has_form = self.layout.has_compact_form and self.view.transform is None
+        return crosses_compactly(self.device) and has_form
 
     def new_walk(self) -> Walk:
         """Return a walk over all steps."""
@@ -81,16 +89,35 @@ class ReadAhead:
         finish = self._finish if self._finishes else None
         feed = None
         if self.device is not None:
-            feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)
+            feed = new_feed(
+                self.device,
+                self.layout,
+                maker,
+                static_addresses=self.static_addresses,
+                transforms=self.view.transform is not None,
+            )
         counter = None
         if SOURCE_IDS in layout.places():
             start = layout.places()[SOURCE_IDS].offset
             counter = SourceCounter(len(self.view.sources), start)
+        transform = None
+        if self.view.transform is not None:
+            transform = partial(self._transform, maker, BatchTransform(self.view.transform))
         return Walk(
-            self.plan, pool, maker, self._new_queue, finish, feed, self._check_waiting, counter
+            self.plan,
+            pool,
+            maker,
+            partial(self._new_queue, transform),
+            finish,
+            feed,
+            self._check_waiting,
+            counter,
+            transforms=transform is not None,
         )
 
-    def _new_queue(self, position: int, skip: int, every: int) -> StepQueue:
+    def _new_queue(
+        self, transform: StepTransform | None, position: int, skip: int, every: int
+    ) -> StepQueue:
         """Return a queue of every `every`-th step from `position` on, after `skip` steps."""
         file_pass = None
         if self.announce:
@@ -109,6 +136,7 @@ class ReadAhead:
             every=every,
             depth=self.prefetch,
             announce=self.announce if announces else 0,
+            transform=transform,
         )
 
     def _new_reader(self, file_pass: FilePass | None, num_left: int) -> StepReader:
@@ -132,6 +160,7 @@ class ReadAhead:
             prefetch=self.prefetch,
             threads=self.threads,
             num_processors=num_rank_processors(),
+            transforms=self.view.transform is not None,
             decodes=any(callable(check_decoder(decoder)) for decoder in decoders),
             is_uncached=is_uncached,
             cache_files=self.cache_files,
@@ -160,6 +189,29 @@ class ReadAhead:
         if decoded:
             batch |= as_tensors(decoded, self.output)
         return self._digest(memory, step) if self.digests_tokens else None
+
+    def _transform(
+        self,
+        maker: BatchMaker,
+        transform: BatchTransform,
+        memory: BatchMemory,
+        step: Step,
+        decoded: dict[str, Any] | None,
+    ) -> tuple[Any, str | None]:
+        """Make a batch and transform it; return it with what `_finish` returned before."""
+        batch = maker.make(memory, step.rows)
+        finished = self._finish(batch, memory, step, decoded)
+        if SOURCE_IDS in batch:  # rows are counted later, and the user may write to these
+            batch[SOURCE_IDS] = deepcopy(batch[SOURCE_IDS])
+        rows = np.arange(step.rows, dtype=np.int64)
+        positions = step.position + self.plan.rank + rows * self.plan.ranks
+        return transform.run(batch, positions, self._name_rows), finished
+
+    def _name_rows(self, positions: Indices) -> str:
+        """Return which rows are at positions, for messages."""
+        if isinstance(self.view, Mixture):
+            return self.view.name_rows(positions)
+        return f"positions {listed(positions)} (samples {listed(self.order.samples_at(positions))})"
 
     def _digest(self, memory: BatchMemory, step: Step) -> str:
         content = np.frombuffer(memoryview(memory), np.uint8)

@@ -232,7 +232,8 @@ def _new_loader(stage: LoaderStage, start: int, options: dict[str, Any]) -> Load
     """A loader of which an epoch is the whole stage."""
     mixture = stage.view
     if isinstance(mixture, View):
-        mixture = Mixture({"data": (mixture, 1)})
+        view = mixture.with_transform(None)
+        mixture = Mixture({"data": (view, 1)}, transform=mixture.transform)
     if not isinstance(mixture, Mixture):
         raise UsageError(f"it takes a view or a mixture, not {mixture!r:.60}")
     if stage.until is not None:

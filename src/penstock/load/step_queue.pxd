@@ -48,9 +48,11 @@ cdef class StepQueue:
     cdef tuple readers
     cdef int64_t least_bytes  # of the memory of a batch
     cdef list memories
-    cdef list decoded
+    cdef list decoded  # metadata, or with a transform what that returned
     cdef list failures
     cdef dict uploads  # by number: steps that the consumer has sent on to a device
+    cdef object transform  # or None
+    cdef bint is_transforming  # in the consumer, as there are no threads
     cdef object turn
     cdef double waited
     cdef double woken_at  # when the consumer last stopped waiting

@@ -1,7 +1,8 @@
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
-from penstock.load.batch_memory import Pool
-from penstock.load.plan import StepPlan
+from penstock.load.batch_memory import BatchMemory, Pool
+from penstock.load.plan import Step, StepPlan
 from penstock.load.step_reader import StepReader
 
 class StepQueue:
@@ -17,6 +18,7 @@ class StepQueue:
         every: int,
         depth: int,
         announce: int,
+        transform: Callable[[BatchMemory, Step, dict[str, Any] | None], Any] | None = None,
     ) -> Self: ...
     def start(self, pool: Pool) -> None: ...
     def close(self) -> None: ...

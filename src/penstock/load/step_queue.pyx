@@ -3,10 +3,10 @@
 A step here is one batch to read. If the steps of the plan have several, each is read on its own.
 
 The consumer requests steps and waits for the first; threads take steps in order, read them, and
-mark them done. A thread takes the GIL only to decode metadata, to turn a fault into an exception,
-and when it ends. A consumer that would have to wait reads along, if there is a step that is cached
-and that no thread has started: measured on two cores, this gives up to 1.8 times the batches.
-Without threads, the consumer reads each step itself.
+mark them done. A thread takes the GIL only to decode metadata, to run the user's transform, to turn
+a fault into an exception, and when it ends. A consumer that would have to wait reads along, if
+there is a step that is cached and that no thread has started: measured on two cores, this gives up
+to 1.8 times the batches. Without threads, the consumer reads each step itself.
 
 An interrupt leaves the queue consistent: Python runs signal handlers only between its own
 instructions, and there are none between starting and counting a thread, or between handing out a
@@ -52,10 +52,13 @@ from penstock.system.threads cimport (
     wait_briefly,
 )
 
+from penstock.load.plan import Step
+
 cdef enum:
     TICK_MILLISECONDS = 50
 
 cdef set running = set()  # queues with threads
+cdef str OWN_LOADER = "a decoder or transform must not use the loader that calls it"
 
 
 @atexit.register
@@ -74,7 +77,9 @@ cdef class StepQueue:
     """Every `every`-th step of `plan` from `position` on, read up to `depth` steps ahead.
 
     Each reader has a thread, except the last, which the consumer uses; with a depth of 0 it is the
-    only one. Together with each step, the one `announce` steps later is announced.
+    only one. Together with each step, the one `announce` steps later is announced. If given,
+    `transform(memory, step, decoded)` makes what the walk hands out of a step that has been read,
+    where `step` has the batch's own position and rows.
     """
 
     def __cinit__(
@@ -87,12 +92,13 @@ cdef class StepQueue:
         int64_t every,
         int64_t depth,
         int64_t announce,
+        transform=None,
     ):
         cdef StepReader reader
         cdef int number
         self.pid = getpid()
         self.plan, self.readers, self.every = plan, tuple(readers), every
-        self.num_threads = len(readers) - 1
+        self.num_threads, self.transform = len(readers) - 1, transform
         self.queue.num_places = max(depth, 1)
         if min(depth, announce, skip, every - 1, position) < 0:
             raise ValueError("depth, announce, skip and position must be >= 0, and every >= 1")
@@ -111,7 +117,7 @@ cdef class StepQueue:
                 raise ValueError(f"reader {number} belongs to a different plan")
             self.parts[number].owner, self.parts[number].queue = <PyObject *>self, &self.queue
             self.parts[number].number, self.parts[number].reading = number, &reader.steps
-            self.parts[number].decodes = reader.decodes
+            self.parts[number].decodes = reader.decodes or transform is not None
         for _ in range(skip):
             position = plan.find_step(position).end
         self.next = self.next_ahead = plan.first_batch(position)
@@ -202,6 +208,8 @@ cdef class StepQueue:
         """Wait until a step is done, another thread has taken it, or the queue is stopped."""
         cdef StepRing *queue = &self.queue
         cdef double started
+        if self.transform is not None:
+            self.refuse_own_threads()
         if queue.first != number or is_set(&queue.places[number % queue.num_places].is_done):
             return 0
         self.refuse_own_threads()
@@ -222,22 +230,31 @@ cdef class StepQueue:
     cdef int read_here(self, int64_t number) except -1:
         """Read a step in the thread that waits for it; other threads wait their turn.
 
-        A decoder or a signal handler may re-enter this while the step is being read.
+        A decoder or a signal handler may re-enter this while the step is being read; not while it
+        is being transformed, which may change its memory.
         """
         cdef StepRing *queue = &self.queue
         cdef int64_t place = number % queue.num_places
         cdef bint was_read
         self.turn.acquire()
         try:
+            if self.is_transforming:
+                raise RuntimeError(OWN_LOADER)
             if is_awaited(queue, number):
                 with nogil:
                     cache_files(self.parts[0].reading.announcing)
                     was_read = read_step(self.parts[0].reading, &queue.places[place])
                 if is_set(&queue.is_stopped):
                     return 0
-                decoded = self.decode(0, place, was_read)
+                decoded = failure = None
+                try:
+                    decoded = self.decode(0, place, was_read)
+                except BaseException as error:
+                    if self.transform is None or not is_awaited(queue, number):
+                        raise
+                    failure = error  # the walk starts over: the user may hold this memory
                 if is_awaited(queue, number):
-                    self.decoded[place] = decoded
+                    self.decoded[place], self.failures[place] = decoded, failure
                     queue.places[place].is_done = 1
         finally:
             self.end_turn()
@@ -248,7 +265,8 @@ cdef class StepQueue:
         cdef ReaderThread *part = &self.parts[self.num_threads]
         cdef WantedStep *wanted
         cdef bint was_read
-        if part.decodes or not self.turn.acquire(False):  # decoders run in reading threads only
+        # Decoders and transforms run in reading threads only.
+        if part.decodes or not self.turn.acquire(False):
             return False
         try:
             with nogil:
@@ -270,16 +288,28 @@ cdef class StepQueue:
         return 0
 
     cdef object decode(self, int number, int64_t place, bint was_read):
-        """Return the decoded metadata of a step, or None; raise the error if reading failed."""
+        """Return the decoded metadata of a step, or None; raise the error if reading failed.
+
+        With a transform, return what that makes of the step.
+        """
         cdef StepReader reader = self.readers[number]
+        cdef const MicroBatch *batch = &self.queue.places[place].batch
+        decoded = None
         if not was_read:
             raise reader.sample_reader.error()
-        if not reader.decodes:
-            return None
+        if reader.decodes:
+            try:
+                decoded = reader.sample_reader.read_metadata(batch.rows)
+            except StopIteration as error:
+                raise RuntimeError("a decoder raised StopIteration") from error
+        if self.transform is None:
+            return decoded
+        step = Step(batch.position, batch.rows, batch.step.end)
+        self.is_transforming = self.num_threads == 0
         try:
-            return reader.sample_reader.read_metadata(self.queue.places[place].batch.rows)
-        except StopIteration as error:
-            raise RuntimeError("a decoder raised StopIteration") from error
+            return self.transform(self.memories[place], step, decoded)
+        finally:
+            self.is_transforming = False
 
     cdef int advance(self, BatchMemory memory) except -1:
         """Drop the first step and request another, to be read into `memory`."""
@@ -314,7 +344,7 @@ cdef class StepQueue:
         cdef int number
         for number in range(self.num_started):
             if is_this_thread(self.parts[number].thread):
-                raise RuntimeError("a decoder must not use the loader that calls it")
+                raise RuntimeError(OWN_LOADER)
         return 0
 
     cdef void stop(self) noexcept:
@@ -481,7 +511,7 @@ cdef void read_steps(ReaderThread *part) noexcept nogil:
 
 
 cdef void conclude(ReaderThread *part, int64_t place, bint was_read) noexcept with gil:
-    """Decode a step's metadata; store the error if decoding or reading failed."""
+    """Decode and transform a step; store the error if that or reading failed."""
     cdef StepQueue owner = <StepQueue>part.owner
     try:
         owner.decoded[place] = owner.decode(part.number, place, was_read)

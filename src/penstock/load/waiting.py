@@ -39,6 +39,7 @@ def reading_advice(
     prefetch: int,
     threads: int,
     num_processors: int,
+    transforms: bool,
     decodes: bool,
     is_uncached: bool,
     cache_files: bool | None,
@@ -48,6 +49,8 @@ def reading_advice(
     """Return what to change so that batches of a dataset come faster, as a sentence."""
     if not prefetch:
         return "With prefetch=0 it reads every batch itself: leave that argument out."
+    if transforms:
+        return "The transform runs with the GIL: make it faster, or do less in it."
     if decodes:
         return "The metadata decoder holds the GIL: make it faster, or decode only what you use."
     if is_uncached:

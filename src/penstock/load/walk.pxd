@@ -29,6 +29,7 @@ cdef class Walk:
     cdef object finish
     cdef object feed  # or None
     cdef object check_waiting  # or None
+    cdef bint transforms
     cdef readonly SourceCounter counter  # or None
     cdef pid_t pid
     cdef StepQueue queue
@@ -58,7 +59,7 @@ cdef class Walk:
     cdef bint has_step(self, StepQueue queue, int64_t number) noexcept
     cdef object take_batch(self)
     cdef object upload(self, StepQueue queue, int64_t number)
-    cdef dict make_batch(self, StepQueue queue, int64_t number)
+    cdef object make_batch(self, StepQueue queue, int64_t number)
 
 
 cdef class Iteration:

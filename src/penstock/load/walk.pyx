@@ -45,7 +45,8 @@ cdef class Walk:
     `load.devices`) brings batches to a device. If given,
     `check_waiting(first, now, is_uncached)` is called from time to time when the consumer has
     waited, and returns when to call it again (see `load.waiting`). If given, `counter` counts the
-    rows of each source of a mixture.
+    rows of each source of a mixture. With `transforms`, queues transform steps: each comes as
+    `(batch, finished)`, and neither `maker` nor `finish` is used.
     """
 
     def __cinit__(
@@ -58,10 +59,11 @@ cdef class Walk:
         feed=None,
         check_waiting=None,
         SourceCounter counter or None=None,
+        bint transforms=False,
     ):
         self.plan, self.pool, self.maker, self.counter = plan, pool, maker, counter
         self.new_queue, self.finish = new_queue, finish
-        self.feed, self.check_waiting = feed, check_waiting
+        self.feed, self.check_waiting, self.transforms = feed, check_waiting, transforms
         self.every, self.check_at = 1, INFINITY
         self.seconds_to_check = INFINITY if check_waiting is None else waiting.LEAST_SECONDS
         self.pid = getpid()
@@ -183,7 +185,9 @@ cdef class Walk:
             raise failure
         span, memory, decoded = wanted.batch, queue.memories[place], queue.decoded[place]
         batch = self.make_batch(queue, number)
-        if self.finish is not None:
+        if self.transforms:
+            finished = [*queue.finished, decoded[1]]
+        elif self.finish is not None:
             of_python = Step(span.position, span.rows, span.step.end)
             finished = [*queue.finished, self.finish(batch, memory, of_python, decoded)]
         if self.plan.accumulates:
@@ -223,10 +227,13 @@ cdef class Walk:
         queue.batches = queue.finished = ()
         return batches
 
-    cdef dict make_batch(self, StepQueue queue, int64_t number):
+    cdef object make_batch(self, StepQueue queue, int64_t number):
         """Return the batch of a step that has been read; upload the steps after it."""
         cdef StepRing *ring = &queue.queue
         cdef int64_t place = number % ring.num_places, ahead
+        if self.transforms:
+            batch = queue.decoded[place][0]
+            return batch if self.feed is None else self.feed.move(batch)
         if self.feed is None:
             return self.maker.make(queue.memories[place], ring.places[place].batch.rows)
         upload = self.upload(queue, number)

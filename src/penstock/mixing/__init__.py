@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any
 
+from penstock.batches.batch_transform import Transform
 from penstock.errors import UsageError
 from penstock.mixing.mixture import By, Mixture
 from penstock.mixing.source import MixtureSource
@@ -28,6 +29,7 @@ def mix(
     when_exhausted: WhenExhausted = "stop",
     num_samples: int | None = None,
     check_tokenizers: bool = True,
+    transform: Transform | None = None,
 ) -> Mixture:
     """Mix views in exact proportions; a `Loader` takes the result like a view.
 
@@ -41,6 +43,8 @@ def mix(
         num_samples: positions in an epoch of the mixture, which is where `for batch in loader`
             pauses; by default as many as the sources have samples. Sources have their own epochs.
         check_tokenizers: refuse sources that were tokenized in different ways.
+        transform: a function of each batch, which returns what is handed out instead, as that of a
+            view.
 
     >>> mixture = penstock.mix({"a": (data.windows(4), 0.75), "b": (data.windows(4), 0.25)})
     >>> mixture
@@ -56,7 +60,7 @@ def mix(
         "check_tokenizers": check_tokenizers,
     }
     if not isinstance(sources, str | PathLike):
-        return Mixture(sources, **settings)
+        return Mixture(sources, transform=transform, **settings)
     from penstock.mixing.files import read_mixture
 
     defaults = {"seed": 0, "by": "samples", "when_exhausted": "stop", "check_tokenizers": True}
@@ -65,4 +69,4 @@ def mix(
         raise UsageError(
             f"set {', '.join(given)} in {fspath(sources)}: settings come from the file"
         )
-    return read_mixture(fspath(sources))
+    return read_mixture(fspath(sources)).with_transform(transform)

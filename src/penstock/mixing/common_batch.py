@@ -40,6 +40,12 @@ def unify(views: Mapping[str, View]) -> dict[str, View]:
                 f"source {name!r} has metadata={view.metadata!r:.40}, which a mixture does not "
                 "hand out; leave it out, and look documents up by source_ids and document_ids"
             )
+        if view.transform is not None:
+            raise UsageError(
+                f"source {name!r} has a transform, but batches of a mixture have rows of all "
+                "sources: pass it to penstock.mix(…, transform=…), where batch['source_ids'] tells "
+                "which row is whose"
+            )
     _check_fields(views)
     extras = check_extras(dict.fromkeys(extra for view in views.values() for extra in view.extras))
     is_static = any(view.static_shapes for view in views.values())

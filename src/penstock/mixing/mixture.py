@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from penstock.arguments import integer, one_of
+from penstock.batches.batch_transform import BatchTransform, Transform
 from penstock.batches.layout import BatchLayout
 from penstock.batches.row_slice import RowSlice
 from penstock.batches.sample_reader import SampleReader, read_batch
@@ -23,7 +24,7 @@ from penstock.order.mixing import DENOMINATOR
 from penstock.order.mixture_order import MixtureOrder, ShareChange, WhenExhausted, check_changes
 from penstock.order.order import Indices
 from penstock.order.shares import Shares, Weight, exact, to_shares
-from penstock.reprs import counted, one_line
+from penstock.reprs import counted, listed, one_line
 from penstock.suggestions import did_you_mean
 from penstock.views.view import Batch, View
 
@@ -68,6 +69,7 @@ class Mixture:
         num_samples: int | None = None,
         check_tokenizers: bool = True,
         changes: Sequence[WeightChange] | None = None,
+        transform: Transform | None = None,
     ) -> None:
         self.named_sources = check_sources(sources)
         if len(sources) > _MAX_SOURCES:
@@ -83,6 +85,10 @@ class Mixture:
             )
         self._checks_tokenizers, self._num_samples = check_tokenizers, num_samples
         self._num_taken: int | None = None
+        if transform is not None:
+            BatchTransform(transform)
+        self.transform = transform
+        """a function of each batch, as that of a view"""
         if num_samples is not None:
             self._num_samples = integer("num_samples", num_samples, 1, 1 << 60)
         views = {name: source.view for name, source in self.named_sources.items()}
@@ -187,6 +193,10 @@ class Mixture:
         first._num_taken = integer("num_samples", num_samples, 1, 1 << 60)
         return first
 
+    def with_transform(self, transform: Transform | None) -> "Mixture":
+        """Return the same mixture with another transform, or with none."""
+        return self._with(transform=transform)
+
     def _with(self, **settings: Any) -> "Mixture":
         """The same mixture with other settings."""
         own: dict[str, Any] = {
@@ -197,6 +207,7 @@ class Mixture:
             "num_samples": self._num_samples,
             "check_tokenizers": self._checks_tokenizers,
             "changes": self.weight_changes,
+            "transform": self.transform,
         }
         mixture = Mixture(**own | settings)
         mixture._num_taken = self._num_taken
@@ -322,10 +333,26 @@ class Mixture:
     ) -> Batch:
         """Read the samples at `positions` as one NumPy batch; `dtype=None` keeps the stored type.
 
+        A `transform` is applied, as in a loader.
+
         >>> mixture = penstock.mix({"a": (data.windows(4), 1), "b": (data.windows(4), 1)})
         >>> mixture.read([0, 1])["input_ids"].tolist()
         [[28, 29, 30, 31], [48, 49, 50, 51]]
         """
         samples = self.order.samples_at(positions).reshape(-1)
         layout = self.layout(samples.size, dtype)
-        return read_batch(SampleReader(self, layout), layout, samples)
+        batch = read_batch(SampleReader(self, layout), layout, samples)
+        if self.transform is not None:
+            batch = BatchTransform(self.transform).run(
+                batch, np.array(positions, np.int64).reshape(-1), self.name_rows
+            )
+        return batch
+
+    def name_rows(self, positions: Indices) -> str:
+        """Return where rows come from, for messages."""
+        sources, samples = self.locate(positions)
+        named = [
+            f"{self.names[source]} {sample:,}"
+            for source, sample in zip(sources.tolist(), samples.tolist(), strict=True)
+        ]
+        return f"positions {listed(positions)} (samples {', '.join(named)})"

@@ -2,15 +2,16 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
+from penstock.batches.batch_transform import BatchTransform, Transform
 from penstock.batches.layout import BatchLayout
 from penstock.batches.outputs import (
     DerivedOutput,
@@ -30,7 +31,7 @@ from penstock.formats.shard import METADATA_ID, TOKEN
 from penstock.metadata.span_decoding import Decoder, check_decoder
 from penstock.pack.selection import DocumentSelection
 from penstock.read.record_stream import RecordStream
-from penstock.reprs import counted, one_line
+from penstock.reprs import counted, listed, one_line
 from penstock.system.checksums import CheckedBlocks
 from penstock.views.chosen_samples import ChosenSamples
 from penstock.views.loss_mask import find_loss_mask
@@ -65,6 +66,10 @@ class View(SelectedView):
 
     metadata: Decoder | None = None
     """decodes metadata: a function of bytes, or a NumPy type"""
+    transform: Transform | None = None
+    """a function of each batch, which returns what is handed out instead: `transform(batch)`, or
+    `transform(batch, positions)` with the position of each row. Loaders call it ahead of time, in a
+    reading thread, with the GIL"""
     _chosen: ChosenSamples | None = None
     """the windows or rows that are samples; None for all"""
     _selection: DocumentSelection | None = None
@@ -98,6 +103,8 @@ class View(SelectedView):
             if METADATA_ID not in (fields.names or ()):
                 raise UsageError("the dataset has no metadata; leave out metadata=…")
             check_decoder(self.metadata)
+        if self.transform is not None:
+            BatchTransform(self.transform)
 
     @property
     def _has_tokens(self) -> bool:
@@ -236,7 +243,10 @@ class View(SelectedView):
         return self.max_segments + (self._padding is not None)
 
     def __getitem__(self, index: Any) -> Any:
-        """Read one sample, or the samples of a slice as one batch."""
+        """Read one sample, or the samples of a slice as one batch.
+
+        With a `transform`, a sample is what that returns for a batch of one row.
+        """
         if isinstance(index, slice):
             return self.read(np.arange(*index.indices(len(self))))
         try:
@@ -244,6 +254,8 @@ class View(SelectedView):
         except IndexError:
             raise IndexError(f"no sample {index:,}: there are {len(self):,}") from None
         batch = self.read([position])
+        if self.transform is not None:
+            return batch
         in_rows = set(self.layout(1, np.int64).places()) - {"cu_seqlens"}
         if self.metadata is not None:
             batch.pop("metadata_rows", None)
@@ -254,16 +266,33 @@ class View(SelectedView):
         return (self[i] for i in range(len(self)))
 
     def read(self, indices: ArrayLike, *, dtype: DTypeLike | None = np.int64) -> Batch:
-        """Read the samples `indices` as one NumPy batch; `dtype=None` keeps the stored type."""
+        """Read the samples `indices` as one NumPy batch; `dtype=None` keeps the stored type.
+
+        A `transform` gets the sample numbers as positions.
+        """
         samples = self._check(indices)
         layout = self.layout(samples.size, dtype)
-        return read_batch(SampleReader(self, layout), layout, samples)
+        batch = read_batch(SampleReader(self, layout), layout, samples)
+        if self.transform is not None:
+            batch = BatchTransform(self.transform).run(
+                batch, samples, lambda shown: f"samples {listed(shown)}"
+            )
+        return batch
+
+    def with_transform(self, transform: Transform | None) -> Self:
+        """Return the same view with another transform, or with none.
+
+        >>> view = data.windows(4).with_transform(lambda batch: batch["input_ids"].sum())
+        >>> int(view[1]), len(view.with_transform(None)[1])
+        (22, 2)
+        """
+        return replace(self, transform=transform)
 
     def _check(self, indices: ArrayLike) -> NDArray[np.int64]:
         wanted = np.asarray(indices)
         if wanted.size and wanted.dtype.kind not in "iu":
             raise TypeError(f"sample numbers must be integers, not {wanted.dtype}")
-        samples = np.ascontiguousarray(wanted, np.int64).reshape(-1)
+        samples = np.array(wanted, np.int64).reshape(-1)
         if samples.size and not 0 <= samples.min() <= samples.max() < len(self):
             bad = samples.min() if samples.min() < 0 else samples.max()
             raise IndexError(f"no sample {bad:,}: there are {len(self):,}")

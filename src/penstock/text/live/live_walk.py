@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.batches.batch_transform import Transform
 from penstock.batches.layout import BatchLayout
 from penstock.errors import UsageError
 from penstock.load import waiting
@@ -15,7 +16,7 @@ from penstock.load.base_loader import BatchDict, LoaderStep
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import Pool
 from penstock.load.batch_sizes import BatchSizes
-from penstock.load.devices import DeviceFeed, crosses_compactly, new_feed
+from penstock.load.devices import DeviceFeed, PlainFeed, crosses_compactly, new_feed
 from penstock.load.ranks import num_rank_processors
 from penstock.load.stats import LoaderTotals, common_stats
 from penstock.load.tensors import from_numpy, new_pinned
@@ -23,6 +24,7 @@ from penstock.reprs import counted
 from penstock.text.live.block_dealing import Lanes
 from penstock.text.live.lane_state import LaneState, Snapshot
 from penstock.text.live.lane_text import LanePosition, LaneText
+from penstock.text.live.live_transform import LiveTransform
 from penstock.text.live.packing import Packing
 from penstock.text.live.pipeline import EpochEnd, PackedBatch, Pipeline, RankWork
 from penstock.text.live.row_counts import RowCounts, count_rows
@@ -64,11 +66,12 @@ class LivePlan:
     static_addresses: bool
     global_batch_size: BatchSizes | None
     """of multiples of `batch_span`; a step is then a list of batches"""
+    transform: Transform | None
 
     @property
     def memory_layout(self) -> BatchLayout:
         """The layout that rows are packed in: compact, if a device makes the outputs."""
-        is_compact = crosses_compactly(self.device)
+        is_compact = crosses_compactly(self.device) and self.transform is None
         return self.layout.compact() if is_compact else self.layout
 
     @property
@@ -136,6 +139,9 @@ class LiveWalk:
         keep = plan.prefetch + 2 + 2 * plan.max_batches
         self._pool = Pool(plan.memory_layout.num_bytes, keep, new_tensor)
         self._maker = BatchMaker(plan.layout.places(), plan.layout.rows, from_numpy(plan.output))
+        self._transform = None
+        if plan.transform is not None:
+            self._transform = LiveTransform(plan.transform, self._maker, plan.rank, plan.ranks)
         self._feed: DeviceFeed | None = None
         self._seconds, self._skipped = Seconds(), SkippedRows()
         self.reached = self.reached._replace(counts=LiveCounts())
@@ -149,10 +155,15 @@ class LiveWalk:
         self._pid = os.getpid()  # last: interrupted, a forked child begins again
 
     def notice_fork(self) -> None:
-        """Start anew in a forked child: it has no threads, and a lock may have been held."""
+        """Start anew in a forked child: it has no threads, and a lock may have been held.
+
+        Raises in the user's transform: the lock may be held by who waits for its batch.
+        """
         if self._pid != os.getpid():
             self._stop_pipeline()
             self._reset()
+        if self._transform is not None:
+            self._transform.refuse_own_thread()
 
     def lanes_of_rank(self, position: int | None = None, count: int | None = None) -> list[int]:
         """The lanes that give this rank's rows from `position` on, ascending."""
@@ -353,17 +364,25 @@ class LiveWalk:
             here.may_be_past_end,
         )
 
-    def _make(self, pipeline: Pipeline, ready: PackedBatch) -> BatchDict:
+    def _make(self, pipeline: Pipeline, ready: PackedBatch) -> Any:
         """Make a batch of what was packed; send the batch after it to the device, if it is packed.
 
         Until the position moves, the same batch may be asked for again.
         """
         plan, sent = self.plan, pipeline.on_device
         if plan.device is None:
-            return self._maker.make(ready.memory, ready.rows)
+            is_made = plan.transform is not None
+            return ready.transformed if is_made else self._maker.make(ready.memory, ready.rows)
         feed = self._feed = self._feed or new_feed(
-            plan.device, plan.layout, self._maker, static_addresses=plan.static_addresses
+            plan.device,
+            plan.layout,
+            self._maker,
+            static_addresses=plan.static_addresses,
+            transforms=plan.transform is not None,
         )
+        if plan.transform is not None:
+            assert isinstance(feed, PlainFeed)
+            return feed.move(ready.transformed)
         here = self._here().position  # `ready` may be beyond it, if a signal handler took batches
         for past in [each for each in sent if each < here]:
             sent.pop(past, None)
@@ -438,6 +457,7 @@ class LiveWalk:
             epoch=None if plan.endless else reached.epoch,
             tail=plan.tail if plan.ranks == 1 and not plan.endless else None,
             num_threads=plan.threads,
+            transform=self._transform,
         )
         return Pipeline(work, self._pool, plan.prefetch)
 
@@ -492,7 +512,12 @@ class LiveWalk:
             self._check_at = waiting.check_waiting(self._first, totals, self._advice)
 
     def _advice(self) -> str:
-        return tokenizing_advice(self._seconds_so_far(), self.plan.threads, num_rank_processors())
+        return tokenizing_advice(
+            self._seconds_so_far(),
+            self.plan.threads,
+            num_rank_processors(),
+            transforms=self.plan.transform is not None,
+        )
 
     def close(self) -> None:
         """End all threads; the next batch starts them again."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from penstock.arguments import integer
+from penstock.batches.batch_transform import Transform
 from penstock.errors import PenstockError, StateError, UsageError
 from penstock.load.base_loader import BaseLoader, LoaderStep
 from penstock.load.batch_sizes import GlobalBatchSize
@@ -75,7 +76,8 @@ class TextLoader(BaseLoader):
             torch.distributed is initialized (see `load.rank_agreement`).
         gather_states: `state_dict()` gathers the states of all ranks into one, by a collective of
             torch.distributed: every rank must call it. For frameworks that save one state for all.
-
+        transform: a function of each batch, which returns what is handed out instead, as that of a
+            view; it runs in the packing thread.
         chat: if rows have conversations, how they become text. Batches then have a `loss_mask`, and
             labels are -100 where nothing is trained on.
 
@@ -126,6 +128,7 @@ class TextLoader(BaseLoader):
         check_ranks: bool = True,
         global_batch_size: GlobalBatchSize | None = None,
         gather_states: bool = False,
+        transform: Transform | None = None,
         chat: Chat | None = None,
     ) -> None:
         super().__init__(
@@ -142,6 +145,7 @@ class TextLoader(BaseLoader):
             static_addresses=static_addresses,
             check_ranks=check_ranks,
             global_batch_size=global_batch_size,
+            transforms=transform is not None,
         )
         self._check_global_batch_size()
         self.source = source if isinstance(source, Source) else Source(source)
@@ -183,6 +187,7 @@ class TextLoader(BaseLoader):
             device=self.device,
             static_addresses=static_addresses,
             global_batch_size=self.global_batch_size,
+            transform=transform,
         )
         self.walk = LiveWalk(plan, self._new_lanes(self.source.blocks(), num_lanes, UsageError))
         """the rows of this rank, for loaders that are built on this one"""

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from penstock.system.background_thread import BackgroundThread, StopSignal
 from penstock.text.live.handover import Handover
 from penstock.text.live.lane_state import LaneState, Snapshot
 from penstock.text.live.lane_text import LaneText
+from penstock.text.live.live_transform import LiveTransform, rows_taken
 from penstock.text.live.packing import Packing
 from penstock.text.live.row_packer import RowPacker
 from penstock.text.live.stats import Losses, Seconds
@@ -46,6 +47,7 @@ class RankWork:
     """how the epoch ends if this rank finds the end by itself: 'drop' ends it before the first
     short batch, 'keep' after the last row"""
     num_threads: int
+    transform: LiveTransform | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +61,10 @@ class PackedBatch:
     """of the lanes, after this batch"""
     losses: Losses
     """since the previous batch"""
+    row_numbers: NDArray[np.int64]
+    """the place of each row in a whole batch"""
+    transformed: Any = None
+    """what the user's transform returned, if there is one"""
 
 
 class EpochEnd:
@@ -187,9 +193,19 @@ class _PackingThread:
                 for number, (position, batch) in enumerate(held):
                     if number and not self._wait_for_place():
                         return
-                    self._handover.put(position, batch)
+                    self._handover.put(position, self._transform(batch))
                 held.clear()
             self._position += work.step_size
+
+    def _transform(self, batch: PackedBatch) -> PackedBatch:
+        """Apply the user's transform, if there is one, to a batch that will be handed out."""
+        transform = self._work.transform
+        if transform is None:
+            return batch
+        started = time.perf_counter()
+        result = transform.make(batch.memory, batch.position, batch.row_numbers)
+        self._seconds.packing += time.perf_counter() - started
+        return replace(batch, transformed=result)
 
     def _is_end(self, num_rows: int, num_held: int) -> bool:
         """True if the epoch ends before the held batches, the last of which has `num_rows`."""
@@ -224,6 +240,7 @@ class _PackingThread:
             rows=len(filled),
             snapshots=tuple(self._snapshots),
             losses=packer.losses.plus(losses, -1),
+            row_numbers=rows_taken(lane_of_row, filled),
         )
 
     def _next_tokens(self, lane: int) -> Tokens | None:

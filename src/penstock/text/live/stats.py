@@ -93,11 +93,18 @@ def shares_of_time(seconds: Seconds) -> dict[str, Any]:
     }
 
 
-def tokenizing_advice(seconds: Seconds, threads: int, num_processors: int) -> str:
+def tokenizing_advice(
+    seconds: Seconds, threads: int, num_processors: int, *, transforms: bool = False
+) -> str:
     """Return what to change so that batches of text come faster, as a sentence."""
     beforehand = "tokenize the text beforehand (penstock tokenize)"
     if seconds.waiting_for_text > seconds.tokenizing:
         return f"The tokenizing threads wait for text: use a faster disk, or {beforehand}."
+    if seconds.packing > seconds.waiting_for_tokens and transforms:
+        return (
+            "The packing thread cannot keep up, and it also runs the transform: make that faster, "
+            f"or {beforehand}."
+        )
     if seconds.packing > seconds.waiting_for_tokens:
         return f"The packing thread cannot keep up: {beforehand}."
     if threads < num_processors:
