@@ -12,6 +12,8 @@ from tests.helpers import live_model
 
 BOS = 256
 POLICIES = ["flat", "best_fit", "bos_best_fit", "full_best_fit"]
+PACKINGS = [*POLICIES, "best_fit, repeat_bos", "full_best_fit, repeat_bos"]
+"""what `make_loader` and `expected_rows` take as their policy"""
 
 
 class Bytes:
@@ -66,8 +68,13 @@ def rows_of(batches) -> list[tuple[list[int], ...]]:
 
 
 def make_loader(path, policy, seq_len, batch_size=2, buffer_size=5, refill=4, **options):
+    policy, _, repeat_bos = policy.partition(", ")
     packing = Packing(
-        policy=policy, buffer_size=buffer_size, refill=refill, extras=("document_ids",)
+        policy=policy,
+        buffer_size=buffer_size,
+        refill=refill,
+        repeat_bos=bool(repeat_bos),
+        extras=("document_ids",),
     )
     options = {"shuffle": False, "endless": True, "output": "numpy"} | options
     return TextLoader(path, Bytes(), batch_size, seq_len, packing, **options)

@@ -53,9 +53,10 @@ def tokenizing_distributed_data_loader_with_state_bos_bestfit(
     with its own batch, for loops that save the state of a batch before they train on it, as
     base_train.py does.
 
-    Documented: `(data_shards, batch_size, sequence_len, tokenizer, world_size, rank, state)` yields
-    `{"input_ids": …}` with `sequence_len` tokens per row. It updates `state` with every batch: pass
-    the dict again to resume after the last one.
+    Documented: `(data_shards, batch_size, sequence_len, tokenizer, world_size, rank, state, *,
+    packing="crop", attention_mask=False, pad_id=0)` yields `{"input_ids": …}` with `sequence_len`
+    tokens per row, and the mask if asked for. It updates `state` with every batch: pass the dict
+    again to resume after the last one.
     """
     if _is_documented(args, kwargs):
         return shard_batches(*args, **kwargs)

@@ -18,6 +18,7 @@ class LaneBuffers:
         refill: int,
         marks: tuple[int, int],
         mask_ends: bool = False,
+        repeat_bos: bool = False,
     ) -> Self: ...
     @property
     def columns(self) -> int: ...

@@ -1,6 +1,6 @@
 """Memory for the tokens of waiting documents. See `token_arena.pyx`."""
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t
 
 from penstock.text.marks cimport MarksParams
 
@@ -29,6 +29,13 @@ cdef inline EncodedIds ids_in(const uint32_t[::1] ids) noexcept:
     if found.count:
         found.items = &ids[0]
     return found
+
+
+cdef inline void store_token(char *target, int64_t token_bytes, int64_t token) noexcept nogil:
+    if token_bytes == 2:
+        (<uint16_t *>target)[0] = <uint16_t>token
+    else:
+        (<uint32_t *>target)[0] = <uint32_t>token
 
 
 cdef inline char *token_at(const Arena *arena, int64_t start) noexcept nogil:

@@ -3,7 +3,7 @@
 Freed pages return to the system at once, unlike memory from `malloc`: see `penstock.system.memory`.
 """
 
-from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memcpy
 from posix.mman cimport (
     MAP_ANONYMOUS,
@@ -64,13 +64,6 @@ cdef void append_tokens(
         copy_ids(ids.items + begin, end - begin, target, arena.token_bytes)
     if last > before + ids.count:
         store_token(token_at(arena, arena.used - 1), arena.token_bytes, marks.eos_id)
-
-
-cdef inline void store_token(char *target, int64_t token_bytes, int64_t token) noexcept nogil:
-    if token_bytes == 2:
-        (<uint16_t *>target)[0] = <uint16_t>token
-    else:
-        (<uint32_t *>target)[0] = <uint32_t>token
 
 
 cdef void copy_ids(
