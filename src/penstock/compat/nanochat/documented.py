@@ -102,7 +102,7 @@ def _batches(
 
 
 def _rows(
-    batch: dict[str, Any], *, bos_id: int, crops: bool, mask: AttentionMask
+    batch: dict[str, Any], *, bos_id: int | None, crops: bool, mask: AttentionMask
 ) -> dict[str, Any]:
     """Return whole rows, with their mask, from inputs, labels and what else the loader gives."""
     import torch
