@@ -9,7 +9,7 @@ import pytest
 from penstock import Packing, TextLoader
 from penstock.errors import FormatError, StateError
 from penstock.text.live.lane_state import Waiting
-from tests.helpers.live_text import POLICIES, Bytes, make_loader, rows_of, write_text
+from tests.helpers.live_text import PACKINGS, Bytes, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 60)], ["d" * 50] * 300, ["e", "", "f" * 40_000]]]
 
@@ -34,7 +34,7 @@ def load(corpus, policy, state):
         return rows_of(itertools.islice(loader, 500))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PACKINGS)
 @pytest.mark.parametrize("first_token", [28, 1000, 100_000, 1 << 61])
 def test_a_state_that_begins_behind_the_end_of_a_document_is_refused(corpus, policy, first_token):
     state = damaged(corpus, policy, number=8, first_token=first_token)

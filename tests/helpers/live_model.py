@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
 Document = tuple[int, list[int]]
 Row = list[tuple[int, list[int], int | None]]
@@ -27,6 +28,8 @@ def rows(
         "best_fit": best_fit,
         "bos_best_fit": bos_best_fit,
         "full_best_fit": keep,
+        "best_fit, repeat_bos": partial(repeated, cuts=False),
+        "full_best_fit, repeat_bos": partial(repeated, cuts=True),
     }[policy]
     return made(blocks, seq_len, buffer_size, refill, overflow)
 
@@ -122,6 +125,39 @@ def through_buffer(blocks, seq_len, buffer_size, overflow, *, cuts):
             buffer.append((document, tokens[space:], after))
         if len(row) == seq_len:
             label = next(iter([*tokens[space:], *after]), None)
+
+
+def repeated(blocks, seq_len, buffer_size, refill, overflow=None, *, cuts):
+    """Every piece starts with BOS, the first token of its document; the oldest is cut, in place."""
+
+    def pieces():
+        for block, documents in blocks:
+            for number, (bos, *document) in enumerate(documents):
+                for start in range(0, max(1, len(document)), seq_len - 1):
+                    after = document[start + seq_len - 1 :]
+                    piece = [bos, *document[start : start + seq_len - 1]]
+                    yield (block << 32) + number, piece, after
+
+    coming, buffer, row, label = pieces(), [], [], None
+    while True:
+        while len(buffer) < buffer_size and (piece := next(coming, None)):
+            buffer.append(piece)
+        space = seq_len - len(row)
+        chosen = fullest(buffer, space) if row else 0
+        if not buffer or not space or (chosen is None and not cuts):
+            if not row:
+                return
+            yield finished(row, label, seq_len)
+            row, label = [], None
+            continue
+        document, tokens, after = buffer[chosen or 0]
+        row += [(token, document) for token in tokens[:space]]
+        if len(row) == seq_len:
+            label = next(iter([*tokens[space:], *after]), None)
+        if len(tokens) > space:
+            buffer[0] = document, [tokens[0], *tokens[space:]], after
+        else:
+            del buffer[chosen or 0]
 
 
 def bos_best_fit(blocks, seq_len, buffer_size, refill, overflow=None):

@@ -14,6 +14,8 @@ from tests.helpers import live_model
 
 BOS = 256
 POLICIES = ["flat", "best_fit", "bos_best_fit", "full_best_fit"]
+PACKINGS = [*POLICIES, "best_fit, repeat_bos", "full_best_fit, repeat_bos"]
+"""what `make_loader` and `expected_rows` take as their policy"""
 
 
 class Bytes:
@@ -101,10 +103,12 @@ def rows_of(batches, names=("input_ids", "labels", "document_ids")) -> list[tupl
 def make_loader(
     path, policy, seq_len, batch_size=2, buffer_size=5, refill=4, overflow=None, **options
 ):
+    policy, _, repeat_bos = policy.partition(", ")
     packing = Packing(
         policy=policy,
         buffer_size=buffer_size,
         refill=refill,
+        repeat_bos=bool(repeat_bos),
         extras=("document_ids",),
         overflow=overflow,
     )

@@ -47,6 +47,7 @@ cdef struct Buffer:
 cdef bint allocate_buffer(Buffer *buffer, int64_t num_slots, int64_t longest) noexcept nogil
 cdef void free_buffer(Buffer *buffer) noexcept nogil
 cdef void put(Buffer *buffer, const Slot *document) noexcept nogil
+cdef void put_oldest(Buffer *buffer, int64_t slot) noexcept nogil
 cdef int64_t take(Buffer *buffer, int64_t length) noexcept nogil
 cdef int64_t best_of(Buffer *buffer, int64_t space) noexcept nogil
 cdef int64_t shortest_of(Buffer *buffer, int64_t space) noexcept nogil

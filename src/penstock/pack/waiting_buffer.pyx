@@ -133,6 +133,20 @@ cdef void put(Buffer *buffer, const Slot *document) noexcept nogil:
         add(&buffer.lengths, length)
 
 
+cdef void put_oldest(Buffer *buffer, int64_t slot) noexcept nogil:
+    """Put the oldest document back after it was chosen and shortened; it stays the oldest."""
+    cdef int64_t length = buffer.slots[slot].length
+    check(slot == buffer.oldest)
+    check(0 < length <= buffer.longest)
+    if has(&buffer.lengths, length):
+        buffer.slots[slot].next = buffer.queues[length].first
+        buffer.queues[length].first = slot
+    else:
+        buffer.slots[slot].next = NO_SLOT
+        buffer.queues[length] = LengthQueue(slot, slot)
+        add(&buffer.lengths, length)
+
+
 cdef int64_t take(Buffer *buffer, int64_t length) noexcept nogil:
     """Choose the first to arrive of this length; there must be one."""
     cdef int64_t slot = buffer.queues[length].first, next_slot = buffer.slots[slot].next

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock import Packing, TextLoader
 from penstock.errors import FormatError, UsageError
-from tests.helpers.live_text import POLICIES, Bytes, corpora, make_loader, rows_of, write_text
+from tests.helpers.live_text import PACKINGS, Bytes, corpora, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 12)], ["d" * 5] * 3, ["e", "", "f" * 40]]]
 
@@ -40,7 +40,7 @@ def steps_to_the_end(path, policy, state, ranks, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PACKINGS)
 @pytest.mark.parametrize("tail", ["drop", "keep"])
 @pytest.mark.parametrize(("ranks", "lanes"), [(1, 2), (3, 3)])
 def test_every_step_of_an_epoch_can_be_resumed_to_its_end(tmp_path, policy, tail, ranks, lanes):
@@ -54,7 +54,7 @@ def test_every_step_of_an_epoch_can_be_resumed_to_its_end(tmp_path, policy, tail
 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
-@given(corpora, st.sampled_from(POLICIES), st.integers(2, 9), st.booleans(), st.data())
+@given(corpora, st.sampled_from(PACKINGS), st.integers(2, 9), st.booleans(), st.data())
 def test_an_epoch_on_changing_ranks_has_every_row_once(
     tmp_path_factory, files, policy, seq_len, shuffle, data
 ):
@@ -78,7 +78,7 @@ def test_an_epoch_on_changing_ranks_has_every_row_once(
 @settings(max_examples=40, deadline=None)
 @given(
     files=corpora,
-    policy=st.sampled_from(POLICIES),
+    policy=st.sampled_from(PACKINGS),
     seq_len=st.integers(2, 9),
     batch_size=st.integers(1, 4),
     lanes=st.integers(1, 5),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import FormatError, StateError, UsageError
 from penstock.text.live.lane_state import Waiting
-from tests.helpers.live_text import POLICIES, Bytes, corpora, make_loader, rows_of, write_text
+from tests.helpers.live_text import PACKINGS, Bytes, corpora, make_loader, rows_of, write_text
 
 GROUPS = [["abc" * k for k in range(1, 20)], ["d" * 50], ["e" * 9] * 30, ["f" * 70] * 3]
 
@@ -62,7 +62,7 @@ def test_an_epoch_is_counted_anew_for_the_lanes_of_a_state(corpus):
 @settings(max_examples=30, deadline=None)
 @given(
     corpora,
-    st.sampled_from(POLICIES),
+    st.sampled_from(PACKINGS),
     st.integers(2, 9),
     st.integers(1, 3),
     st.integers(1, 3),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import TextLoader
 from penstock.errors import UsageError
-from tests.helpers.live_text import POLICIES, corpora, make_loader, rows_of, write_text
+from tests.helpers.live_text import PACKINGS, corpora, make_loader, rows_of, write_text
 
 FILES = [[["abc" * k for k in range(1, 30)], ["d" * 5] * 3, ["e", "", "f" * 40]]]
 
@@ -80,7 +80,7 @@ def test_a_step_is_the_list_of_its_batches_and_the_tail_is_of_steps(corpus, tail
 
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
-@given(files=corpora, policy=st.sampled_from(POLICIES), data=st.data())
+@given(files=corpora, policy=st.sampled_from(PACKINGS), data=st.data())
 def test_every_step_can_be_resumed_with_other_sizes_on_other_ranks(
     tmp_path_factory, files, policy, data
 ):

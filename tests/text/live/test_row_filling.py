@@ -231,6 +231,38 @@ def test_tokens_stay_what_they_are_while_the_arena_is_moved_and_grows(policy, st
     assert all(lengths[each["document"]] >= each["length"] for each in waiting)
 
 
+@pytest.mark.parametrize(
+    ("policy", "marks", "width"),
+    [
+        (LivePolicyCode.FLAT, (BOS, -1), 4),
+        (LivePolicyCode.BOS_BEST_FIT, (BOS, -1), 4),
+        (LivePolicyCode.FULL_BEST_FIT, (-1, EOS), 4),
+        (LivePolicyCode.BEST_FIT, (BOS, -1), 1),
+    ],
+)
+def test_repeating_a_mark_needs_one_and_documents_that_are_cut(policy, marks, width):
+    with pytest.raises(ValueError, match="repeat_bos needs"):
+        Batch(policy, width, marks=marks, repeat_bos=True)
+
+
+@pytest.mark.parametrize(
+    ("length", "ids"),
+    [(1, [10, 11]), (2, []), (2, [10]), (2, [10, 11]), (2, [10, 11, 12, 13])],
+    ids=str,
+)
+def test_a_piece_of_the_mark_alone_or_of_another_length_is_not_brought(length, ids):
+    batch = Batch(LivePolicyCode.FULL_BEST_FIT, 4, buffer_size=2, marks=(BOS, -1), repeat_bos=True)
+    columns = ([107], [3], [length], [0])  # from token 3 of BOS and ids on, behind another BOS
+    batch.buffers.put_back(0, *(np.array(column) for column in columns))
+    batch.buffers.end(0)
+    assert batch.pack() == LaneOutcome.NEEDS_TOKENS
+    assert not batch.buffers.bring(0, batch.buffers.chosen(0), np.array(ids, np.uint32))
+    if length == 2:
+        assert batch.buffers.bring(0, batch.buffers.chosen(0), np.array([10, 11, 12], np.uint32))
+        assert batch.pack(begins=False) == LaneOutcome.DONE
+        assert batch.show("input_ids") == [BOS, 12, 0, 0]
+
+
 def test_what_would_leave_the_memory_is_refused():
     batch = Batch(LivePolicyCode.FLAT, 4)
     buffers, offsets = batch.buffers, np.array([0, 2, 3])

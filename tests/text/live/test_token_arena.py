@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from tests.helpers.live_text import POLICIES, expected_rows, make_loader, rows_of, write_text
+from tests.helpers.live_text import PACKINGS, expected_rows, make_loader, rows_of, write_text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PACKINGS)
 def test_rows_are_those_of_the_model_when_tokens_are_moved_together(tmp_path, policy):
     chosen = random.Random(0)
     groups = [

@@ -18,12 +18,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.compat.nanochat.documented import shard_batches
+from penstock.compat.nanochat.files import list_parquet_files, parquets_iter_batched
 from penstock.compat.nanochat.real import BestFitOptions, Options, best_fit, flat
 from penstock.compat.nanochat.states import join_states
-from penstock.errors import UsageError
+from penstock.compat.nanochat.tokenizer import get_tokenizer
 
 __all__ = [
+    "get_tokenizer",
     "join_states",
+    "list_parquet_files",
+    "parquets_iter_batched",
     "tokenizing_distributed_data_loader",
     "tokenizing_distributed_data_loader_bos_bestfit",
     "tokenizing_distributed_data_loader_with_state",
@@ -53,9 +57,10 @@ def tokenizing_distributed_data_loader_with_state_bos_bestfit(
     with its own batch, for loops that save the state of a batch before they train on it, as
     base_train.py does.
 
-    Documented: `(data_shards, batch_size, sequence_len, tokenizer, world_size, rank, state)` yields
-    `{"input_ids": …}` with `sequence_len` tokens per row. It updates `state` with every batch: pass
-    the dict again to resume after the last one.
+    Documented: `(data_shards, batch_size, sequence_len, tokenizer, world_size, rank, state, *,
+    packing="crop", attention_mask=False, pad_id=0)` yields `{"input_ids": …}` with `sequence_len`
+    tokens per row, and the mask if asked for. It updates `state` with every batch: pass the dict
+    again to resume after the last one.
     """
     if _is_documented(args, kwargs):
         return shard_batches(*args, **kwargs)
@@ -65,7 +70,9 @@ def tokenizing_distributed_data_loader_with_state_bos_bestfit(
 def tokenizing_distributed_data_loader(*args: Any, **kwargs: Any) -> Iterator[Any]:
     """Yield documents end to end, without a state.
 
-    Like `tokenizing_distributed_data_loader_with_state`, but yields `inputs, targets`.
+    Like `tokenizing_distributed_data_loader_with_state`, but yields `inputs, targets`. Called with
+    the first signature, `(B, T, split, tokenizer_threads=4, tokenizer_batch_size=128)`, inputs are
+    int32, as they were then.
     """
     return _flat(args, kwargs, with_state=False)
 
@@ -77,22 +84,17 @@ def tokenizing_distributed_data_loader_with_state(*args: Any, **kwargs: Any) -> 
     resume_state_dict=None, *, state_before=False)` yields `inputs, targets, state`.
 
     Before 2026-01-12 its signature was `(B, T, split, …)`; it loaded nanochat's tokenizer itself
-    and skipped one token between batches. Called with that signature and `tokenizer=…`, it skips
-    the same tokens here.
+    and skipped one token between batches. So it does here: `get_tokenizer` finds the tokenizer,
+    unless you pass `tokenizer=…`.
     """
     return _flat(args, kwargs, with_state=True)
 
 
 def _flat(args: tuple[Any, ...], kwargs: dict[str, Any], *, with_state: bool) -> Iterator[Any]:
-    is_oldest = bool(args) and isinstance(args[0], int)
-    if is_oldest and "tokenizer" not in kwargs:
-        raise UsageError(
-            "the signature (B, T, split, …) is from when the loader loaded nanochat's tokenizer "
-            "itself; pass the tokenizer, as tokenizer=get_tokenizer()"
-        )
-    options = (
-        Options(kwargs.pop("tokenizer"), *args, **kwargs) if is_oldest else Options(*args, **kwargs)
-    )
+    is_oldest = isinstance(args[0], int) if args else "tokenizer" not in kwargs
+    if is_oldest:
+        args = kwargs.pop("tokenizer", None), *args
+    options = Options(*args, **kwargs)
     return flat(options, advances_by_inputs=not is_oldest, with_state=with_state)
 
 

@@ -1,22 +1,31 @@
 """The loader of nanochat's documentation: whole shards per rank, dicts, and a current state."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from penstock.arguments import integer
+from penstock.arguments import integer, one_of
 from penstock.compat.nanochat.loaders import CountingSource, FileLoader
 from penstock.compat.nanochat.real import num_threads, tokenizer_of
 from penstock.compat.nanochat.states import STATE_KEY
 from penstock.errors import MissingDataError, StateError, UsageError
 from penstock.formats.text_names import SourceKind, kind_of
 from penstock.load.ranks import find_rank
-from penstock.text.live.packing import Packing
+from penstock.text.live.packing import LivePolicy, Packing
 
+_POLICIES: dict[str, LivePolicy] = {
+    "crop": "bos_best_fit",
+    "continue": "full_best_fit",
+    "pad": "best_fit",
+}
 _COUNTS = ("shard_idx", "byte_offset", "tokens_consumed")
 
 Shards = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+RowPacking = Literal["crop", "continue", "pad"]
+AttentionMask = bool | Literal["documents"]
 
 
 def shard_batches(
@@ -28,23 +37,44 @@ def shard_batches(
     rank: int | None = None,
     state: dict[str, Any] | None = None,
     *,
+    packing: RowPacking = "crop",
+    attention_mask: AttentionMask = False,
+    pad_id: int = 0,
     tokenizer_threads: int = 4,
     tokenizer_batch_size: int = 128,
     buffer_size: int = 1000,
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows of `sequence_len` tokens that begin with a document, packed by best fit."""
+    """Yield rows of `sequence_len` tokens that begin with the bos token, packed by best fit.
+
+    Arguments:
+        packing: what becomes of a document that does not fit into the rest of a row: "crop" drops
+            its end, as nanochat's code does; "continue" puts it into the next row, after another
+            bos token; "pad" leaves it for another row, and pads this one.
+        attention_mask: True for 1 at tokens and 0 at padding; "documents" for the number of the
+            document in its row instead of 1, from 1 on.
+        pad_id: the token that pads rows.
+    """
+    one_of("packing", packing, get_args(RowPacking))
+    if attention_mask not in (True, False, "documents"):
+        raise UsageError(
+            f"attention_mask is {attention_mask!r:.60}; it must be True, False or 'documents'"
+        )
     rank, ranks = find_rank(rank, world_size)
+    adapted = tokenizer_of(tokenizer, tokenizer_threads)
+    seq_len = integer("sequence_len", sequence_len, 2)
     loader = FileLoader(
         _source(data_shards),
-        tokenizer_of(tokenizer, tokenizer_threads),
+        adapted,
         batch_size,
-        # The last token of a row is its last label.
-        integer("sequence_len", sequence_len, 2) - 1,
+        seq_len - (packing == "crop"),  # the last token of a cropped row is its last label
         Packing(
-            policy="bos_best_fit",
+            policy=_POLICIES[packing],
             buffer_size=buffer_size,
             refill=tokenizer_batch_size,
             add="bos",
+            repeat_bos=packing != "crop",
+            pad_id=pad_id,
+            extras=("attention_mask", "position_ids") if attention_mask else (),
         ),
         shuffle=False,
         rank=rank,
@@ -54,20 +84,43 @@ def shard_batches(
     )
     if state is not None:
         _resume(loader, state)
-    return _batches(loader, state)
+    rows = partial(_rows, bos_id=adapted.bos_id, crops=packing == "crop", mask=attention_mask)
+    return _batches(loader, state, rows)
 
 
-def _batches(loader: FileLoader, state: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    import torch
-
+def _batches(
+    loader: FileLoader, state: dict[str, Any] | None, rows: Callable[[Any], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
     with loader:
         for batch in loader:
-            input_ids = torch.cat([batch["input_ids"], batch["labels"][:, -1:]], dim=1)
+            made = rows(batch)
             if state is not None:
-                counts = (*loader.next_text(), state["tokens_consumed"] + input_ids.numel())
-                saved = dict(zip(_COUNTS, counts, strict=True))
+                num_tokens = state["tokens_consumed"] + made["input_ids"].numel()
+                saved = dict(zip(_COUNTS, (*loader.next_text(), num_tokens), strict=True))
                 state.update({**saved, STATE_KEY: loader.state_dict()})
-            yield {"input_ids": input_ids}
+            yield made
+
+
+def _rows(
+    batch: dict[str, Any], *, bos_id: int | None, crops: bool, mask: AttentionMask
+) -> dict[str, Any]:
+    """Return whole rows, with their mask, from inputs, labels and what else the loader gives."""
+    import torch
+
+    input_ids = batch["input_ids"]
+    if crops:
+        last = batch["labels"][:, -1:]
+        input_ids = torch.cat([input_ids, last], dim=1)
+    if not mask:
+        return {"input_ids": input_ids}
+    is_token = batch["attention_mask"].long()
+    shown = is_token
+    if mask == "documents":  # positions start at 0 in each
+        shown = (batch["position_ids"] == 0).cumsum(1) * is_token
+    if crops:  # the last column may be all of a document that it shows
+        starts = (last == bos_id).long() if mask == "documents" else 0
+        shown = torch.cat([shown, shown[:, -1:] + starts], dim=1)
+    return {"input_ids": input_ids, "attention_mask": shown}
 
 
 def _source(data_shards: Shards) -> CountingSource:

@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from penstock.arguments import integer
 from penstock.compat.nanochat.files import split_files
 from penstock.compat.nanochat.loaders import RowGroupLoader
 from penstock.compat.nanochat.states import STATE_KEY, NanochatState, resume
+from penstock.compat.nanochat.tokenizer import get_tokenizer
 from penstock.errors import UsageError
 from penstock.load.ranks import find_rank
 from penstock.load.tensors import check_output
@@ -25,6 +28,7 @@ class Options:
     """The arguments of nanochat's loaders, with its names and in its order."""
 
     tokenizer: Any
+    """None for the one that `get_tokenizer` finds"""
     B: int
     T: int
     split: str
@@ -63,7 +67,7 @@ def flat(options: Options, *, advances_by_inputs: bool, with_state: bool) -> Ite
 
     A batch begins with the last target of the previous one. Without `advances_by_inputs`, it begins
     with the token after that, as in nanochat before 2026-01-13: one in B * T + 1 tokens is never an
-    input.
+    input. Its inputs are int32, or int64 with states, which came with them.
     """
     packing = Packing(policy="flat", add="bos")
     shape = options.B, options.T
@@ -74,7 +78,10 @@ def flat(options: Options, *, advances_by_inputs: bool, with_state: bool) -> Ite
         tokens = batch["input_ids"][0]
         return tokens[:-1].view(shape), tokens[1:].view(shape)
 
-    return _start(options, packing, (1, options.B * options.T + 1), cut, with_state=with_state)
+    # int32 until the version with states; targets become int64 on the device.
+    dtype = np.int64 if with_state else np.int32
+    shape_of_one = 1, options.B * options.T + 1
+    return _start(options, packing, shape_of_one, cut, dtype, with_state=with_state)
 
 
 def _as_they_are(batch: dict[str, Any]) -> tuple[Any, Any]:
@@ -82,20 +89,28 @@ def _as_they_are(batch: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _start(
-    options: Options, packing: Packing, shape: tuple[int, int], form: Form, *, with_state: bool
+    options: Options,
+    packing: Packing,
+    shape: tuple[int, int],
+    form: Form,
+    dtype: type[np.integer[Any]] = np.int64,
+    *,
+    with_state: bool,
 ) -> Iterator[Any]:
     check_output("torch", pin_memory=False)
     pins, move = _way_to(options.device)
+    tokenizer = get_tokenizer() if options.tokenizer is None else options.tokenizer
     rank, ranks = find_rank(None, None)
     loader = RowGroupLoader(
         Source(split_files(options.split), kind="parquet"),
-        tokenizer_of(options.tokenizer, options.tokenizer_threads),
+        tokenizer_of(tokenizer, options.tokenizer_threads),
         *shape,
         packing,
         shuffle=False,
         rank=rank,
         ranks=ranks,
         endless=True,
+        dtype=dtype,
         pin_memory=pins,
         threads=num_threads(options.tokenizer_threads),
     )
@@ -103,7 +118,7 @@ def _start(
 
     def moved(batch: dict[str, Any]) -> tuple[Any, Any]:
         inputs, targets = form(batch)
-        return move(inputs), move(targets)
+        return move(inputs), move(targets).long()
 
     if not with_state:
         return _without_state(loader, moved)

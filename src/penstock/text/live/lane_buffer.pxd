@@ -34,6 +34,7 @@ cdef struct Rules:
     int64_t columns  # tokens that fill a row; with BOS_BEST_FIT, including the last label
     int64_t buffer_size
     int64_t refill  # documents that enter the buffer at a time; never across a block's end
+    bint repeat_bos  # the pieces of a cut document start with the bos mark, too
     MarksParams marks
 
 # Documents that enter the buffer next.
@@ -77,6 +78,7 @@ cdef bint allocate_lane(
 cdef void free_lane(Lane *lane) noexcept nogil
 cdef int64_t max_waiting(const Rules *rules) noexcept nogil
 cdef int64_t num_used(const Rules *rules, int64_t length) noexcept nogil
+cdef int64_t num_repeated(const Rules *rules, int64_t first) noexcept nogil
 cdef LaneOutcome fill_buffer(Lane *lane, const Rules *rules) noexcept nogil
 cdef bint is_piece(
     const Lane *lane, const Rules *rules, int64_t slot, int64_t num_ids

@@ -8,6 +8,9 @@ Documents longer than a row are cut into pieces of a full row when they arrive, 
 dropped. Only with BOS_BEST_FIT, which drops ends as nanochat does, documents wait whole, and only
 the first row of their tokens is kept.
 
+With `repeat_bos`, a piece that begins inside a document has the bos mark in front, which counts in
+the piece's length.
+
 Documents that waited when a state was saved are restored without their tokens, which are read when
 the documents are chosen: nanochat's buffer holds the longest documents, and most are never chosen.
 """
@@ -23,6 +26,7 @@ from penstock.text.live.token_arena cimport (
     append_tokens,
     free_pages,
     mask_at,
+    store_mark,
     token_at,
 )
 from penstock.text.marks cimport num_marks
@@ -95,7 +99,7 @@ cdef bint put_piece(Lane *lane, const Rules *rules, EncodedIds ids, int64_t last
     cdef int64_t first = feed.first_token
     cdef Slot piece
     piece.start = ABSENT
-    piece.length = last - first
+    piece.length = num_repeated(rules, first) + last - first
     piece.document = feed.first_id + feed.next_document
     piece.first_record = first
     piece.goes_on = goes_on(rules, ids.count + num_marks(&rules.marks), last)
@@ -123,14 +127,21 @@ cdef inline void count_losses(LossCounts *losses, int64_t length, int64_t used) 
 
 cdef inline int64_t end_of_piece(const Rules *rules, int64_t used, int64_t first) noexcept nogil:
     """Return where the piece that begins at token `first` ends, if `used` tokens are used."""
+    cdef int64_t columns = rules.columns - rules.repeat_bos
     if rules.policy == BOS_BEST_FIT:
         return used
-    return min(used, (first // rules.columns + 1) * rules.columns)
+    first = max(first - rules.repeat_bos, <int64_t>0)  # the bos mark is in every piece
+    return min(used, rules.repeat_bos + (first // columns + 1) * columns)
 
 
 cdef inline bint goes_on(const Rules *rules, int64_t length, int64_t last) noexcept nogil:
     """True if the token at which a piece ends is kept, as a row's last label."""
     return last < length and rules.policy != BOS_BEST_FIT
+
+
+cdef int64_t num_repeated(const Rules *rules, int64_t first) noexcept nogil:
+    """Return how many tokens precede a piece that begins at token `first` of its document."""
+    return rules.repeat_bos and first > 0
 
 
 cdef inline int64_t num_kept(const Rules *rules, const Slot *piece) noexcept nogil:
@@ -140,12 +151,19 @@ cdef inline int64_t num_kept(const Rules *rules, const Slot *piece) noexcept nog
 
 cdef bint keep_tokens(Lane *lane, const Rules *rules, Slot *piece, EncodedIds ids) noexcept nogil:
     """Append a piece's tokens to the arena, and set its `start`; False if out of memory."""
-    cdef int64_t count = num_kept(rules, piece)
+    cdef int64_t count = num_kept(rules, piece), repeated = num_repeated(rules, piece.first_record)
     if lane.arena.used + count > lane.arena.size and not make_room(lane, rules):
         return False
     piece.start = lane.arena.used
+    if repeated:
+        store_mark(&lane.arena, lane.arena.used, rules.marks.bos_id, False)
+        lane.arena.used += 1
     append_tokens(
-        &lane.arena, ids, &rules.marks, piece.first_record, piece.first_record + count
+        &lane.arena,
+        ids,
+        &rules.marks,
+        piece.first_record,
+        piece.first_record + count - repeated,
     )
     return True
 
@@ -156,9 +174,11 @@ cdef bint is_piece(
     """True if the piece in a slot can belong to a document with `num_ids` ids."""
     cdef const Slot *piece = &lane.buffer.slots[slot]
     cdef int64_t length = num_ids + num_marks(&rules.marks)
-    cdef int64_t last = end_of_piece(rules, num_used(rules, length), piece.first_record)
+    cdef int64_t first = piece.first_record
+    cdef int64_t last = end_of_piece(rules, num_used(rules, length), first)
     return (
-        last - piece.first_record == piece.length
+        last > first
+        and num_repeated(rules, first) + last - first == piece.length
         and goes_on(rules, length, last) == piece.goes_on
     )
 

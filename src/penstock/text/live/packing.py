@@ -65,6 +65,10 @@ class Packing:
     block * 2^32 + number"""
     mask_ends: bool = False
     """ignore the last label of a document; else it is the first token of the document after it"""
+    repeat_bos: bool = False
+    """of best_fit and full_best_fit: start every piece of a cut document with the bos mark, so that
+    all rows start with one. full_best_fit then cuts the document that has waited longest, and its
+    rest starts the next row"""
     pad_id: int = 0
     """the token in columns that hold none"""
     overflow: LiveOverflow | None = None
@@ -83,6 +87,16 @@ class Packing:
             one_of("add", self.add, get_args(Add))
         if self.overflow is not None:
             self._check_overflow()
+        if self.repeat_bos and self.overflow not in (None, "split"):
+            raise UsageError(
+                f"overflow={self.overflow!r} leaves no rest of a document for repeat_bos to mark; "
+                "leave one of them out"
+            )
+        if self.repeat_bos and self.policy not in ("best_fit", "full_best_fit"):
+            raise UsageError(
+                f"policy is {self.policy!r}; repeat_bos marks the pieces of cut documents, which "
+                "only 'best_fit' and 'full_best_fit' have"
+            )
         integer("buffer_size", self.buffer_size, 1, 1 << 20)
         integer("refill", self.refill, 1, 1 << 20)
         integer("pad_id", self.pad_id, 0, (1 << 32) - 1)
@@ -103,7 +117,12 @@ class Packing:
 
     def marks(self, tokenizer: Tokenizer) -> tuple[int, int]:
         """The ids before and after every document, -1 for none."""
-        return choose_marks(self.add, tokenizer).codes
+        codes = choose_marks(self.add, tokenizer).codes
+        if self.repeat_bos and codes[0] < 0:
+            raise UsageError(
+                "repeat_bos needs a bos mark before every document; pass add='bos' or add='both'"
+            )
+        return codes
 
     @property
     def max_waiting(self) -> int:
@@ -126,6 +145,11 @@ class Packing:
 
         With `masks_loss` it has `loss_mask`, and labels are ignored where that is 0.
         """
+        if self.repeat_bos and seq_len < 2:
+            raise UsageError(
+                f"seq_len is {seq_len}; with repeat_bos, a row needs at least 2 tokens: a bos mark "
+                "and one of text"
+            )
         if "cu_seqlens" in self.extras and batch_size * seq_len >= 1 << 31:
             raise UsageError(
                 f"cu_seqlens is int32 and cannot count {batch_size:,} x {seq_len:,} tokens; use "
@@ -155,7 +179,8 @@ class Packing:
         size = "" if self.policy == "flat" else f"-buffer{self.buffer_size}"
         refill = f"-refill{self.refill}" if self.policy == "bos_best_fit" else ""
         overflow = "" if self.overflow in (None, "split") else f"-{self.overflow}"
-        return f"{name}-v1-{seq_len}{size}{refill}{overflow}"
+        repeat = "-repeat_bos" if self.repeat_bos else ""
+        return f"{name}-v1-{seq_len}{size}{refill}{overflow}{repeat}"
 
     def makes_rows(self, offsets: NDArray[np.int64], num_marks: int, seq_len: int) -> bool:
         """Whether documents with ids at these offsets have tokens that are not dropped."""

@@ -19,6 +19,7 @@ class LaneBuffers:
         marks: tuple[int, int],
         mask_ends: bool = False,
         overflow: OverflowCode = OverflowCode.SPLIT,
+        repeat_bos: bool = False,
     ) -> Self: ...
     @property
     def columns(self) -> int: ...

@@ -18,12 +18,13 @@ from penstock.pack.waiting_buffer cimport (
     Slot,
     best_of,
     put,
+    put_oldest,
     release,
     shortest_of,
     take,
 )
 from penstock.read.segments cimport BatchRow, Segment, unpack
-from penstock.text.live.token_arena cimport EncodedIds, ids_in, mask_at, token_at
+from penstock.text.live.token_arena cimport EncodedIds, ids_in, mask_at, store_mark, token_at
 from penstock.text.marks cimport MarksParams, num_marks
 from penstock.text.live.lane_buffer cimport (
     ABSENT,
@@ -51,6 +52,7 @@ from penstock.text.live.lane_buffer cimport (
     free_lane,
     is_piece,
     max_waiting,
+    num_repeated,
     num_used,
 )
 from penstock.batches.layout_table cimport BatchCounts, LayoutParams, LayoutTable
@@ -101,6 +103,7 @@ cdef class LaneBuffers:
         marks,
         bint mask_ends=False,
         OverflowCode overflow=SPLIT,
+        bint repeat_bos=False,
     ):
         """`marks` are the ids before and after every document, -1 for none.
 
@@ -119,6 +122,10 @@ cdef class LaneBuffers:
                 layout.layout.apart.items[k].mask_bytes > 1
             ):
                 raise ValueError("the loss mask must have one byte for each token")
+        if repeat_bos and (
+            policy not in (BEST_FIT, FULL_BEST_FIT) or marks[0] < 0 or layout.row_width < 2
+        ):
+            raise ValueError("repeat_bos needs a policy that cuts, a bos mark and 2 columns")
         token_bytes = layout.layout.outputs.items[0].size_in if layout.layout.outputs.count else 0
         if token_bytes not in (2, 4) or layout.layout.outputs.count < (
             1 if layout.layout.segment_table.start >= 0 else 2
@@ -129,6 +136,7 @@ cdef class LaneBuffers:
         packer.rules.columns = layout.row_width + (policy == BOS_BEST_FIT)
         packer.rules.buffer_size = 1 if policy == FLAT else buffer_size
         packer.rules.refill = refill
+        packer.rules.repeat_bos = repeat_bos
         packer.rules.marks = MarksParams(marks[0], marks[1])
         packer.layout, packer.width, packer.mask_ends = &layout.layout, layout.row_width, mask_ends
         packer.lanes = <Lane *>calloc(num_lanes, sizeof(Lane))
@@ -458,7 +466,10 @@ cdef int64_t choose(Lane *lane, const Rules *rules, int64_t space) noexcept nogi
         return take(&lane.buffer, lane.buffer.slots[oldest].length)
     slot = best_of(&lane.buffer, space)
     if slot == NO_SLOT and rules.policy != BEST_FIT:
-        slot = shortest_of(&lane.buffer, space)
+        if rules.repeat_bos:  # its rest stays the oldest, and starts the next row
+            slot = take(&lane.buffer, lane.buffer.slots[oldest].length)
+        else:
+            slot = shortest_of(&lane.buffer, space)
     return slot
 
 
@@ -472,20 +483,24 @@ cdef void show_label(LanePacker *packer, Lane *lane, const BatchRow *row) noexce
 cdef void place(LanePacker *packer, Lane *lane, const BatchRow *row, int64_t space) noexcept nogil:
     """Put the chosen document into the row, as much of it as fits."""
     cdef const Rules *rules = &packer.rules
-    cdef Slot chosen = lane.buffer.slots[lane.chosen]
-    cdef int64_t shown = min(chosen.length, space), more
-    release(&lane.buffer, lane.chosen)
+    cdef int64_t slot = lane.chosen, shown, more
+    cdef Slot chosen = lane.buffer.slots[slot]
+    shown = min(chosen.length, space)
     lane.chosen = NO_SLOT
     # A row's last label is the next token of its last document, even if another row has that token.
     more = rules.policy != BOS_BEST_FIT and shown == space and (
         chosen.goes_on or chosen.length > space
     )
     show(packer, lane, row, &chosen, shown + more)
-    if chosen.length > space:
-        if rules.policy == BOS_BEST_FIT:
-            lane.losses.cropped_tokens += chosen.length - space
-        else:
-            put_rest(lane, &chosen, space)
+    if rules.repeat_bos and chosen.length > space:
+        keep_rest(lane, rules, slot, space)
+    else:
+        release(&lane.buffer, slot)
+        if chosen.length > space:
+            if rules.policy == BOS_BEST_FIT:
+                lane.losses.cropped_tokens += chosen.length - space
+            else:
+                put_rest(lane, &chosen, space)
     lane.row.columns += shown
     lane.row.lacks_label = rules.policy == FLAT and shown == space and not more
 
@@ -498,6 +513,18 @@ cdef void put_rest(Lane *lane, const Slot *chosen, int64_t shown) noexcept nogil
     rest.length -= shown
     rest.first_record += shown
     put(&lane.buffer, &rest)
+
+
+cdef void keep_rest(Lane *lane, const Rules *rules, int64_t slot, int64_t shown) noexcept nogil:
+    """Shorten the oldest piece to its rest; the bos mark takes the place of the last token shown."""
+    cdef Slot *rest = &lane.buffer.slots[slot]
+    cdef int64_t repeated = num_repeated(rules, rest.first_record)
+    if rest.start != ABSENT:
+        rest.start += shown - 1
+        store_mark(&lane.arena, rest.start, rules.marks.bos_id, False)
+    rest.length -= shown - 1
+    rest.first_record += shown - repeated
+    put_oldest(&lane.buffer, slot)
 
 
 cdef void show(

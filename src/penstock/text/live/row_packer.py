@@ -55,7 +55,9 @@ class RowPacker:
             marks=self._marks,
             mask_ends=packing.mask_ends,
             overflow=OverflowCode[self._overflow.upper()],
+            repeat_bos=packing.repeat_bos,
         )
+        self._repeat_bos = packing.repeat_bos
         self._fed: list[Tokens | None] = [None] * num_lanes
         self._places = [START] * num_lanes
 
@@ -126,6 +128,9 @@ class RowPacker:
         columns = self._buffers.columns
         if self._policy == LivePolicyCode.BOS_BEST_FIT:
             is_possible = waiting.first_tokens == 0
+        elif self._repeat_bos:  # without the bos mark, which is in every piece
+            firsts = np.maximum(waiting.first_tokens - 1, 0)
+            is_possible = firsts % (columns - 1) + waiting.lengths <= columns
         else:
             is_possible = waiting.first_tokens % columns + waiting.lengths <= columns
         if not is_possible.all():

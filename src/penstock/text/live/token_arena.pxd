@@ -1,6 +1,6 @@
 """Memory for the tokens of waiting documents. See `token_arena.pyx`."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
 from penstock.text.marks cimport MarksParams
 
@@ -44,3 +44,15 @@ cdef inline char *token_at(const Arena *arena, int64_t start) noexcept nogil:
 
 cdef inline char *mask_at(const Arena *arena, int64_t start) noexcept nogil:
     return arena.memory + arena.size * arena.token_bytes + start
+
+
+cdef inline void store_mark(
+    Arena *arena, int64_t start, int64_t token, bint is_trained
+) noexcept nogil:
+    cdef char *target = token_at(arena, start)
+    if arena.token_bytes == 2:
+        (<uint16_t *>target)[0] = <uint16_t>token
+    else:
+        (<uint32_t *>target)[0] = <uint32_t>token
+    if arena.has_masks:
+        mask_at(arena, start)[0] = is_trained

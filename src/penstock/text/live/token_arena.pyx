@@ -5,7 +5,7 @@ With loss masks, the mark at the end of a document is to be learned, the mark at
 Freed pages return to the system at once, unlike memory from `malloc`: see `penstock.system.memory`.
 """
 
-from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memcpy
 from posix.mman cimport (
     MAP_ANONYMOUS,
@@ -67,18 +67,6 @@ cdef void append_tokens(
             memcpy(mask_at(arena, start), ids.trained + begin, end - begin)
     if last > before + ids.count:
         store_mark(arena, arena.used - 1, marks.eos_id, True)
-
-
-cdef inline void store_mark(
-    Arena *arena, int64_t start, int64_t token, bint is_trained
-) noexcept nogil:
-    cdef char *target = token_at(arena, start)
-    if arena.token_bytes == 2:
-        (<uint16_t *>target)[0] = <uint16_t>token
-    else:
-        (<uint32_t *>target)[0] = <uint32_t>token
-    if arena.has_masks:
-        mask_at(arena, start)[0] = is_trained
 
 
 cdef void copy_ids(

@@ -1,9 +1,4 @@
-"""ZeroBatch's names for LLMBATCH files: `write_batch_file`, `BatchFileReader`, `BatchNativeLoader`.
-
-For code written for ZeroBatch: change its imports to this module. For row-wise shuffling, any batch
-size, ranks and exact resume, open the file with `penstock.open` instead. `docs/zerobatch.md` lists
-the differences from ZeroBatch and their reasons.
-"""
+"""ZeroBatch's module `batch_loader`: batches of an LLMBATCH file, one by one, or block-shuffled."""
 
 import mmap
 import operator
@@ -19,22 +14,21 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.compat.widening import BatchTable, Ring
+from penstock.compat.zerobatch.private_map import map_privately
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.file_list import FILE_LIST, read_current
 from penstock.formats.files import open_regular
 from penstock.formats.job_marks import refuse_unfinished
-from penstock.formats.llmbatch import HEADER_BYTES, parse_header
+from penstock.formats.llmbatch import HEADER_BYTES as HEADER_SIZE
+from penstock.formats.llmbatch import parse_header
 from penstock.order.block_shuffle import BlockShuffle
 from penstock.order.order import make_order
-from penstock.write.llmbatch import FILE_SUFFIX, write_batch_dataset, write_batch_file
+from penstock.write.llmbatch import FILE_SUFFIX
 
-__all__ = ["BatchFileReader", "BatchNativeLoader", "write_batch_dataset", "write_batch_file"]
+__all__ = ["HEADER_SIZE", "BatchFileReader", "BatchNativeLoader"]
 
 PathLike = str | os.PathLike[str]
-
-# A private writable map counts as memory, and fails if it is larger than the machine's memory,
-# unless it is created with MAP_NORESERVE; Python names that flag from 3.13 on.
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+_BatchMap = tuple[NDArray[np.uint32], BatchTable, mmap.mmap]
 
 _POSITIONS_AT_A_TIME = 1 << 12
 
@@ -51,14 +45,9 @@ class BatchFileReader:
         self.path = Path(path).absolute()
         with open_regular(self.path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
-            head = os.pread(file.fileno(), HEADER_BYTES, 0)
+            head = os.pread(file.fileno(), HEADER_SIZE, 0)
             self.header = parse_header(head, size_bytes, str(self.path))
-            memory = mmap.mmap(
-                file.fileno(),
-                size_bytes,
-                flags=mmap.MAP_PRIVATE | _NO_RESERVE,
-                prot=mmap.PROT_READ | mmap.PROT_WRITE,
-            )
+            memory = map_privately(file, size_bytes)
         self.num_batches = self.header.num_batches
         self.batch_size = self.header.batch_size
         self.seq_len = self.header.seq_len
@@ -67,10 +56,15 @@ class BatchFileReader:
             (self.num_batches, self.batch_size, self.seq_len),
             "<u4",
             memory,
-            HEADER_BYTES,
+            HEADER_SIZE,
             (self.padded_batch_bytes, 4 * self.seq_len, 4),
         )
-        self._map: tuple[NDArray[np.uint32], BatchTable] | None = batches, BatchTable([batches])
+        self._map: _BatchMap | None = batches, BatchTable([batches]), memory
+
+    @property
+    def mm(self) -> mmap.mmap:
+        """The map of the whole file; batches start at `HEADER_SIZE`."""
+        return self._opened()[2]
 
     def read_batch(self, batch_index: int) -> NDArray[np.uint32]:
         """Return a batch as uint32 of shape (batch_size, seq_len), without a copy.
@@ -101,7 +95,7 @@ class BatchFileReader:
         """Close the file; arrays made from it stay valid."""
         self._map = None
 
-    def _opened(self) -> tuple[NDArray[np.uint32], BatchTable]:
+    def _opened(self) -> _BatchMap:
         opened = self._map
         if opened is None:
             raise UsageError(f"{self.path}: this reader is closed; open the file again")
