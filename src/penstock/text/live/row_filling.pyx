@@ -516,7 +516,7 @@ cdef void put_rest(Lane *lane, const Slot *chosen, int64_t shown) noexcept nogil
 
 
 cdef void keep_rest(Lane *lane, const Rules *rules, int64_t slot, int64_t shown) noexcept nogil:
-    """Shorten the oldest piece to its rest; the bos mark takes the place of the last token shown."""
+    """Shorten the oldest piece to its rest; the bos mark replaces the last token shown."""
     cdef Slot *rest = &lane.buffer.slots[slot]
     cdef int64_t repeated = num_repeated(rules, rest.first_record)
     if rest.start != ABSENT:
