@@ -48,12 +48,20 @@ def test_pack_reports_every_policy_and_stores_the_one_that_is_asked_for(path, ca
     assert re.search(r"512 to 1,023 +1 +█+ +60.1%", printed)
     assert re.search(r"concat +15 +0.0000% +100.00% +0.00% +42", printed)
     assert re.search(r"best_fit +16 +2.0508% +100.00% +0.00% +0", printed)
+    assert re.search(r"best_fit_truncate +2 +0.0000% +100.00% +87.04% +0", printed)
+    assert re.search(r"best_fit_drop +0 +0.0000% +0.00% +0.00% +0", printed)
+    assert "best_fit_truncate cuts 2 documents; 873 tokens in no row" in printed
+    assert "best_fit_drop drops 2 documents with 1,003 tokens" in printed
     assert re.search(r"bos_best_fit +2 +0.0000% +100.00% +87.04% +0", printed)
     assert re.search(r"bos_best_fit_keep +16 +2.0508% +100.00% +0.00% +0", printed)
     assert not (tmp_path / "set" / "plans").exists()
     assert main(["pack", path, "--seq-len", "64"]) == 0
     (stored,) = (tmp_path / "set" / "plans").glob("best_fit-64-*.rows")
     assert stored.name in "".join(capsys.readouterr().out.split())
+    assert main(["pack", path, "--seq-len", "500", "--overflow", "drop"]) == 0
+    assert "best_fit_drop drops 1 document with 603 tokens" in capsys.readouterr().out
+    assert main(["pack", path, "--policy", "bos_best_fit", "--overflow", "drop"]) == 1
+    assert "leave out overflow" in capsys.readouterr().err
 
 
 def test_audit_goes_on_to_the_tokens(path, capsys):

@@ -17,9 +17,9 @@ EXTRAS = ("position_ids", "cu_seqlens", "document_ids", "attention_mask")
 POLICIES = ["best_fit", "bos_best_fit", "bos_best_fit_keep"]
 
 
-def write_numbered(path, lengths, *, first=1, shard_bytes=1 << 30):
+def write_numbered(path, lengths, *, first=1, **options):
     """Documents of these lengths, whose tokens count up from `first`."""
-    with penstock.Writer(path, fields="<u4", shard_bytes=shard_bytes) as writer:
+    with penstock.Writer(path, fields="<u4", **options) as writer:
         for length in lengths:
             writer.append(np.arange(first, first + length))
             first += length
@@ -27,15 +27,19 @@ def write_numbered(path, lengths, *, first=1, shard_bytes=1 << 30):
 
 
 @contextlib.contextmanager
-def numbered(lengths, *, shard_bytes=1 << 30, splits=()):
-    """Such documents as a dataset in memory; one directory for each part between `splits`."""
+def numbered(lengths, *, splits=(), group_size=1, **options):
+    """Such documents as a dataset in memory; one directory for each part between `splits`.
+
+    Splits are rounded down to whole groups.
+    """
     with tempfile.TemporaryDirectory(dir=MEMORY) as root:
         first, paths = 1, []
-        edges = [0, *sorted(min(split, len(lengths)) for split in splits), len(lengths)]
+        edges = sorted(min(split, len(lengths)) // group_size * group_size for split in splits)
+        edges = [0, *edges, len(lengths)]
         for start, stop in itertools.pairwise(edges):
             paths.append(Path(root) / f"{len(paths)}")
             first = write_numbered(
-                paths[-1], lengths[start:stop], first=first, shard_bytes=shard_bytes
+                paths[-1], lengths[start:stop], first=first, group_size=group_size, **options
             )
         yield penstock.open(paths)
 

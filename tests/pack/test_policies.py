@@ -349,8 +349,13 @@ def test_a_survey_says_what_the_rows_then_are(lengths_and_width, buffer_size):
     lengths, width = lengths_and_width
     with numbered(lengths, shard_bytes=64) as data:
         (concat, *reports), histogram = survey(data, width, buffer_size)
-        for policy, report in zip(POLICIES, reports, strict=True):
-            assert report == data.packed(width, policy=policy, buffer_size=buffer_size).report
+        views = [
+            data.packed(width, overflow=overflow) for overflow in ("split", "truncate", "drop")
+        ]
+        views += [
+            data.packed(width, policy=policy, buffer_size=buffer_size) for policy in POLICIES[1:]
+        ]
+        assert reports == [view.report for view in views]
         assert concat.num_rows == len(data.windows(width))
         assert sum(bin[2] for bin in histogram.bins()) == len(lengths)
         assert sum(bin[3] for bin in histogram.bins()) == sum(lengths)

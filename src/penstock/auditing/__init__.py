@@ -5,7 +5,8 @@
                              (`RunShape`), as in a run that is resumed on other machines
     mixtures.audit_mixture   the same for a mixture, and that every source keeps its share at every
                              position
-    tokens.audit_tokens      proves which tokens the samples of a view hold
+    tokens.audit_tokens      proves which tokens the samples of a view hold, and that groups of
+                             documents are whole (`groups`)
 
 All raise VerificationError at the first repetition or gap, and otherwise return a report. `proofs`
 has the loops over all samples and pieces.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.auditing.groups import check_groups
 from penstock.auditing.proofs import mark_once, tiling
 from penstock.errors import UsageError, VerificationError
 from penstock.pack.policy import WINDOWS
@@ -66,6 +67,8 @@ def _audit_rows(view: PlannedView) -> TokenReport:
     if view.report.is_lossless and num_records and not is_whole:
         raise VerificationError(f"{view.stored_in}: rows do not hold every token exactly once")
     _check_documents(view, edges)
+    if view.recipe.group_size > 1:
+        check_groups(view, edges)
     if isinstance(view, Windows):
         _check_windows(view, edges)
     return TokenReport(num_records=view.report.num_records, num_inputs=view.num_inputs)
@@ -120,7 +123,8 @@ def _check_documents(view: PlannedView, edges: NDArray[np.int64]) -> None:
         first, end = edges[documents], edges[documents + 1]
         if np.any(starts < first) or np.any(starts + lengths > end):
             raise VerificationError(f"{view.stored_in}: a piece reaches outside of its document")
-        if np.any((starts + lengths < end) & ~fills_row[start : start + _CHUNK]):
+        ends_early = (starts + lengths < end) & ~fills_row[start : start + _CHUNK]
+        if view.recipe.group_size == 1 and np.any(ends_early):  # groups are checked as such
             raise VerificationError(
                 f"{view.stored_in}: a piece ends before both its document and its row"
             )

@@ -160,10 +160,13 @@ def _describe(view: "View") -> str:
     assert isinstance(view, Packed | Documents)
     report = view.report
     kind = "documents, one a row of" if isinstance(view, Documents) else "packed rows of"
+    dropped = ""
+    if report.num_dropped:
+        dropped = f", {report.num_dropped:,} documents with {report.dropped:,} tokens dropped"
     return (
         f"{kind} {view.seq_len:,} ({report.policy}): {report.num_rows:,} samples, padding "
         f"{report.padding_share:.3%}, {report.num_split:,} of {report.num_documents:,} documents "
-        f"split, {report.cropped:,} tokens cropped, {report.lost:,} lost"
+        f"split, {report.cropped:,} tokens cropped, {report.lost:,} lost{dropped}"
     )
 
 
@@ -239,6 +242,7 @@ def _summary(data: "Dataset") -> Any:
         "format": ", ".join(kinds),
         "records": f"{data.num_records:,}",
         "documents": f"{data.num_documents:,}",
+        "groups": f"of {data.group_size:,} documents each" if data.group_size > 1 else "",
         "metadata spans": f"{spans:,}" if spans else "",
         "fields": f"{fields} ({data.fields.itemsize} bytes a record)",
         "left out": "; ".join(left_out),

@@ -180,6 +180,12 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         metavar="DOCUMENTS",
         help="Documents that the bos_… policies choose from (default: 1000)",
     )
+    parser.add_argument(
+        "--overflow",
+        choices=["truncate", "split", "drop"],
+        help="What to do with documents longer than a row (default: best_fit splits them, the view "
+        "documents truncates; groups of documents are truncated)",
+    )
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:
@@ -195,12 +201,6 @@ def add_view(parser: argparse.ArgumentParser) -> None:
         "--no-overlap",
         action="store_true",
         help="Start a window every seq-len + 1 tokens, as datatrove does, not every seq-len",
-    )
-    parser.add_argument(
-        "--overflow",
-        choices=["truncate", "split"],
-        default="truncate",
-        help="What to do with documents longer than a row (default: truncate)",
     )
     parser.add_argument("--by-length", action="store_true", help="Sort documents by length")
     add_policy(parser)
@@ -249,7 +249,7 @@ _NOT_FOR_MIXTURES = {
     "view": "windows",
     "seq_len": 2048,
     "no_overlap": False,
-    "overflow": "truncate",
+    "overflow": None,
     "by_length": False,
     "policy": "best_fit",
     "buffer_size": 1000,
@@ -281,8 +281,9 @@ def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
     if options.view == "windows":
         return data.windows(options.seq_len, overlap=not options.no_overlap, **more)
     if options.view == "documents":
+        overflow: Any = options.overflow or "truncate"
         return data.documents(
-            options.seq_len, overflow=options.overflow, by_length=options.by_length, **more
+            options.seq_len, overflow=overflow, by_length=options.by_length, **more
         )
     return packed(data, options, **more)
 
@@ -290,7 +291,11 @@ def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
 def packed(data: "Dataset", options: argparse.Namespace, **more: Any) -> "Packed":
     """Return the packed view that the options describe."""
     return data.packed(
-        options.seq_len, policy=options.policy, buffer_size=options.buffer_size, **more
+        options.seq_len,
+        policy=options.policy,
+        buffer_size=options.buffer_size,
+        overflow=options.overflow,
+        **more,
     )
 
 

@@ -3,6 +3,7 @@
   penstock pack data --report                  compare all policies, store nothing
   penstock pack data --seq-len 4096            store the rows of data.packed(4096)
   penstock pack data --policy bos_best_fit
+  penstock pack data --overflow drop           without documents longer than a row
 
 Rows are stored beside the dataset, in plans/, or in the user's cache if the dataset is read-only.
 data.packed() does the same on first use.
@@ -15,6 +16,8 @@ from penstock.cli import options
 from penstock.cli.progress_line import ProgressLine
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.dataset import Dataset
     from penstock.pack.report import PackReport
     from penstock.pack.survey import LengthHistogram
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 18
 _EXPLAINED = (
     "padding   share of the input columns without a token",
-    "split     share of the documents that continue in another row",
+    "split     share of the documents that continue in another row, or are cut",
     "cropped   share of the tokens that are cut off the ends of documents",
     "lost      tokens at the end that do not fill a row",
     "most      largest number of documents in a row",
@@ -53,6 +56,7 @@ def _report(data: "Dataset", arguments: argparse.Namespace) -> int:
     console = Console(highlight=False)
     console.print(_lengths(data, histogram))
     console.print(_table(reports, f"rows of {arguments.seq_len:,} tokens"))
+    _say_losses(console, reports)
     for explained in _EXPLAINED:
         console.print(explained, style="dim")
     return 0
@@ -70,7 +74,23 @@ def _store(data: "Dataset", arguments: argparse.Namespace) -> int:
     # Not the table's title, which would be wrapped: users copy this path.
     console.print(str(rows.path or "nothing to store"), markup=False, soft_wrap=True)
     console.print(_table([rows.report]))
+    _say_losses(console, [rows.report])
     return 0
+
+
+def _say_losses(console: "Console", reports: "list[PackReport]") -> None:
+    """Print how many documents are cut or dropped, and how many of their tokens are in no row."""
+    from penstock.reprs import counted
+
+    for report in reports:
+        if report.cropped:
+            cut, tokens = counted(report.num_split, "document"), counted(report.cropped, "token")
+            console.print(f"{report.policy} cuts {cut}; {tokens} in no row")
+        if report.num_dropped:
+            dropped = counted(report.num_dropped, "document")
+            console.print(
+                f"{report.policy} drops {dropped} with {counted(report.dropped, 'token')}"
+            )
 
 
 def _table(reports: "list[PackReport]", title: str | None = None) -> Any:
@@ -101,6 +121,8 @@ def _lengths(data: "Dataset", histogram: "LengthHistogram") -> Any:
         f"{data.num_documents:,} documents, {data.num_records:,} tokens: {mean:,.0f} on average, "
         f"{histogram.longest:,} at most"
     )
+    if data.group_size > 1:
+        title += f"; in groups of {data.group_size:,}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for heading in ("length", "documents", "", "tokens", ""):
         justify: Any = "left" if not heading else "right"

@@ -131,8 +131,11 @@ class _Conversion:
 
     def wanted(self, seed: int | None) -> dict[str, Any]:
         """What determines the output: a call with other values cannot continue this one."""
+        size = self.data.group_size
+        groups = [f"groups of {size}"] if size > 1 else []
+        documents = [self.data.documents_fingerprint, *groups]
         return {
-            "source": [self.data.fingerprint, self.data.documents_fingerprint, *_times(self.data)],
+            "source": [self.data.fingerprint, *documents, *_times(self.data)],
             "to": self.to,
             "fields": str(self.fields),
             "shard_bytes": self.shard_bytes,
@@ -278,6 +281,7 @@ def _publish(
         head["eos_id"],
         tuple(listed),
         split=head["split"] or {},
+        group_size=data.group_size,
     )
     if manifest.tokenizer and data.tokenizer is not None:
         for name, content in files_of(data.tokenizer).items():

@@ -54,6 +54,8 @@ def losses(
         yield (
             f"{to} does not store document boundaries{'' if rows else _how_to_find_documents(data)}"
         )
+    if data.group_size > 1 and to != "penstock":
+        yield f"{to} does not store that documents belong together in groups of {data.group_size:,}"
     for what in dict.fromkeys(each for manifest in data.manifests for each in manifest.unread):
         yield f"{what} of the source are not converted"
     common = common_facts(data)

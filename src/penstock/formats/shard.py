@@ -126,3 +126,5 @@ class Manifest:
     """the source, if this is a decoded copy"""
     split: dict[str, str] = field(default_factory=dict)
     """which split of a corpus this is, and by which rule; empty for a whole corpus"""
+    group_size: int = 1
+    """documents that belong together: the first so many of all shards, the next so many, …"""

@@ -34,6 +34,8 @@ from penstock.formats.shard import (
 MANIFEST_NAME = "penstock.json"
 PART_SUFFIX = ".part.json"
 FORMAT, VERSION = "penstock-stream", 1
+# Of datasets with groups: readers of version 1 would ignore the key and tear groups apart.
+GROUPS_VERSION = 2
 
 _SHARD_NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
 _CHECKSUM = re.compile(r"[0-9a-f]{16}")
@@ -49,7 +51,7 @@ def manifest_to_json(manifest: Manifest) -> str:
     """Serialize, one line per shard."""
     head: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if manifest.group_size == 1 else GROUPS_VERSION,
         "fields": fields_to_json(manifest.fields),
         "vocab_size": manifest.vocab_size,
         "tokenizer": manifest.tokenizer,
@@ -58,6 +60,8 @@ def manifest_to_json(manifest: Manifest) -> str:
     }
     if manifest.split:
         head["split"] = manifest.split
+    if manifest.group_size != 1:
+        head["group_size"] = manifest.group_size
     lines = ",\n".join(f"  {json.dumps(_shard_to_json(shard))}" for shard in manifest.shards)
     head_text = json.dumps(head, indent=1)[:-2]
     return f'{head_text},\n "shards": [\n{lines}\n ]\n}}\n'
@@ -152,10 +156,11 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
         raise FormatError(f"{document!r:.60} is not an object")
     if document.get("format") != FORMAT:
         raise FormatError(f"format is {document.get('format')!r}, not {FORMAT!r}")
-    if type(document.get("version")) is not int or document["version"] != VERSION:
+    version = document.get("version")
+    if type(version) is not int or version not in (VERSION, GROUPS_VERSION):
         raise FormatError(
-            f"version is {document.get('version')!r}; this version of Penstock reads "
-            f"version {VERSION}"
+            f"version is {version!r}; this version of Penstock reads "
+            f"versions {VERSION} and {GROUPS_VERSION}"
         )
     fields = fields_from_json(document.get("fields"))
     shards = document.get("shards")
@@ -169,12 +174,27 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
         eos_id=_optional_count(document, "eos_id"),
         shards=tuple(_parse_shard(shard, i, fields, directory) for i, shard in enumerate(shards)),
         split=_strings(document, "split") if "split" in document else {},
+        group_size=_count(document, "group_size", "manifest") if "group_size" in document else 1,
     )
+    _check_groups(manifest, version)
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
         raise FormatError("shards: a name is listed twice")
     if sum(shard.num_records for shard in manifest.shards) > _MOST:
         raise FormatError("shards: more than 2^63 - 1 records in all")
     return manifest
+
+
+def _check_groups(manifest: Manifest, version: int) -> None:
+    size, num = manifest.group_size, sum(shard.num_documents for shard in manifest.shards)
+    if size < 1:
+        raise FormatError(f"group_size is {size}; a group has at least one document")
+    if size > 1 and version < GROUPS_VERSION:
+        raise FormatError(
+            f"group_size is {size:,} in a manifest of version {version}; it needs version "
+            f"{GROUPS_VERSION}"
+        )
+    if num % size:
+        raise FormatError(f"{num:,} documents are not whole groups of {size:,}")
 
 
 def _parse_shard(value: Any, number: int, fields: np.dtype[Any], directory: Path) -> Shard:

@@ -102,6 +102,7 @@ def open(
     if bos_id is not None or eos_id is not None:
         manifests = tuple(find_documents(each, bos_id=bos_id, eos_id=eos_id) for each in manifests)
     _check_same_records(manifests)
+    _check_same_groups(manifests)
     if check_sizes:
         _check_own_sizes(manifests)
     data = Dataset(manifests, access)
@@ -176,6 +177,17 @@ def _check_same_records(manifests: tuple[Manifest, ...]) -> None:
             f"{_location(first)} are {fields_to_json(first.fields)}; all files of a dataset need "
             f"the same record type{remedy}"
         )
+
+
+def _check_same_groups(manifests: tuple[Manifest, ...]) -> None:
+    for manifest in manifests[1:]:
+        size, first = manifest.group_size, manifests[0].group_size
+        if size != first:
+            raise FormatError(
+                f"{_location(manifest)}: documents come in groups of {size:,}, but those of "
+                f"{_location(manifests[0])} in groups of {first:,}; open them one by one, and mix "
+                "their views with penstock.mix"
+            )
 
 
 def _check_own_sizes(manifests: tuple[Manifest, ...]) -> None:

@@ -3,6 +3,7 @@
     piece       a run of records of one document: `(start, length, document)`
     row         pieces side by side; one sample of a view
     policy      how rows are made, and what happens to documents that do not fit
+    group       consecutive documents that belong together in a row (`grouped`, `group_rows`)
     selection   the documents that rows are made of, if some are left out
     recipe      a policy with its parameters: all that decides the rows, besides the lengths
 

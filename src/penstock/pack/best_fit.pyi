@@ -18,7 +18,10 @@ class BestFit:
         row_first: NDArray[np.int64],
         pieces: NDArray[np.int64],
         left_out: NDArray[np.uint8] | bytes = ...,
+        *,
+        splits: bool = ...,
     ) -> bool: ...
+    def assign(self, lengths: NDArray[np.int64], rows: NDArray[np.int64]) -> bool: ...
 
 def count_lengths(
     offsets: NDArray[np.int64],

@@ -2,8 +2,8 @@
 
 The cost does not depend on the number of documents, apart from counting them. With lengths from 1
 to `width` there are few *kinds* of rows: all open rows with equal space and equal content form one
-group, and a group takes as many documents of the next length as fit into each of its rows at once.
-A group ends with less than half of the space it had, and every length splits at most two groups, so
+kind, and a kind takes as many documents of the next length as fit into each of its rows at once.
+A kind ends with less than half of the space it had, and every length splits at most two kinds, so
 packing takes O(width log width) steps. The result is a list of instructions: rows [a, b) take k
 pieces each of length L. Documents are then dealt out by them, in stream order.
 """
@@ -32,8 +32,8 @@ from penstock.pack.document_run cimport (
 
 cdef enum:
     NONE = -1
-    FIRST_ROOM = 1 << 12  # groups and instructions
-    MOST_A_STEP = 3  # groups and instructions that one step adds
+    FIRST_ROOM = 1 << 12  # kinds and instructions
+    MOST_A_STEP = 3  # kinds and instructions that one step adds
 
 # Each of `num_rows` rows takes `per_row` pieces after the `slot` pieces that it has.
 cdef struct Instruction:
@@ -45,10 +45,10 @@ cdef struct Instruction:
 # Rows with equal space left and equal content.
 cdef struct EqualRows:
     int64_t first_row
-    int64_t num_rows  # 0 once the rows are in other groups
+    int64_t num_rows  # 0 once the rows are in other kinds
     int64_t num_pieces  # in each row
     int64_t space
-    int64_t next  # the next group with this space, or NONE
+    int64_t next  # the next kind with this space, or NONE
 
 # Where the next piece of a length goes.
 cdef struct LengthCursor:
@@ -62,11 +62,11 @@ cdef struct RowPlan:
     Instruction *instructions
     int64_t num_instructions
     int64_t *first_instruction  # by length: its instructions end where those of length - 1 begin
-    EqualRows *groups  # in the end those that have rows, in the order of these
-    int64_t num_groups
+    EqualRows *kinds  # in the end those that have rows, in the order of these
+    int64_t num_kinds
     int64_t room  # of both tables
-    int64_t *heads  # by space: the first group, or NONE
-    BitSet spaces  # that groups have
+    int64_t *heads  # by space: the first kind, or NONE
+    BitSet spaces  # that kinds have
     LengthCursor *cursors  # by length; NULL until pieces are dealt
 
 
@@ -97,7 +97,7 @@ cdef class BestFit:
     def __dealloc__(self):
         free(self.plan.instructions)
         free(self.plan.first_instruction)
-        free(self.plan.groups)
+        free(self.plan.kinds)
         free(self.plan.heads)
         free(self.plan.cursors)
         free_set(&self.plan.spaces)
@@ -111,8 +111,8 @@ cdef class BestFit:
     def max_pieces(self):
         """The most pieces in one row."""
         cdef int64_t most = 0, g
-        for g in range(self.plan.num_groups):
-            most = max(most, self.plan.groups[g].num_pieces)
+        for g in range(self.plan.num_kinds):
+            most = max(most, self.plan.kinds[g].num_pieces)
         return most
 
     def number_rows(self, int64_t[::1] row_first):
@@ -129,22 +129,48 @@ cdef class BestFit:
         const int64_t[::1] row_first,
         int64_t[:, ::1] pieces,
         const uint8_t[::1] left_out=b"",
+        *,
+        bint splits=True,
     ):
         """Place the pieces of the next documents as planned.
 
-        Returns False if there are more pieces of a length than were counted.
+        Without `splits` only the first piece of each document. Returns False if there are more
+        pieces of a length than were counted.
         """
         cdef DocumentRun documents = documents_in(offsets, first_record, first_document, left_out)
         cdef Pieces table = pieces_in(pieces)
         cdef bint fits
         self.check_rows(row_first)
+        self.begin_dealing()
+        with nogil:
+            fits = deal(&self.plan, documents, splits, &row_first[0], table)
+        return fits
+
+    def assign(self, const int64_t[::1] lengths, int64_t[::1] rows):
+        """Fill in the rows of the next units, as planned; -1 for those of length 0.
+
+        Returns False if there are more units of a length than were counted.
+        """
+        cdef bint fits = True
+        cdef Py_ssize_t k
+        if rows.shape[0] != lengths.shape[0]:
+            raise ValueError("expected a row for each length")
+        self.begin_dealing()
+        with nogil:
+            for k in range(lengths.shape[0]):
+                rows[k] = NONE
+                if lengths[k] > 0:
+                    fits = next_row(&self.plan, lengths[k], &rows[k])
+                    if not fits:
+                        break
+        return fits
+
+    cdef int begin_dealing(self) except -1:
         if self.plan.cursors == NULL:
             self.plan.cursors = new_cursors(&self.plan)
             if self.plan.cursors == NULL:
                 raise MemoryError
-        with nogil:
-            fits = deal(&self.plan, documents, &row_first[0], table)
-        return fits
+        return 0
 
     cdef int check_rows(self, const int64_t[::1] row_first) except -1:
         if row_first.shape[0] != self.plan.num_rows + 1:
@@ -199,7 +225,7 @@ cdef bint make_plan(RowPlan *plan, const int64_t *histogram) noexcept nogil:
         return False
     # Exhausted cursors look at the instruction after the last.
     plan.instructions[plan.num_instructions] = Instruction(0, 0, 0, 0)
-    sort_groups(plan)
+    sort_kinds(plan)
     return True
 
 
@@ -207,99 +233,99 @@ cdef bint has_room(RowPlan *plan) noexcept nogil:
     """Make room for one more step; False if there is no memory."""
     cdef int64_t room = plan.room
     cdef Instruction *instructions
-    cdef EqualRows *groups
-    if max(plan.num_groups, plan.num_instructions) + MOST_A_STEP <= room:
+    cdef EqualRows *kinds
+    if max(plan.num_kinds, plan.num_instructions) + MOST_A_STEP <= room:
         return True
     room = 2 * room if room else FIRST_ROOM
     instructions = <Instruction *>realloc(plan.instructions, room * sizeof(Instruction))
     if instructions == NULL:
         return False
     plan.instructions = instructions
-    groups = <EqualRows *>realloc(plan.groups, room * sizeof(EqualRows))
-    if groups == NULL:
+    kinds = <EqualRows *>realloc(plan.kinds, room * sizeof(EqualRows))
+    if kinds == NULL:
         return False
-    plan.groups = groups
+    plan.kinds = kinds
     plan.room = room
     return True
 
 
 cdef int64_t fill_rows(RowPlan *plan, int64_t length, int64_t left) noexcept nogil:
-    """Put pieces into the rows of one group, or into new rows; return how many."""
-    cdef EqualRows group = take_group(plan, length, left)
-    cdef int64_t per_row = group.space // length
-    cdef int64_t full = min(group.num_rows, left // per_row), placed = full * per_row
+    """Put pieces into the rows of one kind, or into new rows; return how many."""
+    cdef EqualRows kind = take_kind(plan, length, left)
+    cdef int64_t per_row = kind.space // length
+    cdef int64_t full = min(kind.num_rows, left // per_row), placed = full * per_row
     if full:
-        extend(plan, &group, full, per_row, length)
-    if group.num_rows and placed < left:
-        extend(plan, &group, 1, left - placed, length)
+        extend(plan, &kind, full, per_row, length)
+    if kind.num_rows and placed < left:
+        extend(plan, &kind, 1, left - placed, length)
         placed = left
-    if group.num_rows:
-        add_group(plan, group)
+    if kind.num_rows:
+        add_kind(plan, kind)
     return placed
 
 
-cdef EqualRows take_group(RowPlan *plan, int64_t length, int64_t left) noexcept nogil:
-    """Return the group with the least space that suffices, or a new group for `left` pieces."""
+cdef EqualRows take_kind(RowPlan *plan, int64_t length, int64_t left) noexcept nogil:
+    """Return the kind with the least space that suffices, or a new kind for `left` pieces."""
     cdef int64_t space = next_member(&plan.spaces, length), g, per_row, num_rows
-    cdef EqualRows group
+    cdef EqualRows kind
     if space >= 0:
         g = plan.heads[space]
-        group = plan.groups[g]
-        plan.groups[g].num_rows = 0
-        plan.heads[space] = group.next
-        if group.next == NONE:
+        kind = plan.kinds[g]
+        plan.kinds[g].num_rows = 0
+        plan.heads[space] = kind.next
+        if kind.next == NONE:
             remove(&plan.spaces, space)
-        return group
+        return kind
     per_row = plan.width // length
     num_rows = (left + per_row - 1) // per_row
-    group = EqualRows(plan.num_rows, num_rows, 0, plan.width, NONE)
+    kind = EqualRows(plan.num_rows, num_rows, 0, plan.width, NONE)
     plan.num_rows += num_rows
-    return group
+    return kind
 
 
 cdef void extend(
-    RowPlan *plan, EqualRows *group, int64_t num_rows, int64_t per_row, int64_t length
+    RowPlan *plan, EqualRows *kind, int64_t num_rows, int64_t per_row, int64_t length
 ) noexcept nogil:
-    """Instruct the first rows of a group to take pieces; they move to another group."""
+    """Instruct the first rows of a kind to take pieces; they move to another kind."""
     check(plan.num_instructions < plan.room)
-    check(num_rows <= group.num_rows)
+    check(num_rows <= kind.num_rows)
     plan.instructions[plan.num_instructions] = Instruction(
-        group.first_row, num_rows, per_row, group.num_pieces
+        kind.first_row, num_rows, per_row, kind.num_pieces
     )
     plan.num_instructions += 1
-    add_group(
+    add_kind(
         plan,
         EqualRows(
-            group.first_row,
+            kind.first_row,
             num_rows,
-            group.num_pieces + per_row,
-            group.space - per_row * length,
+            kind.num_pieces + per_row,
+            kind.space - per_row * length,
             NONE,
         ),
     )
-    group.first_row += num_rows
-    group.num_rows -= num_rows
+    kind.first_row += num_rows
+    kind.num_rows -= num_rows
 
 
-cdef void add_group(RowPlan *plan, EqualRows group) noexcept nogil:
-    check(plan.num_groups < plan.room)
-    check(group.space <= plan.width)
-    group.next = plan.heads[group.space]
-    plan.groups[plan.num_groups] = group
-    plan.heads[group.space] = plan.num_groups
-    plan.num_groups += 1
-    add(&plan.spaces, group.space)
+cdef void add_kind(RowPlan *plan, EqualRows kind) noexcept nogil:
+    check(plan.num_kinds < plan.room)
+    check(kind.space <= plan.width)
+    kind.next = plan.heads[kind.space]
+    plan.kinds[plan.num_kinds] = kind
+    plan.heads[kind.space] = plan.num_kinds
+    plan.num_kinds += 1
+    add(&plan.spaces, kind.space)
 
 
-cdef void sort_groups(RowPlan *plan) noexcept nogil:
-    """Keep the groups that have rows, in the order of their rows."""
+cdef void sort_kinds(RowPlan *plan) noexcept nogil:
+    """Keep the kinds that have rows, in the order of their rows."""
     cdef int64_t g, num_kept = 0
-    for g in range(plan.num_groups):
-        if plan.groups[g].num_rows > 0:
-            plan.groups[num_kept] = plan.groups[g]
+    for g in range(plan.num_kinds):
+        if plan.kinds[g].num_rows > 0:
+            plan.kinds[num_kept] = plan.kinds[g]
             num_kept += 1
-    plan.num_groups = num_kept
-    qsort(plan.groups, num_kept, sizeof(EqualRows), compare_rows)
+    plan.num_kinds = num_kept
+    qsort(plan.kinds, num_kept, sizeof(EqualRows), compare_rows)
 
 
 cdef int compare_rows(const void *one, const void *other) noexcept nogil:
@@ -311,9 +337,9 @@ cdef void number_rows(const RowPlan *plan, int64_t *row_first) noexcept nogil:
     """Add up the pieces of the rows."""
     cdef int64_t g, _k, row = 0, piece = 0, num_pieces
     row_first[0] = 0
-    for g in range(plan.num_groups):
-        num_pieces = plan.groups[g].num_pieces
-        for _k in range(plan.groups[g].num_rows):
+    for g in range(plan.num_kinds):
+        num_pieces = plan.kinds[g].num_pieces
+        for _k in range(plan.kinds[g].num_rows):
             piece += num_pieces
             row += 1
             row_first[row] = piece
@@ -332,7 +358,11 @@ cdef LengthCursor *new_cursors(const RowPlan *plan) noexcept nogil:
 
 
 cdef bint deal(
-    const RowPlan *plan, DocumentRun documents, const int64_t *row_first, Pieces pieces
+    const RowPlan *plan,
+    DocumentRun documents,
+    bint splits,
+    const int64_t *row_first,
+    Pieces pieces,
 ) noexcept nogil:
     """Place the pieces of documents; False if there are more than were counted."""
     cdef int64_t k, start, left, length, place, width = plan.width
@@ -353,7 +383,20 @@ cdef bint deal(
                 &pieces.items[place], start, left, length, documents.first_document + k
             )
             start += length
-            left -= length
+            left = left - length if splits else 0
+    return True
+
+
+cdef inline bint next_row(const RowPlan *plan, int64_t length, int64_t *row) noexcept nogil:
+    """Find the row of the next unit of a length; False if there are more than were counted."""
+    cdef LengthCursor *cursor
+    if length > plan.width:
+        return False
+    cursor = &plan.cursors[length]
+    if cursor.instruction == plan.first_instruction[length - 1]:
+        return False
+    row[0] = cursor.row
+    advance(cursor, plan.instructions)
     return True
 
 
@@ -363,6 +406,13 @@ cdef inline int64_t next_place(
     """Return the place of the next piece of a length, and advance its cursor."""
     cdef const Instruction *instruction = &instructions[cursor.instruction]
     cdef int64_t place = row_first[cursor.row] + instruction.slot + cursor.taken
+    advance(cursor, instructions)
+    return place
+
+
+cdef inline void advance(LengthCursor *cursor, const Instruction *instructions) noexcept nogil:
+    """Move a cursor on by one piece."""
+    cdef const Instruction *instruction = &instructions[cursor.instruction]
     cursor.taken += 1
     if cursor.taken == instruction.per_row:
         cursor.taken = 0
@@ -370,4 +420,3 @@ cdef inline int64_t next_place(
         if cursor.row == instruction.first_row + instruction.num_rows:
             cursor.instruction += 1
             cursor.row = instruction[1].first_row
-    return place

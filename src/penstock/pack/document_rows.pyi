@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 class DocumentRows:
     def __new__(cls, histogram: NDArray[np.int64], *, splits: bool, by_length: bool) -> Self: ...
+    @property
+    def num_rows(self) -> int: ...
     def list(
         self,
         offsets: NDArray[np.int64],
@@ -13,3 +15,4 @@ class DocumentRows:
         pieces: NDArray[np.int64],
         left_out: NDArray[np.uint8] | bytes = ...,
     ) -> bool: ...
+    def assign(self, lengths: NDArray[np.int64], rows: NDArray[np.int64]) -> bool: ...

@@ -29,6 +29,7 @@ cdef class DocumentRows:
     """
 
     cdef RowListing listing
+    cdef readonly int64_t num_rows
 
     def __cinit__(self, const int64_t[::1] histogram, *, bint splits, bint by_length):
         """`histogram[L]` pieces have length L, up to the width of rows; see `count_lengths`."""
@@ -41,10 +42,10 @@ cdef class DocumentRows:
         self.listing.next_rows = <int64_t *>calloc(width + 1, sizeof(int64_t))
         if self.listing.next_rows == NULL:
             raise MemoryError
-        if by_length:
-            for length in range(width + 1):
-                self.listing.next_rows[length] = num_pieces
-                num_pieces += histogram[length]
+        for length in range(width + 1):
+            self.listing.next_rows[length] = num_pieces if by_length else 0
+            num_pieces += histogram[length]
+        self.num_rows = num_pieces
 
     def __dealloc__(self):
         free(self.listing.next_rows)
@@ -63,6 +64,29 @@ cdef class DocumentRows:
         cdef bint fits
         with nogil:
             fits = list_documents(&self.listing, documents, table)
+        return fits
+
+    def assign(self, const int64_t[::1] lengths, int64_t[::1] rows):
+        """Fill in the rows of the next units; -1 for those of length 0. False: no such row."""
+        cdef int64_t *next_row
+        cdef bint fits = True
+        cdef Py_ssize_t k
+        if rows.shape[0] != lengths.shape[0]:
+            raise ValueError("expected a row for each length")
+        with nogil:
+            for k in range(lengths.shape[0]):
+                rows[k] = -1
+                if lengths[k] <= 0:
+                    continue
+                fits = lengths[k] <= self.listing.width
+                if not fits:
+                    break
+                next_row = &self.listing.next_rows[lengths[k] if self.listing.by_length else 0]
+                fits = next_row[0] < self.num_rows
+                if not fits:
+                    break
+                rows[k] = next_row[0]
+                next_row[0] += 1
         return fits
 
 

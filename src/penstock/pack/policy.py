@@ -12,6 +12,7 @@ from penstock.errors import FormatError
 from penstock.pack.best_fit import BestFit, count_lengths
 from penstock.pack.bos_best_fit import BosBestFit, PackOutcome
 from penstock.pack.document_rows import DocumentRows
+from penstock.pack.grouped import GroupPlanner, RowAssigner
 from penstock.pack.report import PackReport
 from penstock.pack.selection import DocumentSelection
 from penstock.pack.window_rows import WindowRows
@@ -21,7 +22,13 @@ from penstock.read.record_stream import RecordStream
 
 Policy = Literal["best_fit", "bos_best_fit", "bos_best_fit_keep"]
 PACKING = get_args(Policy)
-ONE_PIECE = ("truncate", "split")
+ONE_PIECE = ("truncate", "split", "drop")
+BEST_FIT = {
+    "split": "best_fit",
+    "truncate": "best_fit_truncate",
+    "drop": "best_fit_drop",
+}
+"""by what happens to documents longer than a row"""
 WINDOWS, WINDOWS_APART = "windows", "windows_apart"
 
 _REFILL = 128  # documents that enter the buffer at a time, as in nanochat
@@ -33,8 +40,8 @@ class Recipe:
     """All that decides the rows, besides the lengths of the documents."""
 
     policy: str
-    """one of PACKING; of ONE_PIECE, for one document a row; or WINDOWS, which share a record, or
-    WINDOWS_APART, for rows that are cut without regard to documents"""
+    """one of PACKING or BEST_FIT; of ONE_PIECE, for one document a row; or WINDOWS, which share a
+    record, or WINDOWS_APART, for rows that are cut without regard to documents"""
     width: int
     """inputs in a row"""
     buffer_size: int = 0
@@ -43,6 +50,8 @@ class Recipe:
     """whether rows go from the shortest to the longest, for one document a row"""
     selection: DocumentSelection | None = None
     """the documents that rows are made of; None for all"""
+    group_size: int = 1
+    """documents that stay together in a row"""
 
     def __post_init__(self) -> None:
         # Planning needs some memory for every possible length.
@@ -52,17 +61,27 @@ class Recipe:
     def name(self) -> str:
         """A name for files."""
         buffer = f"-buffer{self.buffer_size}" if self.buffer_size else ""
-        name = f"{self.policy}{'-by-length' if self.by_length else ''}-{self.width}{buffer}"
+        groups = f"-groups{self.group_size}" if self.group_size > 1 else ""
+        by_length = "-by-length" if self.by_length else ""
+        name = f"{self.policy}{by_length}-{self.width}{buffer}{groups}"
         return name if self.selection is None else f"{name}-without-{self.selection.fingerprint}"
 
     @property
     def one_piece_a_row(self) -> bool:
         """Whether rows are single pieces."""
-        return self.policy in ONE_PIECE
+        return self.policy in ONE_PIECE and self.group_size == 1
+
+    @property
+    def overflow(self) -> str:
+        """What happens to documents longer than a row: truncate, split or drop."""
+        return self.policy if self.policy in ONE_PIECE else _OVERFLOW.get(self.policy, "split")
 
     def num_documents(self, data: RecordStream) -> int:
         """The number of documents that rows are made of."""
         return data.num_documents if self.selection is None else self.selection.num_kept
+
+
+_OVERFLOW = {policy: overflow for overflow, policy in BEST_FIT.items()}
 
 
 class Sink(Protocol):
@@ -83,7 +102,9 @@ def make_rows(
     `meter` counts the documents, all of them `num_passes` times.
     """
     report = PackReport(recipe.policy, recipe.width, recipe.num_documents(data))
-    if recipe.policy == "best_fit":
+    if recipe.group_size > 1:
+        _groups(data, recipe, sink, report, meter)
+    elif recipe.policy in BEST_FIT.values():
         _best_fit(data, recipe, sink, report, meter)
     elif recipe.policy in PACKING:
         _bos_best_fit(data, recipe, sink, report, meter)
@@ -96,7 +117,9 @@ def make_rows(
 
 def num_passes(recipe: Recipe, *, stores: bool) -> int:
     """The number of passes over the documents."""
-    return 2 if stores and recipe.policy in ("best_fit", *ONE_PIECE) else 1
+    if recipe.group_size > 1:
+        return 3 if stores else 2
+    return 2 if stores and recipe.policy in (*BEST_FIT.values(), *ONE_PIECE) else 1
 
 
 def _chunks(
@@ -113,6 +136,24 @@ def _chunks(
             meter.advance(num_documents)
 
 
+def _without_longer(
+    offsets: NDArray[np.int64], left_out: NDArray[np.uint8], recipe: Recipe
+) -> NDArray[np.uint8]:
+    """The same flags, with those of the documents that the recipe drops."""
+    if recipe.overflow != "drop":
+        return left_out
+    is_longer = (np.diff(offsets) > recipe.width).view(np.uint8)
+    return is_longer | left_out if left_out.size else is_longer
+
+
+def _kept_chunks(
+    data: RecordStream, recipe: Recipe, meter: ProgressMeter | None
+) -> Iterator[tuple[DocumentChunk, NDArray[np.uint8]]]:
+    """Yield all documents, with a 1 for each that is left out or dropped."""
+    for chunk, left_out in _chunks(data, recipe, meter):
+        yield chunk, _without_longer(chunk.offsets, left_out, recipe)
+
+
 def _num_records(offsets: NDArray[np.int64], left_out: NDArray[np.uint8]) -> int:
     """The records of the documents that are not left out."""
     if not left_out.size:
@@ -125,17 +166,22 @@ def _count(
 ) -> NDArray[np.int64]:
     """Count the pieces of each length."""
     histogram = np.zeros(recipe.width + 1, np.int64)
-    splits = recipe.policy != "truncate"
-    for (offsets, _, _), left_out in _chunks(data, recipe, meter):
+    splits = recipe.overflow == "split"
+    for (offsets, _, _), selected in _chunks(data, recipe, meter):
+        left_out = _without_longer(offsets, selected, recipe)
         num_empty, num_longer = count_lengths(offsets, splits, histogram, left_out)
-        report.num_records += _num_records(offsets, left_out)
+        num_records = _num_records(offsets, selected)
+        report.num_records += num_records
+        if left_out is not selected:
+            report.num_dropped += int(left_out.sum()) - int(selected.sum())
+            report.dropped += num_records - _num_records(offsets, left_out)
         report.num_empty += num_empty
         report.num_split += num_longer
     report.num_pieces = int(histogram.sum())
     if not splits:  # the first token that is cut off is still the last label
         num_inputs = int(histogram @ np.arange(recipe.width + 1))
         report.label_only = report.num_split
-        report.cropped = report.num_records - num_inputs - report.label_only
+        report.cropped = report.num_records - num_inputs - report.label_only - report.dropped
     return histogram
 
 
@@ -152,8 +198,9 @@ def _best_fit(
         return
     pieces, row_first = sink.allocate(report.num_pieces, report.num_rows)
     plan.number_rows(row_first)
-    for (offsets, first_record, first_document), left_out in _chunks(data, recipe, meter):
-        if not plan.deal(offsets, first_record, first_document, row_first, pieces, left_out):
+    splits = recipe.overflow == "split"
+    for chunk, left_out in _kept_chunks(data, recipe, meter):
+        if not plan.deal(*chunk, row_first, pieces, left_out, splits=splits):
             raise _changed()
 
 
@@ -170,11 +217,33 @@ def _one_document_a_row(
     if sink is None:
         return
     pieces, _ = sink.allocate(report.num_pieces, None)
-    splits = recipe.policy == "split"
+    splits = recipe.overflow == "split"
     rows = DocumentRows(histogram, splits=splits, by_length=recipe.by_length)
-    for (offsets, first_record, first_document), left_out in _chunks(data, recipe, meter):
-        if not rows.list(offsets, first_record, first_document, pieces, left_out):
+    for chunk, left_out in _kept_chunks(data, recipe, meter):
+        if not rows.list(*chunk, pieces, left_out):
             raise _changed()
+
+
+def _groups(
+    data: RecordStream,
+    recipe: Recipe,
+    sink: Sink | None,
+    report: PackReport,
+    meter: ProgressMeter | None,
+) -> None:
+    def assigner_for(histogram: NDArray[np.int64]) -> RowAssigner:
+        if recipe.policy in ONE_PIECE:
+            return DocumentRows(histogram, splits=False, by_length=recipe.by_length)
+        return BestFit(histogram)
+
+    planner = GroupPlanner(
+        chunks=lambda: _chunks(data, recipe, meter),
+        group_size=recipe.group_size,
+        truncates=recipe.overflow == "truncate",
+        assigner_for=assigner_for,
+    )
+    if not planner.plan(sink, report):
+        raise _changed()
 
 
 def _bos_best_fit(

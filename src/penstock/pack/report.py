@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+_LATER = ("num_dropped", "dropped")
+
 
 @dataclass(slots=True)
 class PackReport:
@@ -19,18 +21,22 @@ class PackReport:
     max_pieces: int = 0
     """in one row"""
     num_split: int = 0
-    """documents that no row holds in full"""
+    """documents that no row holds in full: they are split, or their ends are cut off"""
     cropped: int = 0
     """ends of documents that are in no row"""
     lost: int = 0
     """documents at the end of the stream that do not fill a row"""
     label_only: int = 0
     """records that are a label but never an input"""
+    num_dropped: int = 0
+    """documents that are in no row because they, or their groups, are longer than a row"""
+    dropped: int = 0
+    """records of these documents"""
 
     @property
     def num_inputs(self) -> int:
         """The number of records that are inputs."""
-        return self.num_records - self.cropped - self.lost - self.label_only
+        return self.num_records - self.cropped - self.lost - self.label_only - self.dropped
 
     @property
     def padding(self) -> int:
@@ -48,5 +54,6 @@ class PackReport:
         return self.num_inputs == self.num_records
 
     def to_json(self) -> dict[str, Any]:
-        """The stored form."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """The stored form; plans that drop nothing are stored as they were before any could."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value or name not in _LATER}

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 
+_DOCUMENTS_AT_ONCE = 1 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class DocumentSelection:
@@ -46,6 +48,17 @@ class DocumentSelection:
             )
         whole = np.unpackbits(self.bits[first // 8 : (first + count + 7) // 8], bitorder="little")
         return whole[first % 8 :][:count]
+
+    def torn_group(self, group_size: int) -> int | None:
+        """The first group that is left out in part; None if groups are kept or left out whole."""
+        step = max(1, _DOCUMENTS_AT_ONCE // group_size) * group_size
+        for first in range(0, self.num_documents, step):
+            count = min(step, self.num_documents - first)
+            flags = self.left_out(first, count).reshape(-1, group_size)
+            torn = np.flatnonzero(flags.min(axis=1) != flags.max(axis=1))
+            if torn.size:
+                return first // group_size + int(torn[0])
+        return None
 
     def without(self, other: "DocumentSelection") -> "DocumentSelection":
         """Leave out what either leaves out."""

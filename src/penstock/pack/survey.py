@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
-from penstock.pack.policy import PACKING, Recipe, make_rows
+from penstock.pack.policy import BEST_FIT, PACKING, Recipe, make_rows, num_passes
 from penstock.pack.report import PackReport
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.documents import document_chunks
@@ -44,17 +44,23 @@ def survey(
 ) -> tuple[list[PackReport], LengthHistogram]:
     """Report on concatenation, which is what windows do, and on every policy."""
     integer("seq_len", seq_len, 1)
-    total = _NUM_PASSES * data.num_documents
+    recipes = list(_recipes(data, seq_len, buffer_size))
+    passes = 1 + sum(num_passes(recipe, stores=False) for recipe in recipes)
+    total = passes * data.num_documents
     meter = ProgressMeter(progress, "packing", total=total, unit="documents")
     concat, histogram = _concat(data, seq_len, meter)
-    reports = [concat]
+    return [concat, *(make_rows(data, recipe, None, meter) for recipe in recipes)], histogram
+
+
+def _recipes(data: RecordStream, seq_len: int, buffer_size: int) -> Iterator[Recipe]:
+    """Every policy; of groups, those that keep them together."""
+    size = data.group_size
+    for overflow, policy in BEST_FIT.items():
+        if size == 1 or overflow != "split":
+            yield Recipe(policy, seq_len, group_size=size)
     for policy in PACKING:
-        recipe = Recipe(policy, seq_len, 0 if policy == "best_fit" else buffer_size)
-        reports.append(make_rows(data, recipe, None, meter))
-    return reports, histogram
-
-
-_NUM_PASSES = 1 + len(PACKING)
+        if size == 1 and policy not in BEST_FIT.values():
+            yield Recipe(policy, seq_len, buffer_size)
 
 
 def _concat(

@@ -61,6 +61,14 @@ class RecordStream:
         """Documents in all shards."""
         return sum(shard.num_documents for shard in self.shards)
 
+    @property
+    def group_size(self) -> int:
+        """Documents that belong together: every so many consecutive ones; 1 if each stands alone.
+
+        `documents` and `packed` keep them in one row.
+        """
+        return self.manifests[0].group_size if self.manifests else 1
+
     @cached_property
     def size_bytes(self) -> int:
         """Bytes of all files except manifests; a file that several shards share counts once."""

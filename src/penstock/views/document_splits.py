@@ -32,17 +32,25 @@ def held_out_documents(
         raise UsageError(
             "split() takes every=1000, first=0.01, or folds=5 with fold=0, and only one of them"
         )
-    num = data.num_documents
+    size = data.group_size
+    num = data.num_documents // size
     if every is not None:
         every = integer("every", every, 2)
-        return leave_out(_in_parts(every - 1, num, every), num)
+        return _of_groups(_in_parts(every - 1, num, every), data)
     if first is not None:
         if not isinstance(first, int | float) or not 0 < first < 1:
             raise UsageError(f"first is {first!r:.80}; it must be a share between 0 and 1")
-        return leave_out(_in_parts(0, round(first * num), 1), num)
+        return _of_groups(_in_parts(0, round(first * num), 1), data)
     folds = integer("folds", folds, 2)
     fold = integer("fold", fold, 0, folds - 1)
-    return leave_out(_in_fold(document_hashes(data), folds, fold), num)
+    return _of_groups(_in_fold(document_hashes(data)[::size], folds, fold), data)
+
+
+def _of_groups(groups: Iterator[NDArray[np.int64]], data: RecordStream) -> DocumentSelection:
+    """Leave out all documents of these groups; a document that stands alone is one."""
+    each = np.arange(data.group_size)
+    numbers = ((some[:, None] * data.group_size + each).reshape(-1) for some in groups)
+    return leave_out(numbers, data.num_documents)
 
 
 def _in_parts(first: int, stop: int, step: int) -> Iterator[NDArray[np.int64]]:

@@ -8,14 +8,17 @@ from penstock.batches.outputs import check_extras
 from penstock.pack.policy import Recipe
 from penstock.views.planned import PaddedView
 
-Overflow = Literal["truncate", "split"]
+Overflow = Literal["truncate", "split", "drop"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Documents(PaddedView):
     """One document a row, padded; empty documents are left out.
 
-    Documents longer than a row are truncated, or split into as many rows as they need.
+    Documents longer than a row are truncated, split into as many rows as they need, or dropped. If
+    documents of the dataset belong together in groups, a row has a group: its documents one after
+    the other. Groups longer than a row are dropped, or truncated: every document of the group is
+    cut to `seq_len // group_size` tokens, if it has more.
 
     >>> view = data.documents(12)
     >>> view[4]["input_ids"].tolist(), view[4]["labels"].tolist()[-4:]
@@ -36,6 +39,7 @@ class Documents(PaddedView):
             object.__setattr__(self, "extras", tuple(extras))
         super().__post_init__()
         one_of("overflow", self.overflow, get_args(Overflow))
+        self._check_groups(splits=self.overflow == "split")
         if self.pad_to is not None:
             object.__setattr__(self, "pad_to", integer("pad_to", self.pad_to, 1, 1 << 40))
 
@@ -43,8 +47,16 @@ class Documents(PaddedView):
     def recipe(self) -> Recipe:
         """What decides the rows."""
         return Recipe(
-            self.overflow, self.seq_len, by_length=self.by_length, selection=self._selection
+            self.overflow,
+            self.seq_len,
+            by_length=self.by_length,
+            selection=self._selection,
+            group_size=self.dataset.group_size,
         )
+
+    @property
+    def _masks_ends(self) -> bool:
+        return self._has_tokens and self.dataset.group_size > 1
 
     @property
     def narrow_to(self) -> int:

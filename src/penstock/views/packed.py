@@ -2,10 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import get_args
 
 from penstock.arguments import integer, one_of
 from penstock.batches.outputs import Extra
-from penstock.pack.policy import PACKING, Policy, Recipe
+from penstock.errors import UsageError
+from penstock.pack.policy import BEST_FIT, PACKING, Policy, Recipe
+from penstock.views.documents import Overflow
 from penstock.views.planned import PaddedView
 
 
@@ -15,11 +18,16 @@ class Packed(PaddedView):
 
         best_fit           the longest first, each where it leaves the least space. Documents longer
                            than a row are split, and their rests packed like documents: every token
-                           is an input once, and there is little padding.
+                           is an input once, and there is little padding. With `overflow` they are
+                           truncated or dropped instead.
         bos_best_fit       as nanochat packs: every row starts with the start of a document and is
                            full; where nothing fits, a document is cropped, and its rest is dropped.
         bos_best_fit_keep  the same, but the rest waits as a document of its own. Every token is an
                            input once; a row may start in the middle of a document.
+
+    If documents of the dataset belong together in groups, best_fit packs whole groups. Groups
+    longer than a row are dropped, or truncated: every document of the group is cut to
+    `seq_len // group_size` tokens, if it has more.
 
     >>> view = data.packed(16)
     >>> view[3]["input_ids"].tolist()
@@ -32,6 +40,9 @@ class Packed(PaddedView):
     policy: Policy = "best_fit"
     buffer_size: int = 1000
     """documents that the `bos_…` policies choose from"""
+    overflow: Overflow | None = None
+    """what best_fit does with documents longer than a row: by default it splits them, and truncates
+    groups"""
     mask_ends: bool | None = None
     """ignore the last label of a document; else it is the first token of the next document. By
     default True for best_fit, False for the `bos_…` policies, where documents attend to each other
@@ -43,8 +54,28 @@ class Packed(PaddedView):
             masks_ends = self.policy == "best_fit" and self._has_tokens
             object.__setattr__(self, "mask_ends", masks_ends)
         super().__post_init__()
+        self._choose_overflow()
         size = integer("buffer_size", self.buffer_size, 1, 1 << 32)
         object.__setattr__(self, "buffer_size", size)
+
+    def _choose_overflow(self) -> None:
+        overflow, size = self.overflow, self.dataset.group_size
+        if self.policy != "best_fit":
+            if overflow is not None:
+                raise UsageError(
+                    f"policy {self.policy!r} has its own way with long documents; leave out "
+                    "overflow, or use best_fit"
+                )
+            if size > 1:
+                raise UsageError(
+                    f"policy {self.policy!r} cannot keep groups of {size:,} documents together; "
+                    "use best_fit"
+                )
+            return
+        if overflow is None:
+            overflow = "split" if size == 1 else "truncate"
+        object.__setattr__(self, "overflow", one_of("overflow", overflow, get_args(Overflow)))
+        self._check_groups(splits=overflow == "split")
 
     @property
     def _masks_ends(self) -> bool:
@@ -53,5 +84,11 @@ class Packed(PaddedView):
     @property
     def recipe(self) -> Recipe:
         """What decides the rows."""
-        buffer_size = 0 if self.policy == "best_fit" else self.buffer_size
-        return Recipe(self.policy, self.seq_len, buffer_size, selection=self._selection)
+        if self.overflow is None:
+            return Recipe(self.policy, self.seq_len, self.buffer_size, selection=self._selection)
+        return Recipe(
+            BEST_FIT[self.overflow],
+            self.seq_len,
+            selection=self._selection,
+            group_size=self.dataset.group_size,
+        )

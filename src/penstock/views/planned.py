@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.arguments import integer
 from penstock.batches.view_state import ViewKind, ViewState
+from penstock.errors import UsageError
 from penstock.formats.shard import TOKEN
 from penstock.pack.policy import Recipe
 from penstock.pack.report import PackReport
@@ -133,3 +134,16 @@ class PaddedView(PlannedView):
     @property
     def _padding(self) -> int:
         return self.pad_id
+
+    def _check_groups(self, *, splits: bool) -> None:
+        """Refuse to split groups, and rows that have no token for some of their documents."""
+        size = self.dataset.group_size
+        if size > 1 and splits:
+            raise UsageError(
+                f"groups of {size:,} documents cannot be split; use overflow='truncate' or 'drop'"
+            )
+        if size > self.seq_len:
+            raise UsageError(
+                f"rows of {self.seq_len:,} tokens are too short for groups of {size:,} documents; "
+                "increase seq_len"
+            )

@@ -33,7 +33,8 @@ class SelectedView(SlicedView):
         decoded metadata, one object for each span, and returns True to leave the document out. The
         objects are decoded by the view's `metadata=`, or are bytes.
 
-        Documents keep their numbers.
+        Documents keep their numbers. Of documents that belong together in a group, leave out all or
+        none.
 
         >>> view = data.packed(16, extras="document_ids").without(documents=[0, 2])
         >>> [int(row["document_ids"][0]) for row in view]
@@ -42,7 +43,15 @@ class SelectedView(SlicedView):
         self._refuse_slices()
         data = self.dataset
         listed = listed_documents(data, documents, self.metadata)
-        return self._without(leave_out(listed.numbers, data.num_documents, listed.where))
+        chosen = leave_out(listed.numbers, data.num_documents, listed.where)
+        torn = chosen.torn_group(data.group_size) if data.group_size > 1 else None
+        if torn is not None:
+            first, last = torn * data.group_size, (torn + 1) * data.group_size - 1
+            raise UsageError(
+                f"{listed.where}: documents {first:,} to {last:,} belong together in a group, and "
+                "only some of them are to be left out; leave out all or none"
+            )
+        return self._without(chosen)
 
     def split(
         self,
@@ -62,7 +71,9 @@ class SelectedView(SlicedView):
                                 of a document, so equal documents are in the same fold. All tokens
                                 are read once; the hashes are kept in the user's cache
 
-        Numbers and shares count all documents of the dataset, also those that are left out.
+        Numbers and shares count all documents of the dataset, also those that are left out. Where
+        documents belong together in groups, groups are counted and held out whole; the first
+        document of a group decides its fold.
 
         >>> training, held_out = data.windows(8).split(every=5)
         >>> [row["input_ids"].tolist() for row in held_out]

@@ -51,8 +51,9 @@ def join_parts(directory: Path, parts: int | None) -> None:
         for part, manifest in zip(found, manifests, strict=True):
             if replace(manifest, shards=()) != head:
                 raise FormatError(
-                    f"{part}: its fields, vocab_size, tokenizer, bos_id, eos_id or split differ "
-                    f"from those of {found[0].name}; all parts of a dataset must have the same"
+                    f"{part}: its fields, vocab_size, tokenizer, bos_id, eos_id, split or "
+                    f"group_size differ from those of {found[0].name}; all parts of a dataset must "
+                    "have the same"
                 )
         shards = tuple(shard for manifest in manifests for shard in manifest.shards)
         text = stream.manifest_to_json(replace(head, shards=shards))

@@ -45,6 +45,8 @@ class Writer:
         part: this process's part of the dataset (see `penstock.write`).
         shard_bytes: a shard ends with the document that makes it this large.
         tokenizer, bos_id, eos_id, split: stored in the manifest.
+        group_size: every so many consecutive documents belong together, such as 2 for the pairs of
+            preference training; views keep them in one row.
 
     >>> with Writer(tmp / "out", vocab_size=50_257) as writer:
     ...     writer.append([15496, 11, 995])
@@ -65,6 +67,7 @@ class Writer:
         bos_id: int | None = None,
         eos_id: int | None = None,
         split: Mapping[str, str] | None = None,
+        group_size: int = 1,
     ) -> None:
         if tokenizer is not None and not isinstance(tokenizer, Mapping):
             raise UsageError(
@@ -89,6 +92,7 @@ class Writer:
             _optional("eos_id", eos_id, 0, highest_id),
             shards=(),
             split=dict(split or {}),
+            group_size=integer("group_size", group_size, 1),
         )
         _check_that_it_opens(self._head)
         if metadata is not None and not callable(metadata):
@@ -281,6 +285,13 @@ class Writer:
                 self.abort()
                 raise UsageError(
                     "the last document is incomplete; call extend with its last piece before finish"
+                )
+            if self.num_documents % self._head.group_size:
+                size, num = self._head.group_size, self.num_documents
+                self.abort()
+                raise UsageError(
+                    f"{self._directory}: {num:,} documents were appended, which are not whole "
+                    f"groups of {size:,}; append every document of a group, an empty one if need be"
                 )
             try:
                 self._write_collected()
