@@ -95,6 +95,7 @@ class ShuffleStage:
             bos_id=head.bos_id,
             eos_id=head.eos_id,
             split=head.split,
+            group_size=size,
         ) as writer:
             for start in range(part.start, part.stop, _CHUNK_GROUPS):
                 groups = order.samples_at(np.arange(start, min(start + _CHUNK_GROUPS, part.stop)))

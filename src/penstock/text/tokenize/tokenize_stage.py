@@ -103,6 +103,7 @@ class TokenizeStage:
             bos_id=plan.marks.bos_id,
             eos_id=plan.marks.eos_id,
             split=plan.split_note(side),
+            group_size=plan.group_size,
         )
 
 
