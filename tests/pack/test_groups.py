@@ -19,7 +19,7 @@ from penstock.pack.group_rows import GroupRows
 from penstock.pack.survey import survey
 from tests.helpers.compact_batches import read_compactly
 from tests.helpers.numbered_documents import EXTRAS, IGNORED, numbered, places
-from tests.pack.test_policies import best_fit_decreasing, pieces_of
+from tests.helpers.packing_models import best_fit_decreasing, pieces_of
 
 pytestmark = pytest.mark.kernels
 

@@ -17,7 +17,7 @@ from tests.helpers.numbered_documents import (
     numbered,
     places,
 )
-from tests.pack.test_policies import best_fit_decreasing, lengths_and_width
+from tests.helpers.packing_models import best_fit_decreasing, lengths_and_width
 
 
 def starts(lengths):
