@@ -21,6 +21,9 @@ APART = ".apart"
 """one field of the records in a file of its own, such as datatrove's loss mask"""
 OFFSET = np.dtype("<u8")
 TOKEN, METADATA_ID = "token", "metadata_id"
+BYTE = "byte"
+"""the only field of a dataset of objects, whose documents are runs of bytes"""
+OBJECT_FIELDS: np.dtype[Any] = np.dtype([(BYTE, "u1")])
 NO_METADATA = 0xFFFF_FFFF
 
 
@@ -105,6 +108,14 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredObjects:
+    """Documents that are objects, encoded as bytes by a function of the user's."""
+
+    with_metadata: bool
+    """whether each document has metadata: entry k of a shard is that of its document k"""
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What is known about a dataset without reading its data."""
 
@@ -126,3 +137,12 @@ class Manifest:
     """the source, if this is a decoded copy"""
     split: dict[str, str] = field(default_factory=dict)
     """which split of a corpus this is, and by which rule; empty for a whole corpus"""
+    objects: "StoredObjects | None" = None
+    """if documents are encoded objects; None if they are records"""
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether documents may have metadata."""
+        if self.objects is not None:
+            return self.objects.with_metadata
+        return METADATA_ID in (self.fields.names or ())

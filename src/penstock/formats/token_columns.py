@@ -21,7 +21,7 @@ from penstock.formats.json_values import can_be_json
 from penstock.formats.loss_masks import LOSS_MASK
 from penstock.formats.recognition import quoted, text_advice
 from penstock.formats.shard import METADATA_ID, TOKEN
-from penstock.formats.stream import fields_problem
+from penstock.formats.record_types import fields_problem
 from penstock.formats.wanted_columns import Wanted
 from penstock.suggestions import did_you_mean
 

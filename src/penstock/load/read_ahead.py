@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.batches.layout import BatchLayout
+from penstock.batches.object_decoding import DOCUMENTS
 from penstock.batches.outputs import SOURCE_IDS
 from penstock.batches.sample_reader import SampleReader
 from penstock.formats.shard import TOKEN
@@ -132,7 +133,8 @@ class ReadAhead:
             prefetch=self.prefetch,
             threads=self.threads,
             num_processors=num_rank_processors(),
-            decodes=any(callable(check_decoder(decoder)) for decoder in decoders),
+            decodes=any(callable(check_decoder(decoder)) for decoder in decoders)
+            or any(view.coding is not None for view in self.view.sources),
             is_uncached=is_uncached,
             cache_files=self.cache_files,
             widens=inputs is not None
@@ -146,8 +148,15 @@ class ReadAhead:
         return {view.dataset.access for view in self.view.sources}
 
     @property
+    def _hands_out_bytes(self) -> bool:
+        """Whether documents of objects are arrays, not decoded ones."""
+        codings = [view.coding for view in self.view.sources]
+        return all(coding is not None and coding.decode is None for coding in codings)
+
+    @property
     def _finishes(self) -> bool:
-        return self.digests_tokens or any(view.metadata is not None for view in self.view.sources)
+        decodes = any(view.metadata is not None or view.coding for view in self.view.sources)
+        return self.digests_tokens or decodes
 
     def _finish(
         self,
@@ -159,6 +168,9 @@ class ReadAhead:
         """Add decoded metadata to a batch; return the digest of its tokens, if one is kept."""
         if decoded:
             batch |= as_tensors(decoded, self.output)
+            as_tensor = from_numpy(self.output)
+            if as_tensor is not None and self._hands_out_bytes:
+                batch[DOCUMENTS] = list(map(as_tensor, decoded[DOCUMENTS]))
         return self._digest(memory, step) if self.digests_tokens else None
 
     def _digest(self, memory: BatchMemory, step: Step) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import FormatError
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard
-from penstock.formats.stream import fields_to_json
+from penstock.formats.record_types import fields_to_json
 from penstock.read.documents import document_offsets, document_table, documents_digest
 from penstock.read.files import FileKind
 from penstock.read.fingerprint import records_digest
@@ -45,6 +45,16 @@ class RecordStream:
     def apart(self) -> str | None:
         """The last field, if it is stored in files of its own."""
         return self.manifests[0].apart
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether documents are encoded objects, for `Dataset.objects`, not records."""
+        return bool(self.manifests) and self.manifests[0].objects is not None
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether documents may have metadata."""
+        return self.manifests[0].has_metadata
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.errors import UsageError
-from penstock.formats import stream
+from penstock.formats.record_types import fields_problem
 from penstock.formats.shard import METADATA_ID, TOKEN
 
 Records = ArrayLike | Mapping[str, ArrayLike]
@@ -30,7 +30,7 @@ def record_type(
     if with_metadata and METADATA_ID not in (record.names or ()):
         members = [(name, record[name]) for name in record.names or ()]
         record = np.dtype([*members, (METADATA_ID, "<u4")])
-    problem = stream.fields_problem(record)
+    problem = fields_problem(record)
     if problem is None and record.names == (METADATA_ID,):
         problem = f"there are no fields besides {METADATA_ID!r}"
     if problem is None and not with_metadata and METADATA_ID in (record.names or ()):
