@@ -143,7 +143,7 @@ def test_unknown_keys_change_nothing(path):
     assert penstock.open(path).fingerprint == before
 
 
-@pytest.mark.parametrize("version", [0, 2, -1, "1", None, [1], 1.5])
+@pytest.mark.parametrize("version", [0, 3, -1, "1", None, [1], 1.5])
 def test_another_version_is_stopped_by_the_version(path, version):
     assert_stopped(path, {**manifest_of(path), "version": version}, "version is")
 

@@ -276,10 +276,14 @@ cdef class StepQueue:
             raise reader.sample_reader.error()
         if not reader.decodes:
             return None
+        cdef MicroBatch batch = self.queue.places[place].batch
         try:
-            return reader.sample_reader.read_metadata(self.queue.places[place].batch.rows)
+            return reader.sample_reader.read_metadata(batch.rows)
         except StopIteration as error:
             raise RuntimeError("a decoder raised StopIteration") from error
+        except Exception as error:
+            error.add_note(f"in the batch at position {batch.position:,}")
+            raise
 
     cdef int advance(self, BatchMemory memory) except -1:
         """Drop the first step and request another, to be read into `memory`."""

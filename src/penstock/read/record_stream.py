@@ -9,8 +9,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard
 from penstock.formats.record_types import fields_to_json
+from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard
 from penstock.read.documents import document_offsets, document_table, documents_digest
 from penstock.read.files import FileKind
 from penstock.read.fingerprint import records_digest
@@ -27,7 +27,8 @@ class RecordStream:
 
     @one_line
     def __repr__(self) -> str:
-        size = f"{counted(self.num_records, 'record')}, {counted(self.num_documents, 'document')}"
+        record, document = ("byte", "object") if self.holds_objects else ("record", "document")
+        size = f"{counted(self.num_records, record)}, {counted(self.num_documents, document)}"
         if not self.shards:
             return f"without shards: {size}"
         first = self.shards[0]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
 from penstock.batches.layout import BatchLayout
+from penstock.batches.object_decoding import ObjectCoding
 from penstock.batches.outputs import (
     DerivedOutput,
     Extra,
@@ -22,7 +23,6 @@ from penstock.batches.outputs import (
     token_dtype,
     token_outputs,
 )
-from penstock.batches.object_decoding import ObjectCoding
 from penstock.batches.row_slice import RowSlice
 from penstock.batches.sample_reader import SampleReader, read_batch
 from penstock.batches.view_state import ViewKind, ViewState

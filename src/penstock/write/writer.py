@@ -182,7 +182,8 @@ class Writer:
         of_document = list(spans)
         if self._encode_object is not None:
             of_object = None if metadata is None else [metadata]
-            return self._extend_objects([records], of_object, has_spans=bool(of_document))
+            self._extend_objects([records], of_object, has_spans=bool(of_document))
+            return
         # The fast path. `_extend` handles all other documents, and all errors.
         if metadata is None and not of_document and self._collected.add(records):
             return
@@ -216,7 +217,8 @@ class Writer:
         if self._encode_object is not None:
             if lengths is not None or continues:
                 raise UsageError("objects are appended whole; leave out lengths and continues")
-            return self._extend_objects(records, metadata, has_spans=spans is not None)
+            self._extend_objects(records, metadata, has_spans=spans is not None)
+            return
         if lengths is None:
             raise UsageError("extend needs the length of each document; append takes one document")
         with self._one_at_a_time:
