@@ -68,7 +68,10 @@ class ObjectReader:
             return {DOCUMENTS: documents} | ({} if metadata is None else {METADATA: metadata})
         samples = documents if metadata is None else list(zip(documents, metadata, strict=True))
         try:
-            return CollatedBatch(collate(samples))
+            batch = collate(samples)
+            if batch is None:
+                raise UsageError("collate returned None; it must return the batch")
+            return CollatedBatch(batch)
         except BaseException as error:
             numbers = self._table.entries["document"][:rows].tolist()
             error.add_note(f"while collating the documents {numbers!s:.200}")

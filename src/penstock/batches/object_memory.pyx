@@ -21,6 +21,8 @@ cdef enum:
     LEAST_BYTES = 1 << 16
     MOST_SPARE = 4  # a free block is kept if it is at most this many times as large as batches are
 
+cdef int64_t MAX_BYTES = <int64_t>1 << 61
+
 
 @cython.no_gc  # never part of a cycle
 cdef class ObjectPool:
@@ -35,6 +37,8 @@ cdef class ObjectPool:
         cdef Py_ssize_t k
         if num_bytes < 0:
             raise ValueError("num_bytes must not be negative")
+        if num_bytes > MAX_BYTES:
+            raise MemoryError(f"cannot allocate {num_bytes:,} bytes for a batch")
         self.mean_bytes += (num_bytes - self.mean_bytes) / 8 if self.mean_bytes else num_bytes
         for k in range(len(self.free_blocks) - 1, -1, -1):  # the last one is still in the cache
             if len(self.free_blocks[k]) >= num_bytes:
@@ -44,7 +48,10 @@ cdef class ObjectPool:
             if self.free_blocks:
                 self.free_blocks.pop(0)  # too small, and replaced by the new one
             # Room for somewhat larger batches, so that few of them need a new block.
-            memory.block = new_pages(max(num_bytes + num_bytes // 4, LEAST_BYTES), np.uint8)
+            try:
+                memory.block = new_pages(max(num_bytes + num_bytes // 4, LEAST_BYTES), np.uint8)
+            except OSError:
+                raise MemoryError(f"cannot allocate {num_bytes:,} bytes for a batch") from None
         memory.pool = self
         return memory
 

@@ -59,9 +59,13 @@ def _struct_from_json(value: Any, level: int) -> np.dtype[Any]:
             raise FormatError(f"fields: {member!r:.200}: the dtype must look like '<u2' or '|S8'")
         members.append((name, kind, *(tuple(s) for s in shape)))
     try:
-        return np.dtype(members)
+        struct = np.dtype(members)
     except (TypeError, ValueError, SyntaxError) as error:
         raise FormatError(f"fields: {value!r:.200} is not a NumPy record type ({error})") from None
+    problem = _struct_problem(struct, level)  # before it becomes a field: its size may be wrong
+    if problem:
+        raise FormatError(f"fields: {problem}")
+    return struct
 
 
 def fields_to_json(fields: np.dtype[Any]) -> list[list[Any]]:

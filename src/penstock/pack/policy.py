@@ -54,7 +54,8 @@ class Recipe:
     def name(self) -> str:
         """A name for files."""
         buffer = f"-buffer{self.buffer_size}" if self.buffer_size else ""
-        name = f"{self.policy}{'-by-length' if self.by_length else ''}-{self.width}{buffer}"
+        width = "" if self.policy == OBJECTS else f"-{self.width}"
+        name = f"{self.policy}{'-by-length' if self.by_length else ''}{width}{buffer}"
         return name if self.selection is None else f"{name}-without-{self.selection.fingerprint}"
 
     @property
