@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import json
 import threading
 import weakref
 
@@ -194,9 +195,8 @@ def test_collate_may_return_anything(data, result):
 
 
 def test_collate_must_return_something(data):
-    with pytest.raises(UsageError, match="collate returned None") as caught:
+    with pytest.raises(UsageError, match=r"returned None for the documents \[0, 1\]; it must"):
         list(new_loader(data.objects(collate=lambda samples: None), 2, shuffle=False))
-    assert "while collating the documents [0, 1]" in caught.value.__notes__
 
 
 class Fails:
@@ -236,6 +236,12 @@ def test_a_decoder_that_fails_raises_at_its_step_and_the_loader_goes_on(data, pr
     decode.fails = False
     found += [each for batch in loader for each in batch["documents"]]
     assert found == CONTENTS[:48]
+
+
+def test_a_decoder_that_needs_bytes_is_told_how_to_get_them(data):
+    with pytest.raises(TypeError) as caught:
+        list(new_loader(data.objects(json.loads)))
+    assert any("write bytes(content)" in note for note in caught.value.__notes__)
 
 
 def test_a_collate_that_fails_names_its_documents(data):

@@ -59,7 +59,7 @@ class ObjectReader:
         self, rows: int, metadata: list[Any] | None
     ) -> "dict[str, Any] | CollatedBatch | None":
         """Return a batch of `rows` rows with their metadata; None, with a fault, on failure."""
-        memory = np.frombuffer(self._pool.take(self._table.total_bytes), np.uint8)
+        memory = np.frombuffer(memoryview(self._pool.take(self._table.total_bytes)), np.uint8)
         if not self._batches.read_objects(memory):
             return None
         documents = self._decode(memory, rows)
@@ -67,15 +67,15 @@ class ObjectReader:
         if collate is None:
             return {DOCUMENTS: documents} | ({} if metadata is None else {METADATA: metadata})
         samples = documents if metadata is None else list(zip(documents, metadata, strict=True))
+        where = f"the documents {self._table.entries['document'][:rows].tolist()!s:.200}"
         try:
             batch = collate(samples)
-            if batch is None:
-                raise UsageError("collate returned None; it must return the batch")
-            return CollatedBatch(batch)
         except BaseException as error:
-            numbers = self._table.entries["document"][:rows].tolist()
-            error.add_note(f"while collating the documents {numbers!s:.200}")
+            error.add_note(f"while collating {where}")
             raise
+        if batch is None:
+            raise UsageError(f"collate returned None for {where}; it must return the batch")
+        return CollatedBatch(batch)
 
     def _decode(self, memory: Any, rows: int) -> list[Any]:
         entries = self._table.entries[:rows]
@@ -91,6 +91,8 @@ class ObjectReader:
         except BaseException as error:
             if len(objects) < rows:  # an interrupt may come after the last one
                 error.add_note(f"while decoding {self._name(entries[len(objects)])}")
+                if isinstance(error, TypeError):
+                    error.add_note("decode gets a memoryview; for bytes, write bytes(content)")
             raise
         return objects
 

@@ -193,7 +193,7 @@ class Writer:
 
     def extend(
         self,
-        records: Records | Iterable[Any],
+        records: Records | Any,
         lengths: ArrayLike | None = None,
         metadata: Sequence[Any] | None = None,
         *,
