@@ -1,6 +1,6 @@
 """What `penstock inspect` shows of a dataset of objects: their sizes, and the bytes of some."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def show_objects(console: "Console", view: "Objects", shown: "Sequence[int]") ->
         console.print(f"sample {index:,}", style="bold", markup=False)
         content = sample["documents"]
         console.print(f"  {content.size:,} bytes: ", end="")
-        console.print(_readable(content[: 4 * _MOST_CHARACTERS].tobytes()), markup=False)
+        console.print(_readable(content[: 4 * _MOST_CHARACTERS + 1].tobytes()), markup=False)
         if "metadata" in sample:
             console.print("  metadata: ", end="")
             console.print(_readable(sample["metadata"]), markup=False)
@@ -40,9 +40,11 @@ def show_objects(console: "Console", view: "Objects", shown: "Sequence[int]") ->
 
 def _readable(content: bytes) -> str:
     """The first characters, if the bytes are text; otherwise the first bytes in hex."""
-    text: Any = content.decode("utf-8", "ignore")
-    if len(text.encode()) < len(content) - 3 or not text.isprintable():  # the last may be cut
+    start = content[: 4 * _MOST_CHARACTERS]
+    text = start.decode("utf-8", "ignore")
+    num_cut = 3 if len(start) < len(content) else 0  # bytes of a character that goes on
+    if len(text.encode()) < len(start) - num_cut or not text.isprintable():
         more = " …" if len(content) > _MOST_BYTES else ""
         return content[:_MOST_BYTES].hex(" ") + more
-    shown: str = text[:_MOST_CHARACTERS] + (" …" if len(text) > _MOST_CHARACTERS else "")
-    return shown
+    is_cut = len(text) > _MOST_CHARACTERS or num_cut > 0
+    return text[:_MOST_CHARACTERS] + (" …" if is_cut else "")

@@ -108,14 +108,6 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredObjects:
-    """Documents that are objects, encoded as bytes by a function of the user's."""
-
-    with_metadata: bool
-    """whether each document has metadata: entry k of a shard is that of its document k"""
-
-
-@dataclass(frozen=True, slots=True)
 class Manifest:
     """What is known about a dataset without reading its data."""
 
@@ -137,12 +129,16 @@ class Manifest:
     """the source, if this is a decoded copy"""
     split: dict[str, str] = field(default_factory=dict)
     """which split of a corpus this is, and by which rule; empty for a whole corpus"""
-    objects: "StoredObjects | None" = None
-    """if documents are encoded objects; None if they are records"""
+    objects_with_metadata: bool | None = None
+    """None if documents are records. If they are objects, encoded by a function of the user's:
+    whether each has metadata, of which entry k of a shard is that of its document k"""
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether documents are encoded objects, not records."""
+        return self.objects_with_metadata is not None
 
     @property
     def has_metadata(self) -> bool:
         """Whether documents may have metadata."""
-        if self.objects is not None:
-            return self.objects.with_metadata
-        return METADATA_ID in (self.fields.names or ())
+        return self.objects_with_metadata or METADATA_ID in (self.fields.names or ())

@@ -32,7 +32,6 @@ from penstock.formats.shard import (
     Manifest,
     Shard,
     StoredFile,
-    StoredObjects,
 )
 
 MANIFEST_NAME = "penstock.json"
@@ -58,8 +57,8 @@ def manifest_to_json(manifest: Manifest) -> str:
         "bos_id": manifest.bos_id,
         "eos_id": manifest.eos_id,
     }
-    if manifest.objects is not None:
-        head["objects"] = {"metadata": manifest.objects.with_metadata}
+    if manifest.holds_objects:
+        head["objects"] = {"metadata": manifest.objects_with_metadata}
     if manifest.split:
         head["split"] = manifest.split
     lines = ",\n".join(f"  {json.dumps(_shard_to_json(shard))}" for shard in manifest.shards)
@@ -94,8 +93,9 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
             f"{' and '.join(map(str, VERSIONS))}"
         )
     fields = fields_from_json(document.get("fields"))
-    objects = _objects(document, fields)
-    if version == 1 and (objects is not None or has_nested_fields(fields)):
+    objects_with_metadata = _objects_with_metadata(document, fields)
+    is_plain = objects_with_metadata is None and not has_nested_fields(fields)
+    if version == 1 and not is_plain:
         raise FormatError("version is 1, which has neither objects nor nested fields")
     shards = document.get("shards")
     if not isinstance(shards, list):
@@ -108,7 +108,7 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
         eos_id=_optional_count(document, "eos_id"),
         shards=(),
         split=_strings(document, "split") if "split" in document else {},
-        objects=objects,
+        objects_with_metadata=objects_with_metadata,
     )
     parsed = (_parse_shard(shard, i, head, directory) for i, shard in enumerate(shards))
     manifest = replace(head, shards=tuple(parsed))
@@ -142,7 +142,7 @@ def _parse_shard(value: Any, number: int, head: Manifest, directory: Path) -> Sh
             )
         files[suffix] = StoredFile(_count(entry, "bytes", f"{where}: files[{suffix!r}]"), checksum)
     num_records, num_documents, num_spans = counts
-    if head.objects is not None and num_spans != (num_documents if head.has_metadata else 0):
+    if head.holds_objects and num_spans != (num_documents if head.has_metadata else 0):
         raise FormatError(
             f"{where}: {num_spans:,} spans for {num_documents:,} objects; each object has one if "
             "there is metadata, and none if not"
@@ -177,11 +177,11 @@ def _shard_to_json(shard: Shard) -> dict[str, Any]:
 
 
 def _needs_version_2(manifest: Manifest) -> bool:
-    return manifest.objects is not None or has_nested_fields(manifest.fields)
+    return manifest.holds_objects or has_nested_fields(manifest.fields)
 
 
-def _objects(document: dict[str, Any], fields: np.dtype[Any]) -> StoredObjects | None:
-    """Read whether documents are objects; the key is missing if they are not."""
+def _objects_with_metadata(document: dict[str, Any], fields: np.dtype[Any]) -> bool | None:
+    """Read whether objects have metadata; None if documents are not objects."""
     if "objects" not in document:
         return None
     value = document["objects"]
@@ -192,7 +192,8 @@ def _objects(document: dict[str, Any], fields: np.dtype[Any]) -> StoredObjects |
             f"objects: records are {fields_to_json(fields)!s:.200}, but those of objects are "
             f"{fields_to_json(OBJECT_FIELDS)}"
         )
-    return StoredObjects(with_metadata=value["metadata"])
+    with_metadata: bool = value["metadata"]
+    return with_metadata
 
 
 def _strings(value: dict[str, Any], key: str) -> dict[str, str]:

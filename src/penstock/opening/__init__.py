@@ -165,7 +165,7 @@ def _with_masks(manifests: tuple[Manifest, ...], masks: list[Path]) -> tuple[Man
 def _check_same_records(manifests: tuple[Manifest, ...]) -> None:
     for manifest in manifests[1:]:
         first = manifests[0]
-        if manifest.objects != first.objects and manifest.fields == first.fields:
+        if _content(manifest) != _content(first) and manifest.fields == first.fields:
             raise FormatError(
                 f"{_location(manifest)}: holds {_content(manifest)}, but {_location(first)} holds "
                 f"{_content(first)}; open them one by one"
@@ -193,9 +193,9 @@ def _check_own_sizes(manifests: tuple[Manifest, ...]) -> None:
 
 def _content(manifest: Manifest) -> str:
     """What documents are."""
-    if manifest.objects is None:
+    if not manifest.holds_objects:
         return "records"
-    return f"objects {'with' if manifest.objects.with_metadata else 'without'} metadata"
+    return f"objects {'with' if manifest.has_metadata else 'without'} metadata"
 
 
 def _location(manifest: Manifest) -> str:

@@ -50,7 +50,7 @@ class RecordStream:
     @property
     def holds_objects(self) -> bool:
         """Whether documents are encoded objects, for `Dataset.objects`, not records."""
-        return bool(self.manifests) and self.manifests[0].objects is not None
+        return bool(self.manifests) and self.manifests[0].holds_objects
 
     @property
     def has_metadata(self) -> bool:

@@ -24,7 +24,6 @@ from penstock.formats.shard import (
     OBJECT_FIELDS,
     Manifest,
     Shard,
-    StoredObjects,
 )
 from penstock.new_directory import new_directory
 from penstock.reprs import counted, one_line
@@ -114,7 +113,7 @@ class Writer:
             _optional("eos_id", eos_id, 0, highest_id),
             shards=(),
             split=dict(split or {}),
-            objects=None if encode is None else StoredObjects(metadata is not None),
+            objects_with_metadata=None if encode is None else metadata is not None,
         )
         _check_that_it_opens(self._head)
         if metadata is not None and not callable(metadata):
