@@ -106,7 +106,7 @@ def _new_loader(
 
 def _consumer(batches: Iterator[Any], num_batches: int) -> Callable[[], None]:
     """Return a function that takes batches and holds the last."""
-    held = []
+    held = list[Any]()
 
     def take() -> None:
         for batch in itertools.islice(batches, num_batches):
@@ -125,7 +125,7 @@ def _touch(documents: list[Any]) -> None:
         return
     if not isinstance(first, np.ndarray | memoryview):
         first = first.numpy()
-    root = first.obj if isinstance(first, memoryview) else first.base
+    root: Any = first.obj if isinstance(first, memoryview) else first.base
     root[: len(documents) * len(first) : 4096].sum()
 
 

@@ -328,4 +328,5 @@ class Mixture:
         """
         samples = self.order.samples_at(positions).reshape(-1)
         layout = self.layout(samples.size, dtype)
-        return read_batch(SampleReader(self, layout), layout, samples)
+        batch: Batch = read_batch(SampleReader(self, layout), layout, samples)
+        return batch

@@ -275,7 +275,8 @@ class View(SelectedView):
         """Read the samples `indices` as one NumPy batch; `dtype=None` keeps the stored type."""
         samples = self._check(indices)
         layout = self.layout(samples.size, dtype)
-        return read_batch(SampleReader(self, layout), layout, samples)
+        batch: Batch = read_batch(SampleReader(self, layout), layout, samples)
+        return batch
 
     def _check(self, indices: ArrayLike) -> NDArray[np.int64]:
         wanted = np.asarray(indices)

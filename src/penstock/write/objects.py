@@ -1,6 +1,6 @@
 """Objects of any kind, encoded as documents by a function of the user's."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,15 @@ class EncodedObjects(NamedTuple):
     """the metadata of each document; empty if documents have none"""
     num_spans: NDArray[np.int64]
     """the metadata entries of each document: 1, or 0 if documents have none"""
+
+
+def check_encoder(encode: Any, of_tokens: Mapping[str, Any]) -> None:
+    """Refuse what is not an encoder, and arguments of a writer that are for tokens."""
+    for name, value in of_tokens.items():
+        if value is not None:
+            raise UsageError(f"encode=… writes objects, not tokens; leave out {name}")
+    if not callable(encode):
+        raise UsageError(f"encode is {encode!r:.60}; it must be a function that returns bytes")
 
 
 def encode_objects(

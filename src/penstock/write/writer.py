@@ -30,7 +30,7 @@ from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
 from penstock.write.leftovers import OwnFiles
 from penstock.write.metadata import Attached, MetadataEncoder, MetadataSpan
-from penstock.write.objects import ObjectEncoder, encode_objects
+from penstock.write.objects import ObjectEncoder, check_encoder, encode_objects
 from penstock.write.record_checks import Records, as_lengths, as_records, record_type
 from penstock.write.shard import OpenShard
 
@@ -92,17 +92,8 @@ class Writer:
             self.fields = record_type(fields, vocab_size, with_metadata=metadata is not None)
         else:
             self.fields = OBJECT_FIELDS
-            for name, value in {
-                "fields": fields,
-                "vocab_size": vocab_size,
-                "tokenizer": tokenizer,
-                "bos_id": bos_id,
-                "eos_id": eos_id,
-            }.items():
-                if value is not None:
-                    raise UsageError(f"encode=… writes objects, not tokens; leave out {name}")
-            if not callable(encode):
-                raise UsageError(f"encode is {encode!r:.60}; it must be a function to bytes")
+            of_tokens = {"fields": fields, "vocab_size": vocab_size, "tokenizer": tokenizer}
+            check_encoder(encode, {**of_tokens, "bos_id": bos_id, "eos_id": eos_id})
         self._num_extended_documents = self._num_extended_records = 0
         self._directory = Path(path).absolute()
         self._head = Manifest(
@@ -224,7 +215,7 @@ class Writer:
             self._extend(records, lengths, metadata, spans, continues=continues)
 
     def _extend_objects(
-        self, objects: Iterable[Any], metadata: Sequence[Any] | None, *, has_spans: bool
+        self, objects: Any, metadata: Sequence[Any] | None, *, has_spans: bool
     ) -> None:
         """Append objects; they are encoded before others have to wait."""
         if has_spans:
