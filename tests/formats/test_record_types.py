@@ -90,6 +90,12 @@ def test_fields_of_structs_are_matched_by_name(tmp_path):
     box["x"], box["y"] = [0.5, 1.5], [[1, 2], [3, 4]]
     with penstock.Writer(tmp_path, fields=BOX) as writer:
         writer.append({"token": [1, 2], "box": box})
+    # A user's data outlive our release: change this form only with a new format version.
+    manifest = json.loads((tmp_path / "penstock.json").read_text())
+    assert manifest["fields"] == [["token", "<u4"], ["box", [["x", "<f4"], ["y", "<u2", [2]]]]]
+    assert manifest["version"] == 2
+    content = (tmp_path / "00000.stream").read_bytes()
+    assert content.hex() == "010000000000003f01000200020000000000c03f03000400"
     stored = penstock.open(tmp_path).records(0, 2)["box"]
     assert (stored["x"].tolist(), stored["y"].tolist()) == ([0.5, 1.5], [[1, 2], [3, 4]])
 
