@@ -96,6 +96,18 @@ def with_spans(num_tokens: int, mean_length: int, blob_bytes: int) -> Path:
     return directory
 
 
+def objects(count: int, size_bytes: int) -> Path:
+    """Return random bytes in one shard, in documents of one size."""
+    directory = DATA / f"objects-{size_bytes}-{count}"
+    if (directory / stream.MANIFEST_NAME).exists():
+        return directory
+    generator = np.random.default_rng(0)
+    with penstock.Writer(directory, encode=bytes) as writer:
+        for _ in range(count):
+            writer.append(generator.bytes(size_bytes))
+    return directory
+
+
 def llmbatch(num_records: int, seq_len: int, batch_size: int) -> Path:
     """Return rows of random tokens in one LLMBATCH file."""
     path = DATA / f"llmbatch-{num_records}x{seq_len}.batch"

@@ -169,3 +169,15 @@ uint64_t widen_in_steps(const char *mapped, const int64_t *offsets, int64_t coun
   }
   return sum;
 }
+
+/* Documents of `size` bytes, which start at byte offsets of a file, in batches. Batches go to
+   `num_out` buffers in turn: as many as a consumer holds. */
+int read_documents(int fd, const int64_t *offsets, int64_t count, int64_t size, int64_t batch,
+                   char *out, int64_t num_out) {
+  for (int64_t k = 0; k < count; k++) {
+    char *to = out + (k / batch % num_out) * batch * size;
+    if (pread(fd, to + k % batch * size, size, offsets[k]) != size) return -1;
+    if ((k + 1) % batch == 0) touch((const int64_t *)to, batch * size / 8);
+  }
+  return 0;
+}

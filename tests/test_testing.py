@@ -79,3 +79,10 @@ def test_ranks_with_different_numbers_of_steps_are_seen():
 def test_differences_are_named_by_their_path(found, expected, words):
     with pytest.raises(VerificationError, match=words):
         assert_same(found, expected)
+
+
+@pytest.mark.parametrize(("one", "other"), [(b"", b"\0"), (b"a", b"a\0"), ("a", b"a"), (b"a", "a")])
+def test_bytes_and_texts_are_compared_as_they_are(one, other):
+    assert_same({"documents": [one]}, {"documents": [one]})
+    with pytest.raises(VerificationError, match=r"batch\['documents'\]\[0\]: .*, expected "):
+        assert_same({"documents": [one]}, {"documents": [other]})

@@ -83,6 +83,7 @@ from penstock.verifying.verify import VerifyReport as VerifyReport
 from penstock.verifying.verify import verify as verify
 from penstock.views.documents import Documents as Documents
 from penstock.views.documents import Overflow as Overflow
+from penstock.views.objects import Objects as Objects
 from penstock.views.packed import Packed as Packed
 from penstock.views.view import Batch as Batch
 from penstock.views.view import View as View

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.formats.shard import METADATA_ID, TOKEN
+from penstock.formats.shard import BYTE, METADATA_ID, TOKEN
 from penstock.metadata.span_decoding import Decoder
 from penstock.read.record_stream import RecordStream
 from penstock.suggestions import did_you_mean
 from penstock.views.documents import Documents
 from penstock.views.excerpts import Excerpts, object_decoder
+from penstock.views.objects import Objects
 from penstock.views.packed import Packed
 from penstock.views.view import View
 from penstock.views.windows import Windows
@@ -95,6 +96,11 @@ class Dataset(RecordStream):
         """View the dataset as several documents a row; see `Packed`."""
         return Packed(self, *args, **options)
 
+    @_takes_options_of(Objects)
+    def objects(self, *args: Any, **options: Any) -> Objects:
+        """View a dataset that `Writer(encode=…)` wrote as one object a sample; see `Objects`."""
+        return Objects(self, *args, **options)
+
     def rows(self, **options: Any) -> Windows:
         """View rows of one length as they are stored, as in LLMBATCH; options as for `windows`.
 
@@ -106,13 +112,15 @@ class Dataset(RecordStream):
         return self.windows(lengths.pop() - 1, overlap=False, **options)
 
     def document(self, number: int) -> NDArray[Any]:
-        """Read one document: token ids, or records if they have other fields.
+        """Read one document: token ids, records if they have other fields, or bytes of an object.
 
         >>> data.document(4).tolist()
         [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
         """
         found = self.document_range(number)
         records = self.records(found.start, found.stop)
+        if self.holds_objects:
+            return records[BYTE]
         only_tokens = self.fields.names == (TOKEN, METADATA_ID)
         tokens: NDArray[Any] = records[TOKEN] if only_tokens else records
         return tokens
@@ -121,6 +129,8 @@ class Dataset(RecordStream):
         """Read the metadata of one document: `(start, stop, decoded)` for each of its spans."""
         decoder = object_decoder(self, decode)
         found = self.document_range(number)
+        if self.holds_objects:
+            return [(0, len(found), self.objects(metadata=decoder)[number]["metadata"])]
         if not found:
             return []
         runs = np.array([[found.start, len(found), number]])

@@ -1,7 +1,8 @@
 """Checks for your own pipeline: does a loader resume exactly, do ranks divide the data exactly?
 
 Each check takes a function that makes a loader: any iterable with `state_dict` and
-`load_state_dict`. Batches may be arrays, tensors, numbers, or dicts, lists and tuples of these.
+`load_state_dict`. Batches may be arrays, tensors, numbers, texts, or dicts, lists and tuples of
+these.
 
 >>> make_loader = lambda: penstock.Loader(data.windows(4), batch_size=2, output="numpy")
 >>> assert_resumes_exactly(make_loader, steps=6)
@@ -48,6 +49,9 @@ def assert_same(found: Any, expected: Any, where: str = "batch") -> None:
             raise VerificationError(f"{where}: {len(found)} items, expected {len(expected)}")
         for i, value in enumerate(expected):
             assert_same(found[i], value, f"{where}[{i}]")
+    elif isinstance(expected, bytes | str):  # as arrays, b"" and b"\0" would be equal
+        if found != expected:
+            raise VerificationError(f"{where}: {found!r:.80}, expected {expected!r:.80}")
     else:
         one, other = _as_array(found), _as_array(expected)
         if one.shape != other.shape or one.dtype != other.dtype:
@@ -177,6 +181,8 @@ def _copy(batch: Any) -> Any:
         return {key: _copy(value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
         return [_copy(value) for value in batch]
+    if isinstance(batch, bytes | str):
+        return batch
     return _as_array(batch).copy()
 
 

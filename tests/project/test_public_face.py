@@ -15,6 +15,8 @@ from tests.helpers import paths
 FOREIGN = {*sys.stdlib_module_names, "numpy", "torch"}
 INTERNAL = {
     *("Documents.__init__", "Packed.__init__", "View.__init__", "Windows.__init__"),
+    *("Objects.__init__", "Objects.coding", "Objects.for_kernels", "Objects.layout"),
+    *("Objects.recipe", "View.coding"),
     *("Order.__init__", "Shard.__init__", "MixtureOrder.__init__"),
     *("Documents.recipe", "Packed.recipe", "PlannedView.rows", "SelectedView.selected_documents"),
     *(

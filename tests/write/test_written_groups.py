@@ -87,7 +87,7 @@ def test_directories_with_different_groups_are_not_opened_together(tmp_path):
         ({"group_size": "2"}, "group_size is '2', not a count"),
         ({"group_size": None}, "group_size is None, not a count"),
         ({"group_size": 1 << 70}, "not a count"),
-        ({"version": 1}, "group_size is 2 in a manifest of version 1; it needs version 2"),
+        ({"version": 1}, "version is 1, which has no groups"),
         ({"version": 3}, "version is 3; this version of Penstock reads versions 1 and 2"),
         ({"version": True}, "version is True"),
     ],

@@ -10,6 +10,7 @@ from penstock.auditing.proofs import mark_once, tiling
 from penstock.errors import UsageError, VerificationError
 from penstock.pack.policy import WINDOWS
 from penstock.read.documents import document_chunks
+from penstock.views.objects import Objects
 from penstock.views.planned import PlannedView
 from penstock.views.view import View
 from penstock.views.windows import Windows
@@ -35,12 +36,14 @@ def audit_tokens(view: View) -> TokenReport:
 
     For windows this is arithmetic. Planned rows are all read and compared with the documents; of a
     slice of them, only the inputs of its samples are counted. Tokens of documents that are left out
-    do not count.
+    do not count. The tokens of objects are their bytes.
 
     >>> audit_tokens(data.packed(16))
     TokenReport(num_records=100, num_inputs=100)
     """
     _check_choice(view)
+    if isinstance(view, Objects):
+        return _audit_objects(view)
     if isinstance(view, PlannedView):
         return _audit_rows(view)
     if not isinstance(view, Windows):
@@ -71,6 +74,19 @@ def _audit_rows(view: PlannedView) -> TokenReport:
         check_groups(view, edges)
     if isinstance(view, Windows):
         _check_windows(view, edges)
+    return TokenReport(num_records=view.report.num_records, num_inputs=view.num_inputs)
+
+
+def _audit_objects(view: Objects) -> TokenReport:
+    """Check that each document that is not left out is one row, whole."""
+    view.rows.check()
+    starts, lengths, documents = view.rows.pieces.T
+    edges, number = _document_edges(view), view.dataset.num_documents
+    kept = np.flatnonzero(view.selected_documents.left_out(0, number) == 0)
+    if not np.array_equal(np.sort(documents), kept):
+        raise VerificationError(f"{view.stored_in}: rows do not hold every document exactly once")
+    if np.any(starts != edges[documents]) or np.any(starts + lengths != edges[documents + 1]):
+        raise VerificationError(f"{view.stored_in}: a row is not its whole document")
     return TokenReport(num_records=view.report.num_records, num_inputs=view.num_inputs)
 
 

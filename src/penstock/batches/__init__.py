@@ -13,6 +13,11 @@ rest: all in one call outside the GIL. `batch_width` is that of the longest row.
 each output is, and `layout` where it goes; `view_state` and `layout_table` have the view and the
 layout as kernels take them. `SampleReader` holds the files of one thread, and `BatchReader` what
 kernels need of them; the sources of a mixture each have one, and share memory.
+
+Rows of objects have no columns: `batch_filling` lists their documents in an `ObjectTable`, and then
+reads them into an `ObjectMemory` of the size that they need. `object_decoding` passes them to the
+user's functions.
+
 `row_slice` says which chunks a slice has, and `row_chunks` clips a row's segments to a chunk, which
 is then filled as a row of its own. `batch_transform` calls the user's function of a finished batch.
 """

@@ -6,6 +6,7 @@ from penstock.metadata.span_groups cimport MetadataFiles, SpanList
 from penstock.read.files cimport Fault, FileTable
 from penstock.read.segments cimport OutputParams, Outputs, RecordReading, Segment
 from penstock.batches.layout_table cimport BatchCounts, LayoutParams
+from penstock.batches.object_table cimport ObjectList
 from penstock.batches.row_segments cimport RowSegments
 from penstock.batches.view_state cimport ViewParams
 
@@ -35,6 +36,7 @@ cdef struct BatchReading:
     FileTable *files
     BatchCounts *counts
     SpanList *spans  # or NULL
+    ObjectList *objects  # or NULL, if rows are not objects
     RecordReading records
     SliceReading slices
     RowSegments listed
@@ -55,6 +57,7 @@ cdef struct FirstRecord:
 cdef bint fill_batch(
     BatchReading *reading, const int64_t *samples, int64_t num_samples, char *batch
 ) noexcept nogil
+cdef bint read_objects(BatchReading *reading, char *memory) noexcept nogil
 cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil
 cdef FirstRecord first_record(BatchReading *reading, int64_t sample) noexcept nogil
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil

@@ -5,7 +5,19 @@ from libc.stdint cimport int32_t, int64_t
 from penstock.system.checks cimport is_set
 from penstock.system.memory_access cimport prefetch, store_u32
 from penstock.metadata.span_groups cimport collect_spans, find_groups
-from penstock.read.files cimport FINE, announce_items, is_cached, prefetch_items
+from penstock.read.files cimport (
+    FINE,
+    RECORDS,
+    WRONG_ROWS,
+    ItemRun,
+    announce_items,
+    find_run,
+    find_shard,
+    is_cached,
+    prefetch_items,
+    read_bytes,
+    set_fault,
+)
 from penstock.read.segments cimport BatchRow, Segment, fill_segments
 from penstock.batches.batch_width cimport batch_width
 from penstock.batches.labels_and_positions cimport (
@@ -18,6 +30,7 @@ from penstock.batches.labels_and_positions cimport (
     number_columns,
 )
 from penstock.batches.layout_table cimport DerivedParams, SegmentEntry
+from penstock.batches.object_table cimport ObjectEntry, add_object, shard_of_document
 from penstock.batches.row_chunks cimport RowChunk, RowSliceParams, chunk_of, clip_segments
 from penstock.batches.row_segments cimport cut_by_eos, list_pieces, list_segments
 from penstock.batches.view_state cimport (
@@ -282,6 +295,81 @@ cdef void make_static(BatchReading *reading, int64_t num_rows, char *batch) noex
     counts.row_max_seqlen = reading.view.width
 
 
+cdef bint list_objects(
+    BatchReading *reading, const int64_t *samples, int64_t num_samples, char *batch
+) noexcept nogil:
+    """List the documents that samples are, and their metadata; False, with a fault, on failure.
+
+    `read_objects` then reads their bytes, into memory of the size that is known by now.
+    """
+    cdef const Segment *segment
+    cdef SourceSample sample
+    cdef BatchRow target
+    cdef int64_t row
+    target = BatchRow(batch, 0, 0)
+    begin_batch(reading.layout, batch, 0, reading.counts)
+    reading.objects.count = reading.objects.total_bytes = 0
+    for row in range(num_samples):
+        target.row = row
+        sample = find_source(reading, samples[row])
+        if reading.layout.source_ids.start >= 0:
+            (<int64_t *>(batch + reading.layout.source_ids.start))[row] = sample.source
+        if list_segments(&sample.reading.listed, sample.sample, row) < 0:
+            reading.fault, reading.sources.failed = sample.reading.fault, sample.source
+            return False
+        segment = sample.reading.listed.segments
+        if not add_object(
+            reading.objects, row, sample.source, segment.start, segment.length, segment.document
+        ):
+            reading.sources.failed = sample.source
+            return set_fault(&reading.fault, WRONG_ROWS, RECORDS, 0, samples[row], 0)
+        end_row(&target, segment.length, reading.counts)
+    reading.objects.count = num_samples
+    end_batch(reading.layout, batch, num_samples, reading.counts)
+    return not reading.spans or find_metadata(reading, samples, num_samples)
+
+
+cdef bint find_metadata(
+    BatchReading *reading, const int64_t *samples, int64_t num_samples
+) noexcept nogil:
+    """Find the metadata of listed documents: that of a document has its number in the shard."""
+    cdef int64_t row, shard, document
+    for row in range(num_samples):
+        document = reading.objects.entries[row].document
+        shard = shard_of_document(reading.objects, document)
+        if shard < 0:
+            return set_fault(&reading.fault, WRONG_ROWS, RECORDS, 0, samples[row], 0)
+        reading.spans.spans[row].shard = shard
+        reading.spans.spans[row].id = document - reading.objects.first_documents[shard]
+        reading.spans.row_first[row + 1] = row + 1
+    reading.spans.row_first[0], reading.spans.num_spans = 0, num_samples
+    return find_groups(&reading.metadata, reading.spans, num_samples)
+
+
+cdef bint read_objects(BatchReading *reading, char *memory) noexcept nogil:
+    """Read the documents that were listed; False, with a fault, on failure."""
+    cdef const ObjectEntry *entry
+    cdef BatchReading *source
+    cdef int64_t row, shard, start, left
+    cdef ItemRun run
+    cdef char *target
+    for row in range(reading.objects.count):
+        entry = &reading.objects.entries[row]
+        source = reading.sources.readings[entry.source] if reading.sources.count else reading
+        start, left, target = entry.start, entry.length, memory + entry.where
+        while left > 0:
+            shard = find_shard(source.files, start)
+            run = find_run(source.files, shard, start - source.files.first_item[shard])
+            run.count = min(run.count, left)
+            if not read_bytes(source.files, shard, run, target, &reading.fault):
+                reading.sources.failed = entry.source
+                return False
+            start += run.count
+            left -= run.count
+            target += run.count
+    return True
+
+
 cdef bint fill_batch(
     BatchReading *reading, const int64_t *samples, int64_t num_samples, char *batch
 ) noexcept nogil:
@@ -294,6 +382,8 @@ cdef bint fill_batch(
     reading.fault.code = FINE
     if reading.view.kind == ROWS or reading.sources.have_rows:
         prefetch_rows(reading, samples, num_samples)
+    if reading.objects:
+        return list_objects(reading, samples, num_samples, batch)
     width = common_width(reading, samples, num_samples)
     target = BatchRow(batch, width // parts, 0)
     begin_batch(reading.layout, batch, target.width, reading.counts)
@@ -369,7 +459,8 @@ cdef FirstRecord first_record(BatchReading *reading, int64_t sample) noexcept no
     """The first record of a sample; -1 if it has none or the stored rows are damaged."""
     cdef SourceSample row = find_source(reading, sample)
     cdef SegmentList records = list_records(row.reading, row.sample)
-    return FirstRecord(row.source, records.first[0].start if records.count > 0 else -1)
+    cdef bint has_records = records.count > 0 and records.first[0].length > 0
+    return FirstRecord(row.source, records.first[0].start if has_records else -1)
 
 
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil:

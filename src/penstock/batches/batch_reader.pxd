@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t
 from penstock.metadata.span_groups cimport SpanTable
 from penstock.read.segments cimport Segment
 from penstock.batches.batch_filling cimport BatchReading
+from penstock.batches.object_table cimport ObjectTable
 from penstock.batches.layout_table cimport BatchCounts, LayoutTable
 from penstock.batches.view_state cimport ViewState
 
@@ -21,6 +22,7 @@ cdef class ReaderMemory:
 cdef class BatchReader:
     cdef BatchReading reading
     cdef readonly SpanTable spans
+    cdef readonly ObjectTable objects
     cdef ViewState view
     cdef LayoutTable layout
     cdef tuple files

@@ -17,7 +17,12 @@ from penstock.read.files cimport (
     describe_fault,
 )
 from penstock.read.segments cimport Segment
-from penstock.batches.batch_filling cimport SliceReading, SourceReadings, fill_batch
+from penstock.batches.batch_filling cimport (
+    SliceReading,
+    SourceReadings,
+    fill_batch,
+    read_objects,
+)
 from penstock.batches.view_state cimport ROWS, WINDOWS_BY_DOCUMENT, WINDOWS_BY_EOS
 
 
@@ -57,6 +62,7 @@ cdef class BatchReader:
         tuple files,
         SpanTable spans or None,
         ReaderMemory memory,
+        ObjectTable objects or None=None,
     ):
         cdef BatchReading *reading = &self.reading
         cdef FileTable *tables[NUM_KINDS]
@@ -81,9 +87,19 @@ cdef class BatchReader:
         if spans is not None and (
             spans.max_rows < layout.rows
             or spans.max_width < layout.width
-            or layout.layout.metadata_ids.start < 0
+            or (layout.layout.metadata_ids.start < 0 and objects is None)
         ):
             raise ValueError("the spans do not belong to this layout")
+        if view.view.whole_documents != (objects is not None):
+            raise ValueError("rows are whole documents exactly if they are objects")
+        if objects is not None and (
+            objects.max_rows < layout.rows
+            or view.view.kind != ROWS
+            or view.view.row_first
+            or tables[<int>RECORDS].item_bytes != 1
+            or layout.layout.row_slice.parts > 1
+        ):
+            raise ValueError("objects are rows of one piece, of records of one byte")
         self.view, self.layout, self.files, self.spans = view, layout, files, spans
         self.memory, self.others = memory, ()
         reading.view, reading.layout = view.view, &layout.layout
@@ -107,6 +123,9 @@ cdef class BatchReader:
         reading.metadata.fault = &reading.fault
         if spans is not None:
             reading.spans = &spans.spans_
+        self.objects = objects
+        if objects is not None:
+            reading.objects = &objects.objects
         reading.counts = &memory.counts
         reading.records.scratch = reading.apart.scratch = memory.scratch
         reading.listed.segments = memory.segments
@@ -176,6 +195,17 @@ cdef class BatchReader:
         cdef const int64_t *first = &samples[0] if samples.shape[0] else NULL
         with nogil:
             done = fill_batch(&self.reading, first, samples.shape[0], <char *>&memory[0])
+        return done
+
+    def read_objects(self, uint8_t[::1] memory):
+        """Read the documents that `read` has listed; False, with `fault`, on failure."""
+        cdef bint done
+        if self.objects is None:
+            raise ValueError("the view does not have objects")
+        if memory.shape[0] < max(self.objects.objects.total_bytes, 1):
+            raise ValueError("the memory is too small for the objects")
+        with nogil:
+            done = read_objects(&self.reading, <char *>&memory[0])
         return done
 
     cpdef void close(self):

@@ -46,7 +46,8 @@ cdef int64_t list_pieces(RowSegments *listed, int64_t stored_row, int64_t row) n
     for k in range(num if is_right else 0):
         piece = view.pieces[pieces.first + k]
         if not (
-            0 < piece.length <= view.width + 1 - column
+            (0 < piece.length <= view.width + 1 - column or view.whole_documents)
+            and 0 <= piece.length <= view.num_records
             and 0 <= piece.start <= view.num_records - piece.length
         ):
             is_right = False

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from penstock.batches.batch_reader import BatchReader, ReaderMemory
 from penstock.batches.layout import BatchLayout
+from penstock.batches.object_decoding import CollatedBatch, ObjectCoding, ObjectReader
+from penstock.batches.object_table import ObjectTable
 from penstock.batches.view_state import ViewState
 from penstock.errors import FormatError, PenstockError
 from penstock.metadata.span_decoding import Decoder, SpanReader
@@ -34,6 +36,10 @@ class ReadableView(Protocol):
     @property
     def metadata(self) -> Decoder | None:
         """Decodes metadata; None leaves metadata out."""
+
+    @property
+    def coding(self) -> ObjectCoding | None:
+        """How documents become objects; None if rows are records."""
 
     @property
     def cuts_by_document(self) -> bool:
@@ -94,6 +100,13 @@ class SampleReader:
             others = [self._new_reader(k, files[k]) for k in range(1, len(files))]
             first_samples = [0, *accumulate(len(source) for source in self._sources)]
             self.batches.join(np.array(first_samples, np.int64), tuple(others))
+        self._objects = self._new_object_reader()
+
+    def _new_object_reader(self) -> ObjectReader | None:
+        codings = [each.coding for each in self._sources if each.coding is not None]
+        if self.batches.objects is None:
+            return None
+        return ObjectReader(self.batches, codings, [each.dataset for each in self._sources])
 
     def _new_files(self, num_left: int) -> list[dict[FileKind, Files]]:
         """The files of each source, by kind; those of one kind share the places of open ones."""
@@ -117,28 +130,43 @@ class SampleReader:
             spans = SpanTable(layout.rows, layout.columns)
             blobs = files[FileKind.METADATA_BYTES]
             self._spans = SpanReader(source.dataset.reader, source.metadata, spans, blobs)
+        objects = None
+        if source.coding is not None:
+            first_documents = accumulate(shard.num_documents for shard in source.dataset.shards)
+            objects = ObjectTable(layout.rows, np.array([0, *first_documents], np.int64))
         return BatchReader(
             source.for_kernels(),
             self._tables[layout],
             tuple(files.get(kind) for kind in FileKind),
             spans,
             self._memory,
+            objects,
         )
 
-    def read(self, samples: NDArray[np.int64], memory: NDArray[np.uint8]) -> dict[str, Any]:
-        """Read samples into a batch's memory; returns their decoded metadata."""
+    def read(
+        self, samples: NDArray[np.int64], memory: NDArray[np.uint8]
+    ) -> dict[str, Any] | CollatedBatch:
+        """Read samples into a batch's memory; returns their decoded metadata, or objects."""
         if not self.batches.read(samples, memory):
             raise self.error()
         return self.read_metadata(samples.size)
 
-    def read_metadata(self, rows: int) -> dict[str, Any]:
-        """Decode the metadata of the batch that was read last."""
-        return self._spans.read(rows) if self._spans is not None else {}
+    def read_metadata(self, rows: int) -> dict[str, Any] | CollatedBatch:
+        """Decode the metadata of the batch that was read last, and its objects."""
+        decoded = self._spans.read(rows) if self._spans is not None else {}
+        if self._objects is None:
+            return decoded
+        # Each object has the metadata of one span.
+        metadata = [value for (value,) in decoded["metadata"]] if decoded else None
+        batch = self._objects.read(rows, metadata)
+        if batch is None:
+            raise self.error()
+        return batch
 
     @property
     def has_metadata(self) -> bool:
-        """Whether batches have metadata to decode."""
-        return self._spans is not None
+        """Whether batches have metadata or objects to decode."""
+        return self._spans is not None or self._objects is not None
 
     def error(self) -> PenstockError:
         """The error for the fault that a kernel left."""
@@ -157,15 +185,15 @@ class SampleReader:
         self.batches.close()
 
 
-def read_batch(
-    reader: SampleReader, layout: BatchLayout, samples: NDArray[np.int64]
-) -> dict[str, Any]:
+def read_batch(reader: SampleReader, layout: BatchLayout, samples: NDArray[np.int64]) -> Any:
     """Read samples as one NumPy batch, and close the reader."""
     memory = np.empty(layout.num_bytes, np.uint8)
     try:
         metadata = reader.read(samples, memory)
     finally:
         reader.close()
+    if isinstance(metadata, CollatedBatch):
+        return metadata.batch
     batch: dict[str, Any] = layout.outputs_in(memory, samples.size)
     if "cu_seqlens" in batch:
         batch["max_seqlen"] = int(layout.counts(memory)["max_seqlen"])

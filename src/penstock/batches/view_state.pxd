@@ -27,6 +27,7 @@ cdef struct ViewParams:
     int64_t narrow_to  # batches are as wide as their longest row, to a multiple of this; 0: not
     bint pad_boundaries  # whether cu_seqlens has the same length in every batch
     bint is_plain  # whether rows are always full and nothing is derived
+    bint whole_documents  # whether rows are documents of any length, even 0, as those of objects
     # Of stored rows:
     const Piece *pieces
     int64_t num_pieces

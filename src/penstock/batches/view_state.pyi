@@ -37,4 +37,5 @@ class ViewState:
         pieces: NDArray[np.int64],
         row_first: NDArray[np.int64],
         blocks: CheckedBlocks | None = None,
+        whole_documents: bool = False,
     ) -> Self: ...

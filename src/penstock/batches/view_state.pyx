@@ -39,6 +39,7 @@ cdef class ViewState:
         const int64_t[:, ::1] pieces,
         const int64_t[::1] row_first,
         CheckedBlocks blocks=None,
+        bint whole_documents=False,
     ):
         self.pieces, self.row_first, self.blocks = pieces, row_first, blocks
         self.table = table
@@ -48,6 +49,7 @@ cdef class ViewState:
         self.view.width, self.view.stride, self.view.eos_id = width, stride, eos_id
         self.view.mask_ends, self.view.narrow_to = mask_ends, narrow_to
         self.view.pad_boundaries, self.view.is_plain = pad_boundaries, is_plain
+        self.view.whole_documents = whole_documents
         if min(num_samples, num_base_samples, num_records, width, stride, narrow_to) < 0:
             raise ValueError("sizes of a view must not be negative")
         self._choose_samples(first_sample)

@@ -104,7 +104,8 @@ def _audit_view(arguments: argparse.Namespace, changes: "list[RunShape]") -> Non
             f"exactly once, none twice{dropped}"
         )
     once = "exactly once" if tokens.is_lossless else "exactly once, the others never"
-    print(f"tokens      {tokens.num_inputs:,} of {tokens.num_records:,} are inputs {once}")
+    unit = "bytes " if view.dataset.holds_objects else "tokens"
+    print(f"{unit}      {tokens.num_inputs:,} of {tokens.num_records:,} are inputs {once}")
 
 
 def _audit_mixture(

@@ -85,9 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         threads=arguments.threads,
     )
     contenders: dict[str, Callable[[], float]] = {
-        "Loader": lambda: _time_loader(loader, arguments.batches),
-        "memory copy": lambda: _time_copy(view, arguments),
+        "Loader": lambda: _time_loader(loader, arguments.batches)
     }
+    has_objects = view.sources[0].dataset.holds_objects
+    if not has_objects:
+        contenders["memory copy"] = lambda: _time_copy(view, arguments)
     if isinstance(view, Windows) and _has_one_array(view):
         windows = view
         contenders["NumPy memmap"] = lambda: _time_numpy(windows, loader, arguments.batches)
@@ -107,8 +109,20 @@ def run(arguments: argparse.Namespace) -> int:
     handed_out = loader.stats
     tokens = arguments.batches * handed_out.tokens / handed_out.batches
     record_bytes = max(source.dataset.fields.itemsize for source in view.sources)
-    table = Table(title=f"{arguments.batches} batches of {arguments.batch_size} x {view.seq_len}")
-    for heading in ("", "M tokens/s", "slowest", "fastest", "MB/s read", "µs/batch"):
+    rows = (
+        f"{arguments.batch_size} objects"
+        if has_objects
+        else f"{arguments.batch_size} x {view.seq_len}"
+    )
+    table = Table(title=f"{arguments.batches} batches of {rows}")
+    for heading in (
+        "",
+        "M bytes/s" if has_objects else "M tokens/s",
+        "slowest",
+        "fastest",
+        "MB/s read",
+        "µs/batch",
+    ):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, times in seconds.items():
         middle = median(times)

@@ -94,16 +94,16 @@ def _new_console() -> "Console":
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    from penstock.formats.shard import METADATA_ID
     from penstock.text.tokenizers.loading import load_tokenizer
 
     data = options.open_data(arguments)
-    names = data.fields.names or ()
+    if data.holds_objects:
+        return _inspect_objects(data, arguments)
     view = options.view(
         data,
         arguments,
         extras=_EXTRAS,
-        metadata=bytes if METADATA_ID in names else None,
+        metadata=bytes if data.has_metadata else None,
     )
     given = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     console = _new_console()
@@ -113,17 +113,35 @@ def _inspect(arguments: argparse.Namespace) -> int:
     if note:
         console.print(note, style="dim", markup=False)
     console.print()
-    shown = arguments.sample
-    if shown is None:
-        count = min(arguments.samples, len(view))
-        shown = [len(view) * i // count for i in range(count)]
-    for index in shown:
-        if not 0 <= index < len(view):
-            raise UsageError(
-                f"--sample {index:,}: out of range; there are {len(view):,} samples, from 0"
-            )
+    for index in _chosen(arguments, len(view)):
         _show(console, f"sample {index:,}", view, index, tokenizer)
     return 0
+
+
+def _inspect_objects(data: "Dataset", arguments: argparse.Namespace) -> int:
+    from penstock.cli.inspect_objects import describe_objects, show_objects
+
+    options.view(data, arguments)  # raises if another view is asked for
+    console = _new_console()
+    console.print(_summary(data))
+    console.print(describe_objects(data.objects(by_size=True)))
+    console.print()
+    view = data.objects(metadata=bytes if data.has_metadata else None)
+    show_objects(console, view, _chosen(arguments, len(view)))
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace, num_samples: int) -> list[int]:
+    """The samples to show: those that are named, or some at equal distances."""
+    if arguments.sample is None:
+        count = min(arguments.samples, num_samples)
+        return [num_samples * i // count for i in range(count)]
+    for index in arguments.sample:
+        if not 0 <= index < num_samples:
+            raise UsageError(
+                f"--sample {index:,}: out of range; there are {num_samples:,} samples, from 0"
+            )
+    return list(arguments.sample)
 
 
 def _with_note(given: "Tokenizer | None", data: "Dataset") -> "tuple[Tokenizer | None, str | None]":
@@ -245,10 +263,19 @@ def _summary(data: "Dataset") -> Any:
         "groups": f"of {data.group_size:,} documents each" if data.group_size > 1 else "",
         "metadata spans": f"{spans:,}" if spans else "",
         "fields": f"{fields} ({data.fields.itemsize} bytes a record)",
+    }
+    if data.holds_objects:
+        with_metadata = f", {spans:,} with metadata" if data.has_metadata else ""
+        rows = {
+            "format": ", ".join(kinds),
+            "objects": f"{data.num_documents:,}{with_metadata}",
+            "bytes of objects": f"{data.num_records:,}",
+        }
+    rows |= {
         "left out": "; ".join(left_out),
-        "vocabulary": vocabulary,
+        "vocabulary": "" if data.holds_objects else vocabulary,
         "tokenizer": ", ".join(f"{k} {v}" for k, v in manifest.tokenizer.items()),
-        "bos, eos": f"{manifest.bos_id}, {manifest.eos_id}",
+        "bos, eos": "" if data.holds_objects else f"{manifest.bos_id}, {manifest.eos_id}",
         "split": ", ".join(f"{k} {v}" for k, v in manifest.split.items()),
         "manifests": f"{len(data.manifests):,}" if len(data.manifests) > 1 else "",
         "shards": f"{len(data.shards):,}",

@@ -277,7 +277,12 @@ def mixture(options: argparse.Namespace, **view_options: Any) -> "Mixture | None
 
 
 def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
-    """Return the view that the options describe; `more` are arguments that all views take."""
+    """Return the view that the options describe; `more` are arguments that all views take.
+
+    Of a dataset of objects, that is its only one, unless another is asked for, which is an error.
+    """
+    if data.holds_objects and options.view == "windows":
+        return data.objects(by_size=options.by_length)
     if options.view == "windows":
         return data.windows(options.seq_len, overlap=not options.no_overlap, **more)
     if options.view == "documents":

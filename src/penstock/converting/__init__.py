@@ -148,6 +148,8 @@ class _Conversion:
 def _check_source(data: Dataset, *, allow_empty: bool) -> None:
     if not isinstance(data, Dataset):
         raise UsageError(f"convert takes an open dataset; pass penstock.open({data!r:.80})")
+    if data.holds_objects:
+        raise UsageError("the dataset holds objects; only token datasets can be converted")
     if TOKEN not in (data.fields.names or ()):
         raise UsageError(
             f"the records have no field {TOKEN!r}; only token datasets can be converted"

@@ -21,6 +21,9 @@ APART = ".apart"
 """one field of the records in a file of its own, such as datatrove's loss mask"""
 OFFSET = np.dtype("<u8")
 TOKEN, METADATA_ID = "token", "metadata_id"
+BYTE = "byte"
+"""the only field of a dataset of objects, whose documents are runs of bytes"""
+OBJECT_FIELDS: np.dtype[Any] = np.dtype([(BYTE, "u1")])
 NO_METADATA = 0xFFFF_FFFF
 
 
@@ -128,3 +131,16 @@ class Manifest:
     """which split of a corpus this is, and by which rule; empty for a whole corpus"""
     group_size: int = 1
     """documents that belong together: the first so many of all shards, the next so many, …"""
+    objects_with_metadata: bool | None = None
+    """None if documents are records. If they are objects, encoded by a function of the user's:
+    whether each has metadata, of which entry k of a shard is that of its document k"""
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether documents are encoded objects, not records."""
+        return self.objects_with_metadata is not None
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether documents may have metadata."""
+        return self.objects_with_metadata or METADATA_ID in (self.fields.names or ())

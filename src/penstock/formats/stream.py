@@ -6,12 +6,15 @@
     00000.index        uint64[m + 1]: metadata k is bytes [x[k], x[k + 1])    (only with metadata)
     00000.metadata     the encoded metadata, end to end                       (only with metadata)
 
+In a dataset of objects, records are single bytes, and metadata k belongs to document k.
+
 The manifest is untrusted input: every number in it is checked against every other here, and
 against the sizes of the files in `Shard.check_sizes`, before a byte of data is read.
 """
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,13 @@ import numpy as np
 
 from penstock.errors import FormatError
 from penstock.formats.files import read_whole
+from penstock.formats.record_types import fields_from_json, fields_to_json, has_nested_fields
 from penstock.formats.shard import (
     DOCUMENTS,
     INDEX,
     METADATA,
-    METADATA_ID,
+    OBJECT_FIELDS,
     STREAM,
-    TOKEN,
     Manifest,
     Shard,
     StoredFile,
@@ -33,31 +36,29 @@ from penstock.formats.shard import (
 
 MANIFEST_NAME = "penstock.json"
 PART_SUFFIX = ".part.json"
-FORMAT, VERSION = "penstock-stream", 1
-# Of datasets with groups: readers of version 1 would ignore the key and tear groups apart.
-GROUPS_VERSION = 2
+FORMAT = "penstock-stream"
+VERSIONS = (1, 2)
+"""2 has groups, objects and nested fields, and is written only for these"""
 
 _SHARD_NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
 _CHECKSUM = re.compile(r"[0-9a-f]{16}")
 _MOST = (1 << 63) - 1
 _MAX_MANIFEST_BYTES = 1 << 30
 
-# NumPy's parser accepts much more than this, and divides by a zero in a time unit.
-_TIME_UNIT = r"\[([1-9]\d{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]"
-_SCALAR_TYPE = re.compile(rf"[<>|=]?([biufcSUV]\d{{1,9}}|[mM]8({_TIME_UNIT})?)")
-
 
 def manifest_to_json(manifest: Manifest) -> str:
     """Serialize, one line per shard."""
     head: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION if manifest.group_size == 1 else GROUPS_VERSION,
+        "version": 2 if _needs_version_2(manifest) else 1,
         "fields": fields_to_json(manifest.fields),
         "vocab_size": manifest.vocab_size,
         "tokenizer": manifest.tokenizer,
         "bos_id": manifest.bos_id,
         "eos_id": manifest.eos_id,
     }
+    if manifest.holds_objects:
+        head["objects"] = {"metadata": manifest.objects_with_metadata}
     if manifest.split:
         head["split"] = manifest.split
     if manifest.group_size != 1:
@@ -81,75 +82,6 @@ def read_manifest(directory: Path, name: str = MANIFEST_NAME) -> Manifest:
         raise FormatError(f"{path}: {mistake}") from None
 
 
-def fields_from_json(value: Any) -> np.dtype[Any]:
-    """Read a record type from its JSON form, `[["token", "<u2"], ["frame", "|u1", [8, 8]]]`."""
-    if not isinstance(value, list) or not value:
-        raise FormatError(
-            f"fields: {value!r} is not a list of [name, dtype] or [name, dtype, shape]"
-        )
-    members: list[tuple[Any, ...]] = []
-    for member in value:
-        if not isinstance(member, list) or len(member) not in (2, 3):
-            raise FormatError(f"fields: {member!r} is not [name, dtype] or [name, dtype, shape]")
-        name, kind, *shape = member
-        if not isinstance(name, str) or not name:
-            raise FormatError(f"fields: {member!r}: the name must be a string")
-        if not isinstance(kind, str) or not _SCALAR_TYPE.fullmatch(kind):
-            raise FormatError(f"fields: {member!r}: the dtype must look like '<u2' or '|S8'")
-        if shape and not (
-            isinstance(shape[0], list)
-            and len(shape[0]) <= 16
-            and all(type(n) is int and 0 < n < 1 << 31 for n in shape[0])
-        ):
-            raise FormatError(f"fields: {member!r}: the shape must be a list of positive integers")
-        members.append((name, kind, *(tuple(s) for s in shape)))
-    try:
-        fields = np.dtype(members)
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise FormatError(f"fields: {value!r} is not a NumPy record type ({error})") from None
-    problem = fields_problem(fields)
-    if problem:
-        raise FormatError(f"fields: {problem}")
-    return fields
-
-
-def fields_to_json(fields: np.dtype[Any]) -> list[list[Any]]:
-    """Serialize a record type; the inverse of `fields_from_json`."""
-    members: list[list[Any]] = []
-    for name in fields.names or ():
-        base, shape = fields[name].base, fields[name].shape
-        members.append([name, base.str, list(shape)] if shape else [name, base.str])
-    return members
-
-
-def fields_problem(fields: np.dtype[Any]) -> str | None:
-    """Why a record type cannot be stored; None if it can."""
-    if not fields.names:
-        return f"{fields} has no named fields"
-    end = 0
-    for name in fields.names:
-        if fields.fields is not None and fields.fields[name][1] != end:
-            return f"{fields} has padding or an overlap at {name!r}; leave out align and offsets"
-        end += fields[name].itemsize
-    if fields.itemsize != end:
-        return f"{fields} has padding at its end; leave out align and itemsize"
-    if fields.itemsize >= 1 << 31:
-        return f"a record of {fields.itemsize:,} bytes is too large"
-    for name in fields.names:
-        base = fields[name].base
-        if base.names or base.hasobject or base.kind not in "biufcSUmMV" or base.itemsize == 0:
-            return f"field {name!r} of type {base} cannot be stored; use numbers or fixed bytes"
-        if base.newbyteorder("<") != base:
-            return f"field {name!r} is big-endian; records are little-endian, use {base.str[1:]!r}"
-    if TOKEN in fields.names and {"input_ids", "labels"} & set(fields.names):
-        return "'input_ids' and 'labels' are reserved for the tokens of a batch; rename the field"
-    if METADATA_ID in fields.names and fields[METADATA_ID] != np.dtype("<u4"):
-        return f"field {METADATA_ID!r} must be uint32, not {fields[METADATA_ID]}"
-    if TOKEN in fields.names and (fields[TOKEN].kind not in "iu" or fields[TOKEN].shape):
-        return f"field {TOKEN!r} must be one integer, not {fields[TOKEN]}"
-    return None
-
-
 def parse_manifest(document: Any, directory: Path) -> Manifest:
     """Check a manifest that was read from JSON; the shards lie in `directory`."""
     if not isinstance(document, dict):
@@ -157,26 +89,32 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
     if document.get("format") != FORMAT:
         raise FormatError(f"format is {document.get('format')!r}, not {FORMAT!r}")
     version = document.get("version")
-    if type(version) is not int or version not in (VERSION, GROUPS_VERSION):
+    if type(version) is not int or version not in VERSIONS:
         raise FormatError(
-            f"version is {version!r}; this version of Penstock reads "
-            f"versions {VERSION} and {GROUPS_VERSION}"
+            f"version is {version!r:.60}; this version of Penstock reads versions "
+            f"{' and '.join(map(str, VERSIONS))}"
         )
     fields = fields_from_json(document.get("fields"))
+    objects_with_metadata = _objects_with_metadata(document, fields)
     shards = document.get("shards")
     if not isinstance(shards, list):
         raise FormatError("shards: not a list")
-    manifest = Manifest(
+    head = Manifest(
         fields=fields,
         vocab_size=_optional_count(document, "vocab_size"),
         tokenizer=_strings(document, "tokenizer"),
         bos_id=_optional_count(document, "bos_id"),
         eos_id=_optional_count(document, "eos_id"),
-        shards=tuple(_parse_shard(shard, i, fields, directory) for i, shard in enumerate(shards)),
+        shards=(),
         split=_strings(document, "split") if "split" in document else {},
         group_size=_count(document, "group_size", "manifest") if "group_size" in document else 1,
+        objects_with_metadata=objects_with_metadata,
     )
-    _check_groups(manifest, version)
+    if version == 1 and _needs_version_2(head):
+        raise FormatError("version is 1, which has no groups, objects or nested fields")
+    parsed = (_parse_shard(shard, i, head, directory) for i, shard in enumerate(shards))
+    manifest = replace(head, shards=tuple(parsed))
+    _check_groups(manifest)
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
         raise FormatError("shards: a name is listed twice")
     if sum(shard.num_records for shard in manifest.shards) > _MOST:
@@ -184,21 +122,18 @@ def parse_manifest(document: Any, directory: Path) -> Manifest:
     return manifest
 
 
-def _check_groups(manifest: Manifest, version: int) -> None:
+def _check_groups(manifest: Manifest) -> None:
     size, num = manifest.group_size, sum(shard.num_documents for shard in manifest.shards)
     if size < 1:
         raise FormatError(f"group_size is {size}; a group has at least one document")
-    if size > 1 and version < GROUPS_VERSION:
-        raise FormatError(
-            f"group_size is {size:,} in a manifest of version {version}; it needs version "
-            f"{GROUPS_VERSION}"
-        )
+    if size > 1 and manifest.holds_objects:
+        raise FormatError(f"group_size is {size:,}; objects have no groups")
     if num % size:
         raise FormatError(f"{num:,} documents are not whole groups of {size:,}")
 
 
-def _parse_shard(value: Any, number: int, fields: np.dtype[Any], directory: Path) -> Shard:
-    where = f"shards[{number}]"
+def _parse_shard(value: Any, number: int, head: Manifest, directory: Path) -> Shard:
+    fields, where = head.fields, f"shards[{number}]"
     if not isinstance(value, dict):
         raise FormatError(f"{where}: {value!r:.60} is not an object")
     name = value.get("name")
@@ -220,8 +155,13 @@ def _parse_shard(value: Any, number: int, fields: np.dtype[Any], directory: Path
             )
         files[suffix] = StoredFile(_count(entry, "bytes", f"{where}: files[{suffix!r}]"), checksum)
     num_records, num_documents, num_spans = counts
+    if head.holds_objects and num_spans != (num_documents if head.has_metadata else 0):
+        raise FormatError(
+            f"{where}: {num_spans:,} spans for {num_documents:,} objects; each object has one if "
+            "there is metadata, and none if not"
+        )
     expected = {STREAM: num_records * fields.itemsize, DOCUMENTS: 8 * (num_documents + 1)}
-    if METADATA_ID in (fields.names or ()):
+    if head.has_metadata:
         expected[INDEX] = 8 * (num_spans + 1)
         expected[METADATA] = files[METADATA].size_bytes if METADATA in files else 0
     if set(files) != set(expected):
@@ -247,6 +187,27 @@ def _shard_to_json(shard: Shard) -> dict[str, Any]:
             for suffix, file in shard.files.items()
         },
     }
+
+
+def _needs_version_2(manifest: Manifest) -> bool:
+    is_plain = manifest.group_size == 1 and not manifest.holds_objects
+    return not is_plain or has_nested_fields(manifest.fields)
+
+
+def _objects_with_metadata(document: dict[str, Any], fields: np.dtype[Any]) -> bool | None:
+    """Read whether objects have metadata; None if documents are not objects."""
+    if "objects" not in document:
+        return None
+    value = document["objects"]
+    if not isinstance(value, dict) or type(value.get("metadata")) is not bool:
+        raise FormatError(f'objects: {value!r:.60} is not {{"metadata": true}} or false')
+    if fields != OBJECT_FIELDS:
+        raise FormatError(
+            f"objects: records are {fields_to_json(fields)!s:.200}, but those of objects are "
+            f"{fields_to_json(OBJECT_FIELDS)}"
+        )
+    with_metadata: bool = value["metadata"]
+    return with_metadata
 
 
 def _strings(value: dict[str, Any], key: str) -> dict[str, str]:

@@ -20,8 +20,8 @@ from penstock.formats.arrow_lists import number_type, value_type
 from penstock.formats.json_values import can_be_json
 from penstock.formats.loss_masks import LOSS_MASK
 from penstock.formats.recognition import quoted, text_advice
+from penstock.formats.record_types import fields_problem
 from penstock.formats.shard import METADATA_ID, TOKEN
-from penstock.formats.stream import fields_problem
 from penstock.formats.wanted_columns import Wanted
 from penstock.suggestions import did_you_mean
 

@@ -42,7 +42,7 @@ def pass_over_files(
     if cache_files is None and not is_worth_caching(
         file_bytes=_total_bytes(files),
         epoch_bytes=sum(
-            len(view) * (view.seq_len + 1) * view.dataset.fields.itemsize for view in views
+            int(len(view) * view.records_per_row) * view.dataset.fields.itemsize for view in views
         ),
         share=min(1, num_local_ranks() / ranks),
         free_bytes=available_bytes(),

@@ -15,6 +15,7 @@ from penstock.load.base_loader import BaseLoader, LoaderStep
 from penstock.load.batch_sizes import GlobalBatchSize
 from penstock.load.frameworks import check_caller
 from penstock.load.mixture_loading import check_mixture, end_of, source_stats
+from penstock.load.object_loading import check_objects
 from penstock.load.plan import Step, StepPlan, Tail
 from penstock.load.read_ahead import ReadAhead
 from penstock.load.state import State, check_identity
@@ -138,6 +139,7 @@ class Loader(BaseLoader):
             global_batch_size=global_batch_size,
             transforms=view.transform is not None,
         )
+        check_objects(view, device=self.device, pin_memory=pin_memory)
         self.view = view
         self.order: Order | MixtureOrder = (
             view.order if isinstance(view, Mixture) else order_of(view, shuffle, self.seed)

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.batches.batch_transform import BatchTransform
 from penstock.batches.layout import BatchLayout
+from penstock.batches.object_decoding import DOCUMENTS, CollatedBatch
 from penstock.batches.outputs import SOURCE_IDS
 from penstock.batches.sample_reader import SampleReader
 from penstock.formats.shard import TOKEN
@@ -161,7 +162,8 @@ class ReadAhead:
             threads=self.threads,
             num_processors=num_rank_processors(),
             transforms=self.view.transform is not None,
-            decodes=any(callable(check_decoder(decoder)) for decoder in decoders),
+            decodes=any(callable(check_decoder(decoder)) for decoder in decoders)
+            or any(view.coding is not None for view in self.view.sources),
             is_uncached=is_uncached,
             cache_files=self.cache_files,
             widens=inputs is not None
@@ -175,8 +177,15 @@ class ReadAhead:
         return {view.dataset.access for view in self.view.sources}
 
     @property
+    def _hands_out_bytes(self) -> bool:
+        """Whether documents of objects are arrays, not decoded ones."""
+        codings = [view.coding for view in self.view.sources]
+        return all(coding is not None and coding.decode is None for coding in codings)
+
+    @property
     def _finishes(self) -> bool:
-        return self.digests_tokens or any(view.metadata is not None for view in self.view.sources)
+        decodes = any(view.metadata is not None or view.coding for view in self.view.sources)
+        return self.digests_tokens or decodes
 
     def _finish(
         self,
@@ -188,6 +197,9 @@ class ReadAhead:
         """Add decoded metadata to a batch; return the digest of its tokens, if one is kept."""
         if decoded:
             batch |= as_tensors(decoded, self.output)
+            as_tensor = from_numpy(self.output)
+            if as_tensor is not None and self._hands_out_bytes:
+                batch[DOCUMENTS] = list(map(as_tensor, decoded[DOCUMENTS]))
         return self._digest(memory, step) if self.digests_tokens else None
 
     def _transform(
@@ -196,12 +208,18 @@ class ReadAhead:
         transform: BatchTransform,
         memory: BatchMemory,
         step: Step,
-        decoded: dict[str, Any] | None,
+        decoded: dict[str, Any] | CollatedBatch | None,
     ) -> tuple[Any, str | None]:
         """Make a batch and transform it; return it with what `_finish` returned before."""
-        batch = maker.make(memory, step.rows)
-        finished = self._finish(batch, memory, step, decoded)
-        if SOURCE_IDS in batch:  # rows are counted later, and the user may write to these
+        batch: Any
+        finished = None
+        if isinstance(decoded, CollatedBatch):
+            batch = decoded.batch
+        else:
+            batch = maker.make(memory, step.rows)
+            finished = self._finish(batch, memory, step, decoded)
+        # Rows are counted later, and the user may write to these.
+        if isinstance(batch, dict) and SOURCE_IDS in batch:
             batch[SOURCE_IDS] = deepcopy(batch[SOURCE_IDS])
         rows = np.arange(step.rows, dtype=np.int64)
         positions = step.position + self.plan.rank + rows * self.plan.ranks

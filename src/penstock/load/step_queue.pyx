@@ -302,6 +302,9 @@ cdef class StepQueue:
                 decoded = reader.sample_reader.read_metadata(batch.rows)
             except StopIteration as error:
                 raise RuntimeError("a decoder raised StopIteration") from error
+            except Exception as error:
+                error.add_note(f"in the batch at position {batch.position:,}")
+                raise
         if self.transform is None:
             return decoded
         step = Step(batch.position, batch.rows, batch.step.end)

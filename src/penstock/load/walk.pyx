@@ -24,6 +24,7 @@ from penstock.load.step_reader cimport WantedStep
 from penstock.system.checks cimport is_set
 from penstock.system.threads cimport seconds_now
 
+from penstock.batches.object_decoding import CollatedBatch
 from penstock.load import waiting
 from penstock.load.plan import Step
 from penstock.load.stats import LoaderTotals
@@ -187,6 +188,8 @@ cdef class Walk:
         batch = self.make_batch(queue, number)
         if self.transforms:
             finished = [*queue.finished, decoded[1]]
+        elif type(decoded) is CollatedBatch:
+            batch, finished = decoded.batch, [*queue.finished, None]
         elif self.finish is not None:
             of_python = Step(span.position, span.rows, span.step.end)
             finished = [*queue.finished, self.finish(batch, memory, of_python, decoded)]

@@ -28,12 +28,18 @@ def unify(views: Mapping[str, View]) -> dict[str, View]:
             (f"rows of {first.seq_len:,} tokens", f"rows of {view.seq_len:,} tokens"),
             (f"pad_to={first.narrow_to or None}", f"pad_to={view.narrow_to or None}"),
             (_with_or_without_tokens(first), _with_or_without_tokens(view)),
+            (_objects_or_records(first), _objects_or_records(view)),
         ):
             if one != other:
                 raise UsageError(
                     f"sources {first_name!r} and {name!r} cannot be in one batch: they have {one} "
                     f"and {other}"
                 )
+        if first.coding and view.coding and first.coding.collate is not view.coding.collate:
+            raise UsageError(
+                f"sources {first_name!r} and {name!r} have different collate functions, and a "
+                "batch needs one; pass the same function to both"
+            )
     for name, view in views.items():
         if view.metadata is not None:
             raise UsageError(
@@ -74,6 +80,10 @@ def _has_tokens(view: View) -> bool:
 
 def _with_or_without_tokens(view: View) -> str:
     return f"records {'with' if _has_tokens(view) else 'without'} a field {TOKEN!r}"
+
+
+def _objects_or_records(view: View) -> str:
+    return "records" if view.coding is None else "objects"
 
 
 def _fields(view: View) -> dict[str, np.dtype[Any]]:

@@ -341,7 +341,7 @@ class Mixture:
         """
         samples = self.order.samples_at(positions).reshape(-1)
         layout = self.layout(samples.size, dtype)
-        batch = read_batch(SampleReader(self, layout), layout, samples)
+        batch: Batch = read_batch(SampleReader(self, layout), layout, samples)
         if self.transform is not None:
             batch = BatchTransform(self.transform).run(
                 batch, np.array(positions, np.int64).reshape(-1), self.name_rows

@@ -13,9 +13,10 @@ from penstock.errors import FormatError, UsageError
 from penstock.formats.detection import describe, describe_listed
 from penstock.formats.files import read_head
 from penstock.formats.loss_masks import with_mask
+from penstock.formats.record_types import fields_to_json
 from penstock.formats.repeated_files import OpenedPaths
 from penstock.formats.shard import Manifest
-from penstock.formats.stream import FORMAT, fields_to_json
+from penstock.formats.stream import FORMAT
 from penstock.formats.undecoded import Described
 from penstock.formats.wanted_columns import Wanted
 from penstock.opening.decoding import decoded
@@ -165,6 +166,11 @@ def _with_masks(manifests: tuple[Manifest, ...], masks: list[Path]) -> tuple[Man
 def _check_same_records(manifests: tuple[Manifest, ...]) -> None:
     for manifest in manifests[1:]:
         first = manifests[0]
+        if _content(manifest) != _content(first) and manifest.fields == first.fields:
+            raise FormatError(
+                f"{_location(manifest)}: holds {_content(manifest)}, but {_location(first)} holds "
+                f"{_content(first)}; open them one by one"
+            )
         if (manifest.fields, manifest.apart) == (first.fields, first.apart):
             continue
         remedy = ""
@@ -195,6 +201,13 @@ def _check_own_sizes(manifests: tuple[Manifest, ...]) -> None:
         if manifest.format == FORMAT:
             for shard in manifest.shards:
                 shard.check_sizes()
+
+
+def _content(manifest: Manifest) -> str:
+    """What documents are."""
+    if not manifest.holds_objects:
+        return "records"
+    return f"objects {'with' if manifest.has_metadata else 'without'} metadata"
 
 
 def _location(manifest: Manifest) -> str:

@@ -30,6 +30,7 @@ BEST_FIT = {
 }
 """by what happens to documents longer than a row"""
 WINDOWS, WINDOWS_APART = "windows", "windows_apart"
+OBJECTS = "objects"
 
 _REFILL = 128  # documents that enter the buffer at a time, as in nanochat
 _MADE_AT_ONCE = 1 << 16
@@ -40,10 +41,11 @@ class Recipe:
     """All that decides the rows, besides the lengths of the documents."""
 
     policy: str
-    """one of PACKING or BEST_FIT; of ONE_PIECE, for one document a row; or WINDOWS, which share a
-    record, or WINDOWS_APART, for rows that are cut without regard to documents"""
+    """one of PACKING or BEST_FIT; of ONE_PIECE, for one document a row; OBJECTS, for whole
+    documents of any length, even 0; or WINDOWS, which share a record, or WINDOWS_APART, for rows
+    that are cut without regard to documents"""
     width: int
-    """inputs in a row"""
+    """inputs in a row; 1 for objects"""
     buffer_size: int = 0
     """documents to choose from, for policies that pack as they go"""
     by_length: bool = False
@@ -63,13 +65,14 @@ class Recipe:
         buffer = f"-buffer{self.buffer_size}" if self.buffer_size else ""
         groups = f"-groups{self.group_size}" if self.group_size > 1 else ""
         by_length = "-by-length" if self.by_length else ""
-        name = f"{self.policy}{by_length}-{self.width}{buffer}{groups}"
+        width = "" if self.policy == OBJECTS else f"-{self.width}"
+        name = f"{self.policy}{by_length}{width}{buffer}{groups}"
         return name if self.selection is None else f"{name}-without-{self.selection.fingerprint}"
 
     @property
     def one_piece_a_row(self) -> bool:
         """Whether rows are single pieces."""
-        return self.policy in ONE_PIECE and self.group_size == 1
+        return self.policy in (*ONE_PIECE, OBJECTS) and self.group_size == 1
 
     @property
     def overflow(self) -> str:
@@ -110,6 +113,8 @@ def make_rows(
         _bos_best_fit(data, recipe, sink, report, meter)
     elif recipe.policy in ONE_PIECE:
         _one_document_a_row(data, recipe, sink, report, meter)
+    elif recipe.policy == OBJECTS:
+        _objects(data, recipe, sink, report, meter)
     else:
         _windows(data, recipe, sink, report, meter)
     return report
@@ -119,7 +124,8 @@ def num_passes(recipe: Recipe, *, stores: bool) -> int:
     """The number of passes over the documents."""
     if recipe.group_size > 1:
         return 3 if stores else 2
-    return 2 if stores and recipe.policy in (*BEST_FIT.values(), *ONE_PIECE) else 1
+    sorts = recipe.policy == OBJECTS and recipe.by_length
+    return 2 if stores and (sorts or recipe.policy in (*BEST_FIT.values(), *ONE_PIECE)) else 1
 
 
 def _chunks(
@@ -244,6 +250,36 @@ def _groups(
     )
     if not planner.plan(sink, report):
         raise _changed()
+
+
+def _objects(
+    data: RecordStream,
+    recipe: Recipe,
+    sink: Sink | None,
+    report: PackReport,
+    meter: ProgressMeter | None,
+) -> None:
+    """One document a row, whole, whatever its length."""
+    report.num_rows = report.num_pieces = report.num_documents
+    report.max_pieces = min(1, report.num_rows)
+    table = np.empty((0, 3), np.int64) if sink is None else sink.allocate(report.num_rows, None)[0]
+    rows = np.empty(0, np.int64)
+    if recipe.by_length and sink is not None:
+        every = [_starts_lengths_and_documents(*each)[1] for each in _chunks(data, recipe, meter)]
+        by_size = np.argsort(np.concatenate([rows, *every]), kind="stable")
+        rows = np.empty_like(by_size)
+        rows[by_size] = np.arange(by_size.size)
+    first = 0
+    for chunk, left_out in _chunks(data, recipe, meter):
+        pieces = _starts_lengths_and_documents(chunk, left_out)
+        last = first + pieces.shape[1]
+        report.num_records += int(pieces[1].sum())
+        report.num_empty += int((pieces[1] == 0).sum())
+        if last > report.num_rows:
+            raise _changed()
+        if sink is not None:
+            table[rows[first:last] if rows.size else slice(first, last)] = pieces.T
+        first = last
 
 
 def _bos_best_fit(

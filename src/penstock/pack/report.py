@@ -14,7 +14,7 @@ class PackReport:
     seq_len: int
     num_documents: int = 0
     num_empty: int = 0
-    """documents without records, which are in no row"""
+    """documents without records, which are in no row unless rows are objects"""
     num_records: int = 0
     num_rows: int = 0
     num_pieces: int = 0

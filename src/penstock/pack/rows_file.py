@@ -30,7 +30,7 @@ from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
 from penstock.formats.files import open_regular, read_part
 from penstock.formats.stream import FORMAT
-from penstock.pack.policy import Recipe, make_rows, num_passes
+from penstock.pack.policy import OBJECTS, Recipe, make_rows, num_passes
 from penstock.pack.report import PackReport
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.record_stream import RecordStream
@@ -128,7 +128,7 @@ def find_rows(
     They are stored beside the dataset, or in the user's cache if that directory is read-only or of
     another format. If several processes call this at once, one makes the rows and the others wait.
     """
-    if not data.num_records:
+    if not (data.num_documents if recipe.policy == OBJECTS else data.num_records):
         return PlannedRows(None, recipe, make_rows(data, recipe, None))
     name = f"{recipe.name}-{data.documents_fingerprint}{SUFFIX}"
     homes = [data.shards[0].directory / "plans"] if data.manifests[0].format == FORMAT else []
@@ -288,7 +288,11 @@ def _is_possible(report: PackReport, data: RecordStream, recipe: Recipe, size_by
         and report.max_pieces <= min(report.num_pieces, report.seq_len + 1)
         and (report.max_pieces > 0) == (report.num_rows > 0)
         and (not recipe.one_piece_a_row or report.num_rows == report.num_pieces)
-        and 0 <= report.num_inputs <= report.num_rows * report.seq_len
+        and (
+            report.num_rows == report.num_documents
+            if recipe.policy == OBJECTS
+            else 0 <= report.num_inputs <= report.num_rows * report.seq_len
+        )
     )
 
 

@@ -117,6 +117,9 @@ cdef bint read_exactly(
 cdef bint read_items(
     FileTable *files, int64_t shard, ItemRun items, char *target, Fault *fault
 ) noexcept nogil
+cdef bint read_bytes(
+    FileTable *files, int64_t shard, ItemRun bytes_, char *target, Fault *fault
+) noexcept nogil
 cdef void prefetch_items(FileTable *files, int64_t start) noexcept nogil
 cdef void announce_items(
     FileTable *files, int64_t start, int64_t length, Fault *fault

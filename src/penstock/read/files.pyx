@@ -256,13 +256,19 @@ cdef bint read_exactly(
 cdef bint read_items(
     FileTable *files, int64_t shard, ItemRun items, char *target, Fault *fault
 ) noexcept nogil:
-    """Read stored items of a shard without blocks; the offset of `items` counts items.
-    """
-    cdef OpenShardFile *file = open_shard(files, shard, fault)
+    """Read stored items of a shard without blocks; the offset of `items` counts items."""
     cdef ItemRun bytes_ = ItemRun(
         files.geometry[shard].first_byte + items.offset * files.item_bytes,
         items.count * files.item_bytes,
     )
+    return read_bytes(files, shard, bytes_, target, fault)
+
+
+cdef bint read_bytes(
+    FileTable *files, int64_t shard, ItemRun bytes_, char *target, Fault *fault
+) noexcept nogil:
+    """Read bytes of a shard's file; False, with a fault, on failure."""
+    cdef OpenShardFile *file = open_shard(files, shard, fault)
     if not file:
         return False
     if not files.use_mmap:

@@ -9,8 +9,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
+from penstock.formats.record_types import fields_to_json
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard
-from penstock.formats.stream import fields_to_json
 from penstock.read.documents import document_offsets, document_table, documents_digest
 from penstock.read.files import FileKind
 from penstock.read.fingerprint import records_digest
@@ -27,7 +27,8 @@ class RecordStream:
 
     @one_line
     def __repr__(self) -> str:
-        size = f"{counted(self.num_records, 'record')}, {counted(self.num_documents, 'document')}"
+        record, document = ("byte", "object") if self.holds_objects else ("record", "document")
+        size = f"{counted(self.num_records, record)}, {counted(self.num_documents, document)}"
         if not self.shards:
             return f"without shards: {size}"
         first = self.shards[0]
@@ -45,6 +46,16 @@ class RecordStream:
     def apart(self) -> str | None:
         """The last field, if it is stored in files of its own."""
         return self.manifests[0].apart
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether documents are encoded objects, for `Dataset.objects`, not records."""
+        return bool(self.manifests) and self.manifests[0].holds_objects
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether documents may have metadata."""
+        return self.manifests[0].has_metadata
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:

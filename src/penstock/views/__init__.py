@@ -7,8 +7,8 @@
 A view describes which segments make up each sample, by parameters that kernels take; it opens no
 files. `Windows` cuts the stream into rows of equal length without regard to documents. `Documents`
 and `Packed` have rows that are planned from the lengths of documents (`planned`), one document a
-row or several. `view` has what they share, `loss_mask` the rule which field masks labels;
-`penstock.batches` reads the samples.
+row or several. `Objects` has documents that are not tokens, each a sample of its own. `view` has
+what they share, `loss_mask` the rule which field masks labels; `penstock.batches` reads samples.
 
 The samples of a view are all of its windows or rows, the base samples, or some of them
 (`slices`, `chosen_samples`): a range, or sorted by numbers of their documents (`sample_numbers`).

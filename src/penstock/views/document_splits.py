@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.arguments import integer
 from penstock.errors import UsageError
-from penstock.formats.shard import TOKEN
+from penstock.formats.shard import BYTE, TOKEN
 from penstock.pack.selection import DocumentSelection, leave_out
 from penstock.read.documents import document_chunks
 from penstock.read.record_stream import RecordStream
@@ -65,12 +65,16 @@ def _in_fold(hashes: NDArray[np.uint64], folds: int, fold: int) -> Iterator[NDAr
 
 
 def document_hashes(data: RecordStream) -> NDArray[np.uint64]:
-    """The xxh3 of each document's tokens, in their stored type; made once and kept in the cache."""
-    if TOKEN not in (data.fields.names or ()):
+    """The xxh3 of each document's tokens, or of its bytes if it is an object; kept in the cache."""
+    if _hashed_field(data) not in (data.fields.names or ()):
         raise UsageError(f"folds need a field {TOKEN!r} in the records")
     name = f"{data.fingerprint}-{data.documents_fingerprint}.hashes"
     path = cached_numbers("hashes", name, data.num_documents, lambda: _hashes(data))
     return map_numbers(path, data.num_documents).view(np.uint64)
+
+
+def _hashed_field(data: RecordStream) -> str:
+    return BYTE if data.holds_objects else TOKEN
 
 
 def _hashes(data: RecordStream) -> Iterator[NDArray[np.uint64]]:
@@ -93,7 +97,7 @@ def _hash_some(data: RecordStream, edges: NDArray[np.int64]) -> NDArray[np.uint6
             content.update(_token_bytes(data, part, min(stop, part + _RECORDS_AT_ONCE)))
         return np.array([content.intdigest()], np.uint64)
     tokens = _token_bytes(data, start, stop)
-    places = ((edges - start) * data.fields[TOKEN].itemsize).tolist()
+    places = ((edges - start) * data.fields[_hashed_field(data)].itemsize).tolist()
     hash_of = xxhash.xxh3_64_intdigest
     hashes = (hash_of(tokens[a:b]) for a, b in pairwise(places))
     return np.fromiter(hashes, np.uint64, len(places) - 1)
@@ -101,5 +105,5 @@ def _hash_some(data: RecordStream, edges: NDArray[np.int64]) -> NDArray[np.uint6
 
 def _token_bytes(data: RecordStream, start: int, stop: int) -> memoryview:
     records = data.records(start, stop)
-    tokens = records if records.dtype.names is None else records[TOKEN]
+    tokens = records if records.dtype.names is None else records[_hashed_field(data)]
     return np.ascontiguousarray(tokens).view(np.uint8).data

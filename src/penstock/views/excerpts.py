@@ -1,5 +1,6 @@
 """`Excerpts`: runs of records, one a row, of which only the metadata is read."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from penstock.batches.outputs import field_outputs
 from penstock.batches.sample_reader import SampleReader, read_batch
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
-from penstock.formats.shard import METADATA_ID
 from penstock.metadata.span_decoding import Decoder, as_array, check_decoder
 from penstock.read.record_stream import RecordStream
 
@@ -35,6 +35,7 @@ class Excerpts:
     """the start, length and document of each run, none of which is empty"""
     metadata: Decoder
     cuts_by_document: bool = False
+    coding: None = None
     max_segments: int = 1
     stored_in: None = None
 
@@ -79,9 +80,9 @@ class Excerpts:
         )
 
 
-def object_decoder(data: RecordStream, decode: Decoder) -> Decoder:
+def object_decoder(data: RecordStream, decode: Decoder) -> Callable[[bytes], Any]:
     """A decoder that returns one object for each span; raises if there is no metadata."""
     decoder = check_decoder(decode)
-    if METADATA_ID not in (data.fields.names or ()):
+    if not data.has_metadata:
         raise UsageError("the dataset has no metadata")
     return partial(as_array, dtype=decoder) if isinstance(decoder, np.dtype) else decoder

@@ -12,6 +12,6 @@ def order_of(view: View, shuffle: Shuffle, seed: int) -> Order:
     if isinstance(shuffle, LengthBuckets) and not is_by_length:
         raise UsageError(
             "LengthBuckets shuffles samples that are sorted by length; use "
-            "data.documents(…, by_length=True)"
+            "data.documents(…, by_length=True), or data.objects(…, by_size=True)"
         )
     return make_order(shuffle, len(view), seed)

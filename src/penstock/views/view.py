@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from penstock.arguments import integer
 from penstock.batches.batch_transform import BatchTransform, Transform
 from penstock.batches.layout import BatchLayout
+from penstock.batches.object_decoding import ObjectCoding
 from penstock.batches.outputs import (
     DerivedOutput,
     Extra,
@@ -27,7 +28,7 @@ from penstock.batches.row_slice import RowSlice
 from penstock.batches.sample_reader import SampleReader, read_batch
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
-from penstock.formats.shard import METADATA_ID, TOKEN
+from penstock.formats.shard import TOKEN
 from penstock.metadata.span_decoding import Decoder, check_decoder
 from penstock.pack.selection import DocumentSelection
 from penstock.read.record_stream import RecordStream
@@ -84,6 +85,11 @@ class View(SelectedView):
         return f"of {self.seq_len:,} tokens: {counted(len(self), 'sample')}"
 
     def __post_init__(self) -> None:
+        if self.dataset.holds_objects:
+            raise UsageError(
+                "the dataset holds objects, which have no tokens to make rows of; use "
+                "data.objects(decode)"
+            )
         seq_len = integer("seq_len", self.seq_len, 1, (1 << 40) - 1)
         object.__setattr__(self, "seq_len", seq_len)
         extras = check_extras(self.extras)
@@ -100,7 +106,7 @@ class View(SelectedView):
         if not self._has_tokens and (self._masks_ends or self.loss_mask):
             raise UsageError(f"labels need a field {TOKEN!r} in the records")
         if self.metadata is not None:
-            if METADATA_ID not in (fields.names or ()):
+            if not self.dataset.has_metadata:
                 raise UsageError("the dataset has no metadata; leave out metadata=…")
             check_decoder(self.metadata)
         if self.transform is not None:
@@ -135,6 +141,16 @@ class View(SelectedView):
         return (self,)
 
     @property
+    def coding(self) -> ObjectCoding | None:
+        """How documents become objects; None if rows are records."""
+        return None
+
+    @property
+    def records_per_row(self) -> Fraction:
+        """The mean number of records that are read for a row."""
+        return Fraction(self.seq_len + 1)
+
+    @property
     def mean_tokens(self) -> Fraction:
         """The mean number of tokens in a row, without padding."""
         return Fraction(self.seq_len)
@@ -164,6 +180,7 @@ class View(SelectedView):
         pieces: NDArray[np.int64] | None = None,
         row_first: NDArray[np.int64] | None = None,
         blocks: CheckedBlocks | None = None,
+        whole_documents: bool = False,
     ) -> ViewState:
         """What all views tell kernels, with what is particular to one."""
         chosen = self._chosen
@@ -185,6 +202,7 @@ class View(SelectedView):
             pieces=np.empty((0, 3), np.int64) if pieces is None else pieces,
             row_first=np.empty(0, np.int64) if row_first is None else row_first,
             blocks=blocks,
+            whole_documents=whole_documents,
         )
 
     def layout(
@@ -272,7 +290,7 @@ class View(SelectedView):
         """
         samples = self._check(indices)
         layout = self.layout(samples.size, dtype)
-        batch = read_batch(SampleReader(self, layout), layout, samples)
+        batch: Batch = read_batch(SampleReader(self, layout), layout, samples)
         if self.transform is not None:
             batch = BatchTransform(self.transform).run(
                 batch, samples, lambda shown: f"samples {listed(shown)}"

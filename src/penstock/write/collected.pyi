@@ -11,6 +11,7 @@ class Collected:
         *,
         max_bytes: int,
         max_documents: int,
+        of_objects: bool = False,
     ) -> Self: ...
     @property
     def num_documents(self) -> int: ...

@@ -65,16 +65,24 @@ cdef class Collected:
     cdef readonly int64_t num_documents  # of all that were ever taken
     cdef readonly int64_t num_records
 
-    def __cinit__(self, fields, vocab_size, *, int64_t max_bytes, int64_t max_documents):
-        """Collect records that are bare token ids; of records with other fields, none."""
+    def __cinit__(
+        self,
+        fields,
+        vocab_size,
+        *,
+        int64_t max_bytes,
+        int64_t max_documents,
+        bint of_objects=False,
+    ):
+        """Collect records that are bare token ids, or the bytes of objects; no others."""
         if max_bytes < 8 or max_documents < 1:
             raise ValueError("there must be room for a document")
-        is_bare = fields.names == (_TOKEN,)
+        is_bare = of_objects or fields.names == (_TOKEN,)
         self.records = np.empty(max_bytes // fields.itemsize if is_bare else 0, fields)
         self.lengths = np.empty(max_documents, np.int64)
         self.each_length = self.lengths
         if is_bare:
-            lowest, limit = integer_range(fields[_TOKEN], vocab_size)
+            lowest, limit = integer_range(fields[fields.names[0]], vocab_size)
             self.max_records = len(self.records)
             self.bytes_of_records = self.records.view(np.uint8)
             self.target = IntegerTarget(

@@ -14,6 +14,17 @@ MetadataSpan = tuple[int, int, Any]
 """start and stop in the document's records, and the metadata object"""
 
 
+def encode_metadata(values: list[Any], encoder: MetadataEncoder) -> list[bytes]:
+    """Encode metadata objects as bytes."""
+    blobs = [encoder(value) for value in values]
+    for number, blob in enumerate(blobs):
+        if type(blob) is not bytes:
+            if not isinstance(blob, bytes | bytearray | memoryview):
+                raise UsageError(f"the metadata encoder returned {type(blob).__name__}, not bytes")
+            blobs[number] = bytes(blob)
+    return blobs
+
+
 class Attached:
     """The spans of consecutive documents, in the order of their records."""
 
@@ -79,15 +90,7 @@ class Attached:
 
     def encode(self, encoder: MetadataEncoder) -> list[bytes]:
         """The metadata as bytes."""
-        blobs = [encoder(value) for value in self.values]
-        for number, blob in enumerate(blobs):
-            if type(blob) is not bytes:
-                if not isinstance(blob, bytes | bytearray | memoryview):
-                    raise UsageError(
-                        f"the metadata encoder returned {type(blob).__name__}, not bytes"
-                    )
-                blobs[number] = bytes(blob)
-        return blobs
+        return encode_metadata(self.values, encoder)
 
     def number(self, num_records: int) -> NDArray[np.uint32]:
         """The metadata id of each record, counted from 0."""

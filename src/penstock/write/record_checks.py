@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.errors import UsageError
-from penstock.formats import stream
+from penstock.formats.record_types import fields_problem
 from penstock.formats.shard import METADATA_ID, TOKEN
 
 Records = ArrayLike | Mapping[str, ArrayLike]
@@ -30,7 +30,7 @@ def record_type(
     if with_metadata and METADATA_ID not in (record.names or ()):
         members = [(name, record[name]) for name in record.names or ()]
         record = np.dtype([*members, (METADATA_ID, "<u4")])
-    problem = stream.fields_problem(record)
+    problem = fields_problem(record)
     if problem is None and record.names == (METADATA_ID,):
         problem = f"there are no fields besides {METADATA_ID!r}"
     if problem is None and not with_metadata and METADATA_ID in (record.names or ()):
@@ -71,8 +71,17 @@ def as_records(
         return first.view(stored)  # it is written before the caller can change it
     document = np.empty(len(first), stored)
     for name, values in columns.items():
-        document[name] = values
+        _store(document[name], values)
     return document
+
+
+def _store(target: NDArray[Any], values: NDArray[Any]) -> None:
+    """Copy values; NumPy itself would match the fields of structs by their order."""
+    if target.dtype.names:
+        for name in target.dtype.names:
+            _store(target[name], values[name])
+    else:
+        target[...] = values
 
 
 def integer_range(stored: np.dtype[Any], vocab_size: int | None) -> tuple[int, int]:
@@ -102,6 +111,8 @@ def _value_problem(
     values: NDArray[Any], stored: np.dtype[Any], vocab_size: int | None
 ) -> str | None:
     """Why values cannot be stored without loss; None if they can."""
+    if stored.names:
+        return _struct_problem(values, stored)
     if stored.kind in "iu" and values.dtype.kind in "iub":
         lowest, limit = integer_range(stored, vocab_size)
         signed = values.dtype.kind == "i"
@@ -117,6 +128,20 @@ def _value_problem(
     if stored.kind == values.dtype.kind and np.can_cast(values.dtype, stored, "safe"):
         return None
     return f"{values.dtype} cannot be stored as {stored} without loss"
+
+
+def _struct_problem(values: NDArray[Any], stored: np.dtype[Any]) -> str | None:
+    """Why structs cannot be stored without loss; None if they can."""
+    given, wanted = sorted(values.dtype.names or ()), sorted(stored.names or ())
+    if given != wanted:
+        return f"has {f'fields {given}' if given else f'type {values.dtype}'}, expected {wanted}"
+    for name in wanted:
+        if values.dtype[name].shape != stored[name].shape:
+            return f"{name!r} has shape {values.dtype[name].shape}, expected {stored[name].shape}"
+        problem = _value_problem(values[name], stored[name].base, None)
+        if problem:
+            return f"{name!r}: {problem}"
+    return None
 
 
 def as_lengths(lengths: ArrayLike, num_records: int) -> NDArray[np.int64]:

@@ -18,12 +18,19 @@ from penstock.atomic import hold_lock, publish
 from penstock.errors import FormatError, UsageError
 from penstock.formats import stream
 from penstock.formats.checksums import publish_checked
-from penstock.formats.shard import METADATA_ID, NO_METADATA, Manifest, Shard
+from penstock.formats.shard import (
+    METADATA_ID,
+    NO_METADATA,
+    OBJECT_FIELDS,
+    Manifest,
+    Shard,
+)
 from penstock.new_directory import new_directory
 from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
 from penstock.write.leftovers import OwnFiles
 from penstock.write.metadata import Attached, MetadataEncoder, MetadataSpan
+from penstock.write.objects import ObjectEncoder, check_encoder, encode_objects
 from penstock.write.record_checks import Records, as_lengths, as_records, record_type
 from penstock.write.shard import OpenShard
 
@@ -42,6 +49,8 @@ class Writer:
             integer type for bare tokens. Left out, tokens get the width that `vocab_size` needs.
         vocab_size: token ids must be below it.
         metadata: a function from a metadata object to bytes; required if documents have metadata.
+        encode: a function from an object to bytes, for documents without tokens: see
+            `docs/objects.md`. `fields`, `vocab_size` and the like are then left out.
         part: this process's part of the dataset (see `penstock.write`).
         shard_bytes: a shard ends with the document that makes it this large.
         tokenizer, bos_id, eos_id, split: stored in the manifest.
@@ -61,6 +70,7 @@ class Writer:
         fields: DTypeLike | None = None,
         vocab_size: int | None = None,
         metadata: MetadataEncoder | None = None,
+        encode: ObjectEncoder | None = None,
         part: int | None = None,
         shard_bytes: int = 1 << 30,
         tokenizer: Mapping[str, str] | None = None,
@@ -81,7 +91,12 @@ class Writer:
         vocab_size = _optional("vocab_size", vocab_size, 1)
         highest_id = (vocab_size or 1 << 63) - 1
         part = _optional("part", part, 0, 99_999)
-        self.fields = record_type(fields, vocab_size, with_metadata=metadata is not None)
+        if encode is None:
+            self.fields = record_type(fields, vocab_size, with_metadata=metadata is not None)
+        else:
+            self.fields = OBJECT_FIELDS
+            of_tokens = {"fields": fields, "vocab_size": vocab_size, "tokenizer": tokenizer}
+            check_encoder(encode, {**of_tokens, "bos_id": bos_id, "eos_id": eos_id})
         self._num_extended_documents = self._num_extended_records = 0
         self._directory = Path(path).absolute()
         self._head = Manifest(
@@ -93,11 +108,12 @@ class Writer:
             shards=(),
             split=dict(split or {}),
             group_size=integer("group_size", group_size, 1),
+            objects_with_metadata=None if encode is None else metadata is not None,
         )
         _check_that_it_opens(self._head)
         if metadata is not None and not callable(metadata):
             raise UsageError(f"metadata is {metadata!r}; it must be a function that returns bytes")
-        self._encode = metadata
+        self._encode, self._encode_object = metadata, encode
         self._part = part
         self._own_files = OwnFiles(self._directory, part)
         shard_bytes = integer("shard_bytes", shard_bytes, 1)
@@ -111,6 +127,7 @@ class Writer:
             vocab_size,
             max_bytes=_COLLECTED_BYTES,
             max_documents=_COLLECTED_DOCUMENTS,
+            of_objects=encode is not None,
         )
         self._one_at_a_time = threading.RLock()
         self._lock = contextlib.ExitStack()
@@ -144,17 +161,23 @@ class Writer:
 
     def append(
         self,
-        records: Records,
+        records: Records | Any,
         metadata: Any = None,
         *,
         spans: Iterable[MetadataSpan] = (),
     ) -> None:
         """Append one document: token ids, an array of records, or one array for each field.
 
+        With `encode`, it is an object that `encode` takes.
+
         `metadata` belongs to the whole document; `spans` gives `(start, stop, metadata)` for runs
         of its records instead.
         """
         of_document = list(spans)
+        if self._encode_object is not None:
+            of_object = None if metadata is None else [metadata]
+            self._extend_objects([records], of_object, has_spans=bool(of_document))
+            return
         # The fast path. `_extend` handles all other documents, and all errors.
         if metadata is None and not of_document and self._collected.add(records):
             return
@@ -164,14 +187,16 @@ class Writer:
 
     def extend(
         self,
-        records: Records,
-        lengths: ArrayLike,
+        records: Records | Any,
+        lengths: ArrayLike | None = None,
         metadata: Sequence[Any] | None = None,
         *,
         spans: Sequence[Iterable[MetadataSpan]] | None = None,
         continues: bool = False,
     ) -> None:
         """Append many documents: their records, end to end, and the length of each.
+
+        With `encode`, they are objects that `encode` takes, without lengths.
 
         `metadata` has an object or None per document; `spans` has the spans of each document,
         counted from its first record. With `continues`, the last document continues as the first
@@ -183,8 +208,36 @@ class Writer:
         >>> penstock.open(tmp / "many").document(2).tolist()
         [3, 4, 5]
         """
+        if self._encode_object is not None:
+            if lengths is not None or continues:
+                raise UsageError("objects are appended whole; leave out lengths and continues")
+            self._extend_objects(records, metadata, has_spans=spans is not None)
+            return
+        if lengths is None:
+            raise UsageError("extend needs the length of each document; append takes one document")
         with self._one_at_a_time:
             self._extend(records, lengths, metadata, spans, continues=continues)
+
+    def _extend_objects(
+        self, objects: Any, metadata: Sequence[Any] | None, *, has_spans: bool
+    ) -> None:
+        """Append objects; they are encoded before others have to wait."""
+        if has_spans:
+            raise UsageError("an object has no records that spans could mean; use metadata")
+        assert self._encode_object is not None
+        encoded = encode_objects(
+            objects,
+            metadata,
+            encode=self._encode_object,
+            encode_value=self._encode,
+            first_document=self.num_documents,
+        )
+        is_alone = encoded.lengths.size == 1 and not encoded.blobs
+        if is_alone and self._collected.add(encoded.records.view(np.uint8)):
+            return
+        with self._one_at_a_time:
+            self._refuse_if_closed()
+            self._append(*encoded, continues=False)
 
     def _extend(
         self,
@@ -195,16 +248,31 @@ class Writer:
         *,
         continues: bool = False,
     ) -> None:
-        if self._closed:
-            raise UsageError("this writer is finished; create another, with another path or part")
+        self._refuse_if_closed()
         documents = self._as_records(records)
         counts = as_lengths([len(documents)] if lengths is None else lengths, len(documents))
         if continues and not counts.size:
             raise UsageError("continues=True needs at least one document")
         blobs, num_spans = self._attach(documents, counts, metadata, spans)
+        self._append(documents, counts, blobs, num_spans, continues=continues)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise UsageError("this writer is finished; create another, with another path or part")
+
+    def _append(
+        self,
+        documents: NDArray[np.void],
+        lengths: NDArray[np.int64],
+        blobs: list[bytes],
+        num_spans: NDArray[np.int64],
+        *,
+        continues: bool,
+    ) -> None:
+        """Write checked documents, and count them."""
         try:
-            self._write(documents, counts, blobs, num_spans, continues=continues)
-            self._num_extended_documents += counts.size - continues
+            self._write(documents, lengths, blobs, num_spans, continues=continues)
+            self._num_extended_documents += lengths.size - continues
             self._num_extended_records += len(documents)
         except BaseException:
             self.abort()
@@ -259,7 +327,7 @@ class Writer:
                 )
             stop, last_span = int(ends[last - 1]), int(span_ends[last - 1])
             records = documents[start:stop]
-            if blobs:
+            if blobs and self._encode_object is None:
                 ids = records[METADATA_ID]
                 ids[ids != NO_METADATA] += np.uint32((shard.num_spans - first_span) % (1 << 32))
             goes_on = continues and last == lengths.size

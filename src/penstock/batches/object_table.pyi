@@ -1,0 +1,13 @@
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+class ObjectTable:
+    @property
+    def entries(self) -> NDArray[np.void]: ...
+    @property
+    def max_rows(self) -> int: ...
+    @property
+    def total_bytes(self) -> int: ...
+    def __new__(cls, rows: int, first_documents: NDArray[np.int64]) -> Self: ...
