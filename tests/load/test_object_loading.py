@@ -357,3 +357,22 @@ def test_what_needs_tensors_is_refused(data):
         penstock.Loader(
             data.objects(), 4, parallel=penstock.Parallel(rank=0, ranks=1, context_ranks=2)
         )
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_a_transform_gets_what_collate_returns_and_the_positions(tmp_path, prefetch):
+    with penstock.Writer(tmp_path / "out", encode=bytes) as writer:
+        for number in range(20):
+            writer.append(bytes([number]))
+    view = penstock.open(tmp_path / "out").objects(
+        lambda content: content[0],
+        collate=lambda batch: batch["documents"] if isinstance(batch, dict) else list(batch),
+        transform=lambda batch, positions: (batch, positions.tolist()),
+    )
+    plain = view.with_transform(None)
+    expected = list(penstock.Loader(plain, 4, seed=1, prefetch=prefetch))
+    batches = list(penstock.Loader(view, 4, seed=1, prefetch=prefetch))
+    assert [batch for batch, _ in batches] == expected
+    assert [positions for _, positions in batches] == np.arange(20).reshape(5, 4).tolist()
+    assert view[3] == (plain[3:4], [3])
+    assert view[2:4] == (plain[2:4], [2, 3])

@@ -6,13 +6,12 @@ from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from penstock.batches.layout import BatchLayout
 from penstock.batches.object_decoding import Collate, ObjectCoding, ObjectDecoder
 from penstock.batches.outputs import Extra
 from penstock.batches.row_slice import RowSlice
-from penstock.batches.sample_reader import SampleReader, read_batch
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
 from penstock.pack.policy import OBJECTS, Recipe
@@ -124,20 +123,6 @@ class Objects(PlannedView):
             rows = np.arange(start, start + some.size)
             yield DocumentShares(rows, some, np.ones(some.size, np.int64))
 
-    def __getitem__(self, index: Any) -> Any:
-        """Read one sample, or the samples of a slice as one batch."""
-        if isinstance(index, slice):
-            return self.read(np.arange(*index.indices(len(self))))
-        try:
-            position = range(len(self))[index]
-        except IndexError:
-            raise IndexError(f"no sample {index:,}: there are {len(self):,}") from None
+    def _sample(self, position: int) -> dict[str, Any]:
         batch = self._with(collate=None).read([position])
         return {name: value for name, (value,) in batch.items()}
-
-    def read(self, indices: ArrayLike, *, dtype: DTypeLike | None = None) -> Any:
-        """Read the samples `indices` as one batch: a dict of lists, or what `collate` returns."""
-        del dtype  # of tokens
-        samples = self._check(indices)
-        layout = self.layout(samples.size, None)
-        return read_batch(SampleReader(self, layout), layout, samples)

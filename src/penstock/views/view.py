@@ -271,9 +271,10 @@ class View(SelectedView):
             position = range(len(self))[index]
         except IndexError:
             raise IndexError(f"no sample {index:,}: there are {len(self):,}") from None
+        return self._sample(position) if self.transform is None else self.read([position])
+
+    def _sample(self, position: int) -> Batch:
         batch = self.read([position])
-        if self.transform is not None:
-            return batch
         in_rows = set(self.layout(1, np.int64).places()) - {"cu_seqlens"}
         if self.metadata is not None:
             batch.pop("metadata_rows", None)
