@@ -55,7 +55,7 @@ def conversations_in(row: Mapping[str, Any], chat: Chat) -> list[Conversation] |
         return _texts_in(row, chat)
     tools = _tools_in(row, chat)
     if chat.messages is not None:
-        return [Conversation(_as_messages(row[chat.messages], chat.messages, "user"), tools)]
+        return [Conversation(_as_messages(row[chat.messages], chat.messages), tools)]
     answers = [name for name in (chat.completion, chat.chosen, chat.rejected) if name is not None]
     ends = [_as_messages(row[name], name, "assistant") for name in answers]
     if chat.prompt is not None:
@@ -77,15 +77,17 @@ def _texts_in(row: Mapping[str, Any], chat: Chat) -> list[PromptText]:
     return [PromptText(prompt, row[name]) for name in answers if name is not None]
 
 
-def _as_messages(value: Any, name: str, role: str) -> list[Message]:
-    """The messages of a column: a list, the same as JSON, or one text, which `role` says."""
+def _as_messages(value: Any, name: str, role: str | None = None) -> list[Message]:
+    """The messages of a column: a list, the same as JSON, or if `role` may say it, one text."""
     if isinstance(value, str):
         parsed = _parsed(value)
-        if parsed is None:
+        # Texts may be lists in JSON too, such as answers to a request for one.
+        if role is not None and not (parsed and all(map(_is_message, parsed))):
             return [{"role": role, "content": value}]
-        value = parsed
+        value = value if parsed is None else parsed
     if not isinstance(value, list) or not value:
-        found = "an empty list" if value == [] else type(value).__name__
+        found = f"{value!r:.40}" if isinstance(value, str) else type(value).__name__
+        found = "an empty list" if value == [] else found
         raise BadConversationError(f"{name!r} is {found}; expected a list of messages")
     return [
         each
@@ -93,6 +95,10 @@ def _as_messages(value: Any, name: str, role: str) -> list[Message]:
         else _as_message(each, f"{name!r}, message {k}")
         for k, each in enumerate(value)
     ]
+
+
+def _is_message(value: Any) -> bool:
+    return "role" in value or ("from" in value and "value" in value)
 
 
 def _as_message(value: Any, where: str) -> Message:
@@ -114,9 +120,16 @@ def _as_message(value: Any, where: str) -> Message:
 
 def _tools_in(row: Mapping[str, Any], chat: Chat) -> list[Any] | None:
     found = row.get(chat.tools)
+    if isinstance(found, str) and found.strip() in ("", "null"):
+        return None
     tools = _parsed(found) if isinstance(found, str) else found
-    if tools is not None and not isinstance(tools, list):
+    if found is not None and not isinstance(tools, list):
         raise BadConversationError(f"{chat.tools!r} is {found!r:.60}; expected a list of tools")
+    for tool in tools or ():
+        if not isinstance(tool, dict):
+            raise BadConversationError(
+                f"{chat.tools!r} has {tool!r:.60}; expected objects, as of a JSON schema"
+            )
     return tools or None
 
 

@@ -12,7 +12,7 @@ So the result is that of the template, for every content, or there is none.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn, Self
@@ -130,7 +130,7 @@ class Unknown:
 
     def _stripped(self, method: str, chars: tuple[Any, ...]) -> "Unknown":
         match self.pieces:
-            case (Content(message, strip),) if strip in ("", method) and set(chars) <= {None}:
+            case (Content(message, strip),) if strip in ("", method) and chars in ((), (None,)):
                 return Unknown((Content(message, method),), self._is_empty or None)
         raise LooksInsideError
 
@@ -165,19 +165,23 @@ class _WrittenPieces(str):
 
 def join(parts: Iterable[Any]) -> Any:
     """Join texts and unknown texts; a text if all are known."""
-    pieces = list[ChatPiece]()
-    for part in parts:
-        match part:
-            case Unknown() | _WrittenPieces():
-                pieces += part.pieces
-            case str():
-                pieces.append(part)
-            case _:
-                raise LooksInsideError  # templates cannot add anything else to a text either
-    merged = _merged(pieces)
+    merged = _merged(_pieces_of(parts))
+    if any(isinstance(piece, Edge) for piece in merged):
+        raise LooksInsideError  # a generation block whose text is kept, and written elsewhere
     if all(isinstance(piece, str) for piece in merged):
         return "".join(merged)  # type: ignore[arg-type]
     return Unknown(merged)
+
+
+def _pieces_of(parts: Iterable[Any]) -> Iterator[ChatPiece]:
+    for part in parts:
+        match part:
+            case Unknown() | _WrittenPieces():
+                yield from part.pieces
+            case str() if type(part) is str:  # others, such as Markup, change what is added to them
+                yield part
+            case _:
+                raise LooksInsideError  # templates cannot add anything else to a text either
 
 
 def _merged(pieces: Iterable[ChatPiece]) -> ChatPieces:
@@ -197,8 +201,9 @@ class ShapeTemplate:
     def __init__(self, template: ChatTemplate) -> None:
         self._variables = template.variables
         environment = _new_environment()
-        tree = _without_concatenation(environment.parse(template.source))
-        self._template = environment.from_string(tree)
+        tree = environment.parse(template.source)
+        self._escapes = tree.find(jinja2().nodes.EvalContextModifier) is not None
+        self._template = environment.from_string(_without_concatenation(tree))
 
     def render(self, shape: ChatShape, *, add_generation_prompt: bool = False) -> RenderedShape:
         """What the template writes for conversations of a shape; raises `LooksInsideError`."""
@@ -213,14 +218,15 @@ class ShapeTemplate:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
+        if self._escapes:
+            raise LooksInsideError
         try:
-            written = join(self._template.generate(**inputs))
+            return _without_edges(_pieces_of(self._template.generate(**inputs)))
         except Exception:  # it looks inside, or refuses: rendering one by one will tell
             raise LooksInsideError from None
-        return _without_edges(written.pieces if isinstance(written, Unknown) else (written,))
 
 
-def _without_edges(pieces: ChatPieces) -> RenderedShape:
+def _without_edges(pieces: Iterable[ChatPiece]) -> RenderedShape:
     """The texts and contents, and where generation blocks begin and end among them."""
     seen, begun = list[ChatPiece](), list[Place]()
     generated = list[tuple[Place, Place]]()
@@ -251,8 +257,14 @@ def _new_environment() -> Any:
     environment.finalize = _written
     environment.concat = join
     environment.filters |= {"trim": _trim, "string": _as_text}
+    environment.filters = {
+        name: each if name in _BLIND_FILTERS else _blind(each)
+        for name, each in environment.filters.items()
+    }
     environment.tests = {name: _of_texts(name, test) for name, test in environment.tests.items()}
-    environment.extend(join_texts=lambda *parts: join(map(_as_text, parts)))
+    environment.getattr = _blind_lookup(environment.getattr)
+    environment.getitem = _blind_lookup(environment.getitem)
+    environment.extend(join_texts=_join_texts)
     return environment
 
 
@@ -265,12 +277,44 @@ def _mark_generation(text: Any) -> Any:
     return _WrittenPieces.of((Edge(begins=True), *inside, Edge(begins=False)))
 
 
+def _join_texts(*parts: Any) -> Any:
+    return join(part if isinstance(part, Unknown) else str(part) for part in parts)
+
+
 def _as_text(value: Any) -> Any:
-    return value if isinstance(value, Unknown) else str(value)
+    return value if isinstance(value, str | Unknown) else str(value)
 
 
 def _trim(value: Any, chars: str | None = None) -> Any:
     return _as_text(value).strip(chars)
+
+
+_BLIND_FILTERS = ("d", "default", "string", "trim")
+"""filters that take contents and do not look inside"""
+
+
+def _blind(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter of Jinja that is not given contents: many ask for the type of their arguments."""
+
+    @wraps(function)  # keeps what Jinja notes about its arguments
+    def checked(*args: Any, **named: Any) -> Any:
+        if any(isinstance(each, Unknown) for each in (*args, *named.values())):
+            raise LooksInsideError
+        return function(*args, **named)
+
+    return checked
+
+
+def _blind_lookup(get: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A lookup of attributes that knows those of texts, and does not look for contents."""
+
+    def checked(value: Any, name: Any) -> Any:
+        is_method = name in ("strip", "lstrip", "rstrip")
+        if isinstance(name, Unknown) or (isinstance(value, Unknown) and not is_method):
+            raise LooksInsideError
+        return get(value, name)
+
+    return checked
 
 
 def _of_texts(name: str, test: Callable[..., bool]) -> Callable[..., bool]:

@@ -32,8 +32,8 @@ class Rendered(NamedTuple):
     """A conversation as text."""
 
     text: str
-    generated: list[tuple[int, int]]
-    """the characters that the template marks as written by the model"""
+    generated: list[tuple[int, int]] | None
+    """the characters that the template marks as written by the model; None if they are lost"""
 
     @property
     def end(self) -> int:
@@ -78,6 +78,9 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2().TemplateSyntaxError as error:
             raise FormatError(f"{where}: line {error.lineno}: {error.message}") from None
+        except Exception as error:  # what Python says of the program that Jinja makes of it
+            reason = f"{type(error).__name__}: {error!s:.100}"
+            raise FormatError(f"{where}: Jinja cannot compile the template ({reason})") from None
         needed = importlib.import_module("jinja2.meta").find_undeclared_variables(self._tree)
         if _DATE_FUNCTION in needed:
             if date is None:
@@ -110,6 +113,8 @@ class ChatTemplate:
         }
         try:
             return self._tracker.collect(self._template.generate(**inputs))
+        except TemplateRefusalError:
+            raise
         except Exception as error:  # templates raise what they like
             raise TemplateRefusalError(f"{type(error).__name__}: {error!s:.200}") from None
 
@@ -148,6 +153,8 @@ def new_environment(
         extensions=[_generation_extension(), jinja2().ext.loopcontrols],
     )
     environment.extend(track_generation=track)
+    # Jinja would compute these while it compiles a template: 9**9**9 would not end.
+    environment.intercepted_binops = frozenset({"*", "**"})
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     # Functions instead of types, whose attributes a template could reach.
@@ -187,21 +194,25 @@ class _GenerationTracker(threading.local):
 
     def __init__(self) -> None:
         self._length = 0
-        self._generated: list[tuple[int, int]] = []
+        self._blocks: list[tuple[int, str]] = []
 
     def track(self, text: str) -> str:
         """Note a block: it begins after everything that was written before."""
-        self._generated.append((self._length, self._length + len(text)))
+        self._blocks.append((self._length, text))
         return text
 
     def collect(self, parts: Any) -> Rendered:
         """Join what a template writes."""
-        self._length, self._generated = 0, []
+        self._length, self._blocks = 0, []
         written = list[str]()
         for part in parts:
             written.append(part)
             self._length += len(part)
-        return Rendered("".join(written), self._generated)
+        text = "".join(written)
+        # The text of a block in a macro may be written later, and elsewhere.
+        if not all(text.startswith(block, start) for start, block in self._blocks):
+            return Rendered(text, None)
+        return Rendered(text, [(start, start + len(block)) for start, block in self._blocks])
 
 
 @cache

@@ -19,8 +19,8 @@ class RenderedText(Protocol):
     """What `Rendered` and `RenderedShape` share."""
 
     @property
-    def generated(self) -> list[tuple[Any, Any]]:
-        """What the template marks as written by the model."""
+    def generated(self) -> list[tuple[Any, Any]] | None:
+        """What the template marks as written by the model; None if it is lost."""
 
     def end_of(self, prefix: Any) -> Any:
         """Where a prefix of the text ends; None if it is not one."""
@@ -42,25 +42,63 @@ def find_trained(
 ) -> list[tuple[Any, Any]]:
     """Return the ranges of a conversation to train on, of its turns after `num_given`."""
     if marks_generation:
-        trained = whole.generated
-        if num_given:
-            prompt_end = _end(whole, render(num_given, False), num_given)
-            trained = [(start, stop) for start, stop in trained if start >= prompt_end]
-        return trained[-1:] if loss_on == "last" else trained
+        return _in_order(_marked(whole, render, num_given, loss_on))
     turns = [k for k in range(num_given, len(roles)) if roles[k] == _ASSISTANT]
-    return [
-        (_end(whole, render(k, True), k), _end(whole, render(k + 1, False), k + 1))
-        for k in (turns[-1:] if loss_on == "last" else turns)
-    ]
+    if loss_on == "last":
+        turns = turns[-1:]
+    return _in_order([_turn(whole, render, k) for k in turns])
 
 
-def _end(whole: AnyText, prefix: AnyText, num_messages: int) -> Any:
-    end = whole.end_of(prefix)
-    if end is None:
+def _marked(
+    whole: AnyText, render: RenderPrefix[AnyText], num_given: int, loss_on: LossOn
+) -> list[tuple[Any, Any]]:
+    """The generation blocks."""
+    trained = whole.generated
+    if trained is None:
         raise BadConversationError(
-            f"the template writes messages 0 to {num_messages - 1:,} differently if others follow, "
-            "so the turns of the assistant cannot be told apart; mark them in the template with "
-            "{% generation %} and {% endgeneration %}, or train on everything with loss_on='all' "
-            "(--loss-on all)"
+            "the template has a generation block in a macro or a {% set %} block, and writes its "
+            "text elsewhere, so what the model writes cannot be told; write it where the block is"
         )
-    return end
+    if num_given:
+        prompt_end = whole.end_of(render(num_given, False))
+        if prompt_end is None:
+            raise BadConversationError(
+                "the template writes the prompt differently if an answer follows, so they cannot "
+                "be told apart; train on everything with loss_on='all' (--loss-on all)"
+            )
+        trained = [(start, stop) for start, stop in trained if start >= prompt_end]
+    return trained[-1:] if loss_on == "last" else trained
+
+
+def _turn(whole: AnyText, render: RenderPrefix[AnyText], k: int) -> tuple[Any, Any]:
+    """What the assistant writes as message k."""
+    start, stop = whole.end_of(render(k, True)), whole.end_of(render(k + 1, False))
+    if start is not None and stop is not None:
+        return start, stop
+    is_header = stop is not None and whole.end_of(render(k, False)) is not None
+    if is_header:
+        found = (
+            "the header that the template writes for a new turn of the assistant "
+            "(add_generation_prompt) is not how its turns begin"
+        )
+    else:
+        found = (
+            f"the template writes messages 0 to {k - (start is None):,} differently if others "
+            "follow"
+        )
+    raise BadConversationError(
+        f"{found}, so the turns of the assistant cannot be told apart; mark them in the template "
+        "with {% generation %} and {% endgeneration %}, or train on everything with loss_on='all' "
+        "(--loss-on all)"
+    )
+
+
+def _in_order(ranges: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Ascending ranges without those that end before they start; overlapping ones as one."""
+    ordered = list[tuple[Any, Any]]()
+    for start, stop in sorted(ranges):
+        if ordered and start < ordered[-1][1]:
+            ordered[-1] = ordered[-1][0], max(stop, ordered[-1][1])
+        elif start <= stop:
+            ordered.append((start, stop))
+    return ordered
