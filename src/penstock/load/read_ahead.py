@@ -1,7 +1,9 @@
 """`ReadAhead`: how a loader reads its steps ahead, and with how many threads."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +81,8 @@ class ReadAhead:
             reuses_tensors=feeds,
         )
         maker = BatchMaker(self.layout.places(), layout.rows, from_numpy(self.output))
-        finish = self._finish if self._finishes else None
+        as_tensor = from_numpy(self.output) if self._hands_out_bytes else None
+        finish = partial(self._finish, as_tensor) if self._finishes else None
         feed = None
         if self.device is not None:
             feed = new_feed(self.device, self.layout, maker, static_addresses=self.static_addresses)
@@ -160,16 +163,19 @@ class ReadAhead:
 
     def _finish(
         self,
+        as_tensor: Callable[[Any], Any] | None,
         batch: dict[str, Any],
         memory: BatchMemory,
         step: Step,
         decoded: dict[str, Any] | None,
     ) -> str | None:
-        """Add decoded metadata to a batch; return the digest of its tokens, if one is kept."""
+        """Add decoded metadata to a batch; return the digest of its tokens, if one is kept.
+
+        `as_tensor` is for documents that are arrays.
+        """
         if decoded:
             batch |= as_tensors(decoded, self.output)
-            as_tensor = from_numpy(self.output)
-            if as_tensor is not None and self._hands_out_bytes:
+            if as_tensor is not None:
                 batch[DOCUMENTS] = list(map(as_tensor, decoded[DOCUMENTS]))
         return self._digest(memory, step) if self.digests_tokens else None
 
