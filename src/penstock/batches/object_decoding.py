@@ -67,14 +67,15 @@ class ObjectReader:
         if collate is None:
             return {DOCUMENTS: documents} | ({} if metadata is None else {METADATA: metadata})
         samples = documents if metadata is None else list(zip(documents, metadata, strict=True))
-        where = f"the documents {self._table.entries['document'][:rows].tolist()!s:.200}"
         try:
             batch = collate(samples)
         except BaseException as error:
-            error.add_note(f"while collating {where}")
+            error.add_note(f"while collating {self._name_all(rows)}")
             raise
         if batch is None:
-            raise UsageError(f"collate returned None for {where}; it must return the batch")
+            raise UsageError(
+                f"collate returned None for {self._name_all(rows)}; it must return the batch"
+            )
         return CollatedBatch(batch)
 
     def _decode(self, memory: Any, rows: int) -> list[Any]:
@@ -95,6 +96,9 @@ class ObjectReader:
                     error.add_note("decode gets a memoryview; for bytes, write bytes(content)")
             raise
         return objects
+
+    def _name_all(self, rows: int) -> str:
+        return f"the documents {self._table.entries['document'][:rows].tolist()!s:.200}"
 
     def _name(self, entry: np.void) -> str:
         """Name a document by its number and its shard, for errors."""

@@ -87,7 +87,8 @@ class ReadAhead:
             reuses_tensors=feeds,
         )
         maker = BatchMaker(self.layout.places(), layout.rows, from_numpy(self.output))
-        finish = self._finish if self._finishes else None
+        as_tensor = from_numpy(self.output) if self._hands_out_bytes else None
+        finish = partial(self._finish, as_tensor)
         feed = None
         if self.device is not None:
             feed = new_feed(
@@ -103,13 +104,14 @@ class ReadAhead:
             counter = SourceCounter(len(self.view.sources), start)
         transform = None
         if self.view.transform is not None:
-            transform = partial(self._transform, maker, BatchTransform(self.view.transform))
+            made = BatchTransform(self.view.transform)
+            transform = partial(self._transform, maker, finish, made)
         return Walk(
             self.plan,
             pool,
             maker,
             partial(self._new_queue, transform),
-            finish,
+            finish if self._finishes else None,
             feed,
             self._check_waiting,
             counter,
@@ -189,35 +191,39 @@ class ReadAhead:
 
     def _finish(
         self,
+        as_tensor: Callable[[Any], Any] | None,
         batch: dict[str, Any],
         memory: BatchMemory,
         step: Step,
         decoded: dict[str, Any] | None,
     ) -> str | None:
-        """Add decoded metadata to a batch; return the digest of its tokens, if one is kept."""
+        """Add decoded metadata to a batch; return the digest of its tokens, if one is kept.
+
+        `as_tensor` is for documents that are arrays.
+        """
         if decoded:
             batch |= as_tensors(decoded, self.output)
-            as_tensor = from_numpy(self.output)
-            if as_tensor is not None and self._hands_out_bytes:
+            if as_tensor is not None:
                 batch[DOCUMENTS] = list(map(as_tensor, decoded[DOCUMENTS]))
         return self._digest(memory, step) if self.digests_tokens else None
 
     def _transform(
         self,
         maker: BatchMaker,
+        finish: Callable[..., str | None],
         transform: BatchTransform,
         memory: BatchMemory,
         step: Step,
         decoded: dict[str, Any] | CollatedBatch | None,
     ) -> tuple[Any, str | None]:
-        """Make a batch and transform it; return it with what `_finish` returned before."""
+        """Make a batch and transform it; return it with what `finish` returned before."""
         batch: Any
         finished = None
         if isinstance(decoded, CollatedBatch):
             batch = decoded.batch
         else:
             batch = maker.make(memory, step.rows)
-            finished = self._finish(batch, memory, step, decoded)
+            finished = finish(batch, memory, step, decoded)
         # Rows are counted later, and the user may write to these.
         if isinstance(batch, dict) and SOURCE_IDS in batch:
             batch[SOURCE_IDS] = deepcopy(batch[SOURCE_IDS])

@@ -57,7 +57,7 @@ class Objects(PlannedView):
             )
         if not isinstance(self.by_size, bool):
             raise UsageError(f"by_size is {self.by_size!r:.60}; it must be True or False")
-        assert self.coding is not None  # which checks the functions
+        ObjectCoding(decode=self.decode, collate=self.collate)  # checks the functions
         if self.metadata is not None:
             object.__setattr__(self, "metadata", object_decoder(self.dataset, self.metadata))
 
