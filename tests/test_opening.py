@@ -274,9 +274,9 @@ def test_a_foreign_manifest_is_refused_with_what_was_found(tmp_path):
     message = r"penstock.json: format is 'mosaic', not 'penstock-stream'"
     with pytest.raises(FormatError, match=message):
         penstock.open(tmp_path)
-    (tmp_path / "penstock.json").write_text('{"format": "penstock-stream", "version": 2}')
+    (tmp_path / "penstock.json").write_text('{"format": "penstock-stream", "version": 3}')
     with pytest.raises(
-        FormatError, match=r"version is 2; this version of Penstock reads version 1"
+        FormatError, match=r"version is 3; this version of Penstock reads versions 1 and 2"
     ):
         penstock.open(tmp_path)
 
