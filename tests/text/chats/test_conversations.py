@@ -11,9 +11,8 @@ from penstock.text.chats.rendering import ChatRenderer
 from penstock.text.chats.template_files import TemplateSource
 
 HI = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello!"}]
-ASKED, GOOD, BAD = ([{"role": "user", "content": "2+2?"}],) + tuple(
-    [{"role": "assistant", "content": each}] for each in ("4", "5")
-)
+ASKED = [{"role": "user", "content": "2+2?"}]
+GOOD, BAD = ([{"role": "assistant", "content": answer}] for answer in ("4", "5"))
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 
