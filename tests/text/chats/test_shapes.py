@@ -100,6 +100,8 @@ def test_conversations_of_one_shape_keep_their_own_contents():
         "{{ m.content|attr('pieces') }}",
         "{{ m.content.strip(none, none) }}",
         "{{ []|sum(start=m.content) }}",
+        "{{ m.role % m.content }}",
+        "{{ 'a' * m.content }}",
         "{{ m.content + ('<b>'|safe) }}",
         "{{ ('<b>'|safe) + m.content }}",
         "{{ ('a'|safe|string) + '<' }}{{ m.content }}",
