@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UsageError
@@ -79,10 +80,14 @@ def chat_of(arguments: argparse.Namespace) -> "Chat | None":
 
 def tokenizer_of(arguments: argparse.Namespace) -> str:
     """Return the tokenizer, which may come with the chat template."""
-    found: str | None = arguments.tokenizer or arguments.chat_template
-    if found is None:
-        raise UsageError("name a tokenizer: --tokenizer FILE")
-    return found
+    tokenizer: str | None = arguments.tokenizer
+    template: str | None = arguments.chat_template
+    if tokenizer is not None:
+        return tokenizer
+    if template is not None and Path(template).is_dir():
+        return template
+    found = "" if template is None else f" ({template!r} is not a directory with one)"
+    raise UsageError(f"name a tokenizer: --tokenizer FILE{found}")
 
 
 def _variable(text: str) -> tuple[str, Any]:

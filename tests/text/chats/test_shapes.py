@@ -48,11 +48,15 @@ def outcome(render, turns):
         return "refused"
 
 
+WITH_ADDRESS = ("object", "function", "method")
+"""what Python writes of values that have no text but an address, which is never the same"""
+
+
 def assert_same(renderer, messages, num_given=0):
     turns = Conversation(messages, None, num_given)
     alone = outcome(renderer._render_alone, turns)
     letters = "".join(filter(str.isalpha, str(alone).lower()))
-    if "object" not in letters and "tcejbo" not in letters:  # which has an address, even reversed
+    if not any(word in letters or word[::-1] in letters for word in WITH_ADDRESS):
         assert outcome(renderer._render_turns, turns) == alone
 
 
@@ -100,6 +104,8 @@ def test_conversations_of_one_shape_keep_their_own_contents():
         "{{ m.content|attr('pieces') }}",
         "{{ m.content.strip(none, none) }}",
         "{{ []|sum(start=m.content) }}",
+        "{{ m.role % m.content }}",
+        "{{ 'a' * m.content }}",
         "{{ m.content + ('<b>'|safe) }}",
         "{{ ('<b>'|safe) + m.content }}",
         "{{ ('a'|safe|string) + '<' }}{{ m.content }}",

@@ -262,6 +262,7 @@ def _new_environment() -> Any:
         for name, each in environment.filters.items()
     }
     environment.tests = {name: _of_texts(name, test) for name, test in environment.tests.items()}
+    environment.call_binop = _blind(environment.call_binop)  # a % content takes it for a mapping
     environment.getattr = _blind_lookup(environment.getattr)
     environment.getitem = _blind_lookup(environment.getitem)
     environment.extend(join_texts=_join_texts)
@@ -294,7 +295,7 @@ _BLIND_FILTERS = ("d", "default", "string", "trim")
 
 
 def _blind(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter of Jinja that is not given contents: many ask for the type of their arguments."""
+    """A function of Jinja that is not given contents: many ask for the type of their arguments."""
 
     @wraps(function)  # keeps what Jinja notes about its arguments
     def checked(*args: Any, **named: Any) -> Any:

@@ -19,6 +19,7 @@ from penstock.errors import FormatError, UsageError
 Messages = Sequence[Mapping[str, Any]]
 
 _DATE_FUNCTION = "strftime_now"
+_MAX_CHARACTERS = 1 << 20  # the known ones have some 10,000; Jinja compiles a million in 7 s
 _TAG, _TRACK = "generation", "track"
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """names of a message's reasoning; templates read the first or the second"""
@@ -71,6 +72,11 @@ class ChatTemplate:
     ) -> None:
         """`date` is what the template takes for today, as YYYY-MM-DD."""
         self.source, self.variables, self.date = source, dict(variables), date
+        if len(source) > _MAX_CHARACTERS:
+            raise FormatError(
+                f"{where}: a chat template of {len(source):,} characters; at most "
+                f"{_MAX_CHARACTERS:,} are allowed"
+            )
         self._tracker = _GenerationTracker()
         environment = new_environment(self._tracker.track)
         try:
@@ -154,22 +160,48 @@ def new_environment(
     )
     environment.extend(track_generation=track)
     # Jinja would compute these while it compiles a template: 9**9**9 would not end.
-    environment.intercepted_binops = frozenset({"*", "**"})
+    environment.intercepted_binops = frozenset({"*", "**", "%"})
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     # Functions instead of types, whose attributes a template could reach.
-    environment.globals["dict"] = lambda *args, **named: dict(*args, **named)
-    environment.globals["namespace"] = _namespace
+    environment.globals["dict"] = _Dict()
+    environment.globals["namespace"] = lambda *args, **named: _namespace_class()(*args, **named)
     return environment
 
 
-def _namespace(*args: Any, **named: Any) -> Any:
+class _Dict:
+    """What templates use of `dict`."""
+
+    def __call__(self, *args: Any, **named: Any) -> dict[Any, Any]:
+        return dict(*args, **named)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """As of `dict`."""
+        return dict.fromkeys(*args)
+
+
+@cache
+def _namespace_class() -> Any:
     """Jinja's `namespace`, without names that Python gives a meaning."""
-    attributes = dict(*args, **named)
-    for name in attributes:
-        if str(name).startswith("_"):
-            raise TemplateRefusalError(f"namespace: the name {name!r} begins with an underscore")
-    return jinja2().utils.Namespace(attributes)
+
+    class TemplateNamespace(jinja2().utils.Namespace):  # type: ignore[misc]
+        def __init__(*args: Any, **named: Any) -> None:  # so that one may be called `self`
+            own, *values = args
+            attributes = dict(*values, **named)
+            for name in attributes:
+                _refuse_underscore(name)
+            jinja2().utils.Namespace.__init__(own, attributes)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            _refuse_underscore(name)
+            super().__setitem__(name, value)
+
+    return TemplateNamespace
+
+
+def _refuse_underscore(name: Any) -> None:
+    if str(name).startswith("_"):
+        raise TemplateRefusalError(f"namespace: the name {name!r:.40} begins with an underscore")
 
 
 def _raise_exception(message: str) -> None:
