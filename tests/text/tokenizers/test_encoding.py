@@ -12,6 +12,7 @@ from penstock.text.splitting.character_classes import character_classes
 from penstock.text.splitting.patterns import PATTERNS
 from penstock.text.splitting.pieces import split
 from penstock.text.tokenizers.encoding import Encoder, max_ids
+from penstock.text.tokenizers.token_pieces import TokenPieces
 from tests.helpers.merge_tables import BYTES, merged, tables_of
 
 pytestmark = pytest.mark.kernels
@@ -20,7 +21,7 @@ TOKENS = [*BYTES, b" t", b"he", b" the", b"in", b"ing"]
 TABLES = tables_of(TOKENS)
 TABLES.find_pairs()
 GPT2 = PATTERNS["gpt2"].code
-SHARED = Encoder(TABLES, GPT2, character_classes())
+SHARED = Encoder(TABLES, TokenPieces(TABLES), GPT2, character_classes(), 10)
 
 
 def encode(encoder, texts, *, before=b"", after=b""):
@@ -58,7 +59,7 @@ def test_ids_are_those_of_the_pieces_alone_whatever_is_remembered(texts, after):
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 14, 15, 16, 17, 62, 63, 64, 65, 96, 97, 20_000])
 def test_pieces_of_every_length_are_remembered(size):
-    encoder = Encoder(TABLES, GPT2, character_classes())
+    encoder = Encoder(TABLES, TokenPieces(TABLES), GPT2, character_classes(), 10)
     text = (b"thing" * size)[:size]
     for after in (b"", bytes(100)):
         for _ in range(3):
@@ -67,9 +68,9 @@ def test_pieces_of_every_length_are_remembered(size):
 
 def test_pieces_that_differ_in_zero_bytes_are_different():
     texts = [b"\0" * size for size in range(1, 20)]
-    assert encode(Encoder(TABLES, GPT2, character_classes()), texts, after=bytes(20)) == [
-        [0] * size for size in range(1, 20)
-    ]
+    assert encode(
+        Encoder(TABLES, TokenPieces(TABLES), GPT2, character_classes(), 10), texts, after=bytes(20)
+    ) == [[0] * size for size in range(1, 20)]
 
 
 def test_there_may_be_no_text():
@@ -79,7 +80,7 @@ def test_there_may_be_no_text():
 
 
 def test_a_piece_that_is_hardly_text_is_refused_and_the_next_is_encoded():
-    encoder = Encoder(TABLES, GPT2, character_classes())
+    encoder = Encoder(TABLES, TokenPieces(TABLES), GPT2, character_classes(), 10)
     with pytest.raises(FormatError, match="a piece of 4,194,305 bytes; the limit is"):
         encode(encoder, [b"x" * ((1 << 22) + 1)])
     assert encode(encoder, [b" the"]) == [[258]]

@@ -42,7 +42,7 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import torch
 
-_READ_BYTES, _LEAST_READ_BYTES = 1 << 18, 1 << 16
+_LEAST_READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +62,8 @@ class LivePlan:
     pin_memory: bool
     prefetch: int
     threads: int
+    read_bytes: int
+    """about how much text this rank reads at a time, over all its lanes"""
     device: "torch.device | None"
     static_addresses: bool
     global_batch_size: BatchSizes | None
@@ -427,7 +429,8 @@ class LiveWalk:
 
     def text(self) -> LaneText:
         """The text of all lanes."""
-        read_bytes = max(_READ_BYTES * self.plan.ranks // self.lanes.count, _LEAST_READ_BYTES)
+        lanes_of_rank = self.lanes.count // self.plan.ranks
+        read_bytes = max(self.plan.read_bytes // lanes_of_rank, _LEAST_READ_BYTES)
         return LaneText(
             source=self.plan.source,
             lanes=self.lanes,

@@ -12,6 +12,7 @@ cdef class MergeTables:
     # What the pointers above point into.
     cdef const uint32_t[::1] _byte_ids
     cdef uint64_t[::1] _pairs
+    cdef uint32_t[:, ::1] _byte_ranks
     cdef const uint32_t[::1] _made
     cdef const uint8_t[::1] _bytes
     cdef const int64_t[::1] _offsets

@@ -15,6 +15,7 @@ from penstock.text.merging.piece_merging cimport (
     Merges,
     Scratch,
     allocate_scratch,
+    find_pair,
     first_slot,
     free_scratch,
     merge,
@@ -61,7 +62,7 @@ cdef class MergeTables:
                 raise ValueError(f"merge {i} makes an invalid token id: {made[i]}")
         self._byte_ids, self._made = byte_ids, made
         self._bytes, self._offsets = token_bytes, offsets
-        self._pairs = np.full(table_size(max_pairs), NO_PAIR, np.uint64)
+        self._pairs = np.full(table_size(2 * max_pairs), NO_PAIR, np.uint64)
         self.merges.byte_ids = &byte_ids[0]
         self.merges.made = &made[0] if made.shape[0] else NULL
         self.merges.bytes = &token_bytes[0] if token_bytes.shape[0] else NULL
@@ -111,8 +112,10 @@ cdef class MergeTables:
         return pairs[:count]
 
     cdef int check_room(self, Py_ssize_t count) except -1:
-        """Reject pairs beyond half of the table: in a full one, a search would never end."""
-        if count > self._pairs.shape[0] // 2 - self._num_added:
+        """Reject pairs beyond a quarter of the table, where most searches end at once."""
+        if self.merges.byte_ranks != NULL:
+            raise ValueError("the pairs of bytes are indexed: add all pairs before that")
+        if count > self._pairs.shape[0] // 4 - self._num_added:
             raise ValueError("more pairs than the table has room for; raise max_pairs")
         return 0
 
@@ -125,6 +128,17 @@ cdef class MergeTables:
             makes = every_token_is_made(&self.merges, &scratch)
             free_scratch(&scratch)
         return makes
+
+    def index_bytes(self):
+        """From now on, find the merges of two bytes without a search; no pairs can be added."""
+        cdef uint32_t[:, ::1] ranks = np.empty((NUM_BYTES, NUM_BYTES), np.uint32)
+        cdef Py_ssize_t left, right
+        cdef const uint32_t *ids = self.merges.byte_ids
+        for left in range(NUM_BYTES):
+            for right in range(NUM_BYTES):
+                ranks[left, right] = find_pair(&self.merges, ids[left], ids[right])
+        self._byte_ranks = ranks
+        self.merges.byte_ranks = &ranks[0, 0]
 
     def take_whole_pieces(self):
         """From now on, encode a piece that is a token as that token, without merging."""

@@ -21,6 +21,7 @@ cdef struct Merges:
     const uint32_t *byte_ids  # tokens of the single bytes
     const uint64_t *pairs  # hash table of pair words
     uint64_t pair_mask  # size of that table, minus one
+    const uint32_t *byte_ranks  # by two bytes: the rank of their merge; NULL: not made yet
     const uint32_t *made  # by rank: the token that the merge makes
     const uint8_t *bytes  # of all tokens, end to end
     const int64_t *offsets  # where the bytes of each token start, then where the last end
@@ -50,6 +51,9 @@ cdef Py_ssize_t merge(
 cdef Py_ssize_t merge_pairs(
     const Merges *merges, const uint8_t *text, Py_ssize_t size, Scratch *scratch
 ) noexcept nogil
+
+
+cdef uint32_t find_pair(const Merges *merges, uint32_t left, uint32_t right) noexcept nogil
 
 
 cdef inline uint64_t pair_key(uint32_t left, uint32_t right) noexcept nogil:

@@ -10,6 +10,7 @@ from libc.stdlib cimport free, malloc
 from penstock.system.memory_access cimport equal_bytes, hash_bytes
 
 cdef enum:
+    NUM_BYTES = 256
     MAX_SHORT_BYTES = 96  # up to here, scanning all pairs is faster than keeping a heap
     HEAP_ENTRIES_PER_BYTE = 3  # a pair for each byte, and at most two more for each merge
 
@@ -36,7 +37,7 @@ cdef void free_scratch(Scratch *scratch) noexcept nogil:
     scratch.heap, scratch.max_bytes = NULL, 0
 
 
-cdef inline uint32_t find_pair(const Merges *merges, uint32_t left, uint32_t right) noexcept nogil:
+cdef uint32_t find_pair(const Merges *merges, uint32_t left, uint32_t right) noexcept nogil:
     """Return the merge rank of two tokens, or NONE."""
     cdef uint64_t key = pair_key(left, right), found
     cdef uint64_t slot = first_slot(key, merges.pair_mask)
@@ -100,8 +101,12 @@ cdef Py_ssize_t merge_short(
     cdef uint32_t best
     for i in range(size):
         ids[i] = merges.byte_ids[text[i]]
-    for i in range(size - 1):
-        ranks[i] = find_pair(merges, ids[i], ids[i + 1])
+    if merges.byte_ranks != NULL:
+        for i in range(size - 1):
+            ranks[i] = merges.byte_ranks[NUM_BYTES * text[i] + text[i + 1]]
+    else:
+        for i in range(size - 1):
+            ranks[i] = find_pair(merges, ids[i], ids[i + 1])
     while count > 1:
         best, at = NONE, 0
         for i in range(count - 1):

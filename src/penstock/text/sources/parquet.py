@@ -7,8 +7,11 @@ is as fast, but the process would die if the file were truncated while being rea
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +20,7 @@ from penstock.errors import FormatError, PenstockError
 from penstock.formats.json_values import can_be_json, python_values
 from penstock.formats.optional_pyarrow import pyarrow
 from penstock.suggestions import did_you_mean
+from penstock.system.lent_memory import LentMemory
 from penstock.text.batch import TextBatch, TextSpan
 from penstock.text.chats.rendering import ChatRenderer
 from penstock.text.sources.batch_builder import BatchBuilder, without_documents
@@ -31,7 +35,11 @@ from penstock.text.sources.row_values import (
 )
 from penstock.text.sources.text_file import TextFile
 
+Decoded = TypeVar("Decoded")
+
 _BUFFER_BYTES = 1 << 18
+# What pyarrow decodes at a time costs 0.3 ms in a page of 4.5 MB: a few batches, up to 1 MiB.
+_BATCHES_AT_A_TIME, _ENOUGH_BYTES = 4, 1 << 20
 _MAX_BATCH_ROWS = 1 << 14  # later rows of a row group may be longer than the first ones
 
 
@@ -57,28 +65,42 @@ def read_parquet(
     if reading.renderer is not None:
         yield from _read_chats(file, start, stop, reading)
         return
-    for first_row, rows in _batches(file, start, stop, reading):
-        batch, bad = _as_batch(rows, first_row, reading)
+    decode = partial(_as_batch, reading=reading, memory=LentMemory(_decoded_bytes(reading)))
+    for first_row, (batch, bad) in _batches(file, start, stop, reading, decode):
         for document, reason in sorted(bad.items()):
             row = first_row + document
             reading.report(BadRow(file=file.path, row=row, place=f"row {row:,}", reason=reason))
         if bad:
             batch = without_documents(batch, set(bad))
         if batch.num_documents:
-            yield batch
+            yield from _divided(batch, reading.batch_bytes)
+
+
+def _divided(batch: TextBatch, max_bytes: int) -> Iterator[TextBatch]:
+    """Yield a batch in parts of about `max_bytes`, which share its memory."""
+    offsets = batch.offsets - batch.offsets[0]
+    num_parts = max(1, round(int(offsets[-1]) / max_bytes))
+    targets = offsets[-1] * np.arange(1, num_parts) // num_parts
+    cuts = np.unique([0, *np.searchsorted(offsets, targets), batch.num_documents])
+    for first, last in itertools.pairwise(cuts.tolist()):
+        yield replace(
+            batch,
+            offsets=batch.offsets[first : last + 1],
+            rows=batch.rows[first:last],
+            metadata=None if batch.metadata is None else batch.metadata[first:last],
+            spans=None if batch.spans is None else batch.spans[first:last],
+        )
 
 
 def _read_chats(file: TextFile, start: int, stop: int, reading: ReadOptions) -> Iterator[TextBatch]:
     """Yield the conversations of row groups [start, stop)."""
     builder = BatchBuilder(reading)
-    for first_row, rows in _batches(file, start, stop, reading):
-        bad = dict[int, str]()
-        values = {name: _values(rows.column(name), bad) for name in rows.schema.names}
-        for k in range(rows.num_rows):
+    for first_row, (objects, bad) in _batches(file, start, stop, reading, _as_objects):
+        for k, found in enumerate(objects):
             row, reason = first_row + k, bad.get(k)
             try:
                 if reason is None:
-                    builder.add(row, {name: column[k] for name, column in values.items()})
+                    builder.add(row, found)
             except BadValueError as error:
                 reason = str(error)
             if reason is not None:
@@ -90,6 +112,14 @@ def _read_chats(file: TextFile, start: int, stop: int, reading: ReadOptions) -> 
         yield batch
 
 
+def _as_objects(rows: Any, first_row: int) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Return rows as Python objects, and the bad ones with the reason."""
+    bad = dict[int, str]()
+    names = rows.schema.names
+    columns = zip(*(_values(rows.column(name), bad) for name in names), strict=True)
+    return [dict(zip(names, values, strict=True)) for values in columns], bad
+
+
 def _open(raw: Any) -> Any:
     # Arrow opens the file itself: through a Python file it would hold the GIL and copy every page.
     with contextlib.suppress(OSError):  # no /proc
@@ -99,10 +129,20 @@ def _open(raw: Any) -> Any:
     )
 
 
+def _decoded_bytes(reading: ReadOptions) -> int:
+    """About how much text is decoded at a time."""
+    few_batches = min(_BATCHES_AT_A_TIME * reading.batch_bytes, _ENOUGH_BYTES)
+    return max(few_batches, reading.batch_bytes)
+
+
 def _batches(
-    file: TextFile, start: int, stop: int, reading: ReadOptions
-) -> Iterator[tuple[int, Any]]:
-    """Yield batches of rows, each with the number of its first row."""
+    file: TextFile,
+    start: int,
+    stop: int,
+    reading: ReadOptions,
+    decode: Callable[[Any, int], Decoded],
+) -> Iterator[tuple[int, Decoded]]:
+    """Yield the number of a batch's first row, and what `decode` makes of all its rows."""
     pool = pyarrow().default_memory_pool()
     with file.open() as raw, _readable(file.path):
         table = _open(raw)
@@ -111,16 +151,18 @@ def _batches(
         row = sum(num_rows[:start])
         for number in range(start, min(stop, len(num_rows))):
             end = row + num_rows[number]
-            num_batches = max(1, round(text_bytes[number] / reading.batch_bytes))
+            num_batches = max(1, round(text_bytes[number] / _decoded_bytes(reading)))
             batch_rows = min(max(1, -(-num_rows[number] // num_batches)), _MAX_BATCH_ROWS)
             for rows in table.iter_batches(
                 batch_rows, row_groups=[number], columns=names, use_threads=False
             ):
-                yield row, rows
+                first_row, decoded = row, decode(rows, row)
                 row += rows.num_rows
                 # pyarrow decodes into memory as large as a page, often all text of a row group,
-                # and would keep three times that. Releasing it each time is free.
+                # and would keep three times that, more if another thread frees the last of it.
+                del rows
                 pool.release_unused()
+                yield first_row, decoded
             if row != end:
                 raise FormatError(f"{file.path}: damaged: row group {number} ends early")
 
@@ -200,10 +242,12 @@ def _is_text(kind: Any) -> bool:
     return str(kind).removeprefix("large_").removesuffix("_view") in ("string", "binary")
 
 
-def _as_batch(rows: Any, first_row: int, reading: ReadOptions) -> tuple[TextBatch, dict[int, str]]:
+def _as_batch(
+    rows: Any, first_row: int, reading: ReadOptions, memory: LentMemory
+) -> tuple[TextBatch, dict[int, str]]:
     """Return all rows as a batch, and the bad ones with the reason."""
     columns, texts, bad = reading.columns, rows.column(reading.columns.text), dict[int, str]()
-    data, offsets, is_valid = _buffers(texts)
+    data, offsets, is_valid = _buffers(texts, memory)
     if not is_valid:
         bad |= bad_texts(data, offsets)
     long_ones = np.flatnonzero(np.diff(offsets) > reading.max_document_bytes).tolist()
@@ -227,8 +271,8 @@ def _as_batch(rows: Any, first_row: int, reading: ReadOptions) -> tuple[TextBatc
     return batch, bad
 
 
-def _buffers(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64], bool]:
-    """Return the texts (not copied), their offsets, and whether all are UTF-8."""
+def _buffers(texts: Any, memory: LentMemory) -> tuple[NDArray[np.uint8], NDArray[np.int64], bool]:
+    """Return a copy of the texts, their offsets, and whether all are UTF-8."""
     arrow = pyarrow()
     is_small = texts.type in (arrow.string(), arrow.binary())
     width, kind = (np.int32, arrow.string()) if is_small else (np.int64, arrow.large_string())
@@ -243,8 +287,12 @@ def _buffers(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64], bool]:
     else:
         is_valid = True
     offsets = np.frombuffer(buffers[1], width)[texts.offset :][: len(texts) + 1]
-    data = np.frombuffer(buffers[2] if buffers[2] is not None else b"", np.uint8)
-    return data, offsets.astype(np.int64), is_valid
+    offsets = offsets.astype(np.int64)
+    num_bytes = int(offsets[-1] - offsets[0])
+    data = memory.lend(num_bytes, np.uint8)[:num_bytes]
+    if num_bytes:
+        data[:] = np.frombuffer(buffers[2], np.uint8)[offsets[0] : offsets[-1]]
+    return data, offsets - offsets[0], is_valid
 
 
 def _metadata(rows: Any, columns: Columns, bad: dict[int, str]) -> list[dict[str, Any]] | None:

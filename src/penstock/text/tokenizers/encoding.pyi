@@ -4,10 +4,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.text.merging.merge_tables import MergeTables
+from penstock.text.tokenizers.token_pieces import TokenPieces
 
 @final
 class Encoder:
-    def __new__(cls, tables: MergeTables, code: int, classes: NDArray[np.uint8]) -> Self: ...
+    def __new__(
+        cls,
+        tables: MergeTables,
+        tokens: TokenPieces,
+        code: int,
+        classes: NDArray[np.uint8],
+        cache_bits: int,
+    ) -> Self: ...
     def encode(
         self,
         data: NDArray[np.uint8],

@@ -1,26 +1,30 @@
 """Encodes documents: pieces to tokens, outside the GIL.
 
-Pieces seen before are looked up in a cache by their bytes; others are merged pair by pair. The
+Most pieces are one token, found in a table of the vocabulary that all threads share. Of the others,
+those seen before are looked up in a cache by their bytes, and new ones are merged pair by pair. The
 caches have a fixed size and replace old pieces: memory does not grow with the text, and the content
 of a cache never affects the result.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import numpy as np
 
 from penstock.errors import FormatError
+from penstock.system.memory import new_pages
 
-from penstock.system.memory_access cimport equal_bytes, hash_bytes, load_u64, prefetch
+from penstock.system.memory_access cimport equal_bytes, hash_bytes, prefetch
 from penstock.text.merging.merge_tables cimport MergeTables
 from penstock.text.merging.piece_merging cimport (
     MAX_PIECE_BYTES,
+    NONE,
     Scratch,
     allocate_scratch,
     free_scratch,
     merge,
+    merge_pairs,
 )
 from penstock.text.splitting.pieces cimport (
     PatternRules,
@@ -30,26 +34,26 @@ from penstock.text.splitting.pieces cimport (
     piece_end,
     rules_of,
 )
+from penstock.text.tokenizers.token_pieces cimport (
+    SHORT_BYTES,
+    ShortKey,
+    TokenPieces,
+    find_token,
+    hash_key,
+    same_key,
+    short_key,
+)
 
 cdef enum:
-    # In 60 MB of manuals in many languages, 0.9 % of the pieces exceed 15 bytes. A cache of 2^17
-    # short pieces gave 130 MB/s; one of 2^19, which takes 16 MiB per thread, gave 158.
-    SHORT_BYTES = 15
     SHORT_TOKENS = 4
-    NUM_SHORT_SETS = 1 << 18
     LONG_BYTES = 63
     LONG_TOKENS = 14
-    NUM_LONG_ENTRIES = 1 << 15
+    SETS_PER_LONG_ENTRY = 16  # long pieces are 1 %
+    MAX_CACHE_BITS = 24
     LAST_TOKEN_BITS = 24
     LAST_TOKEN_MASK = (1 << LAST_TOKEN_BITS) - 1
-    CACHE_LINE = 64
     USUAL_PIECE_BYTES = 1 << 14
     BLOCK_PIECES = 64
-
-# A piece of up to 15 bytes. No key is all zeros, so the entries of a new cache match nothing.
-cdef struct ShortKey:
-    uint64_t first  # the first eight bytes
-    uint64_t second  # the rest; the last byte is the size
 
 cdef struct ShortEntry:
     ShortKey key
@@ -71,6 +75,7 @@ cdef struct SplitPiece:
     Py_ssize_t start
     Py_ssize_t size  # 0: the document ends here
     ShortSet *place  # cache set of a short piece; NULL for others
+    uint64_t hashed
     ShortKey key
 
 # Position up to which documents are encoded.
@@ -89,24 +94,45 @@ cdef struct EncodeBatch:
 
 @cython.final
 cdef class Encoder:
-    """Encodes texts by a vocabulary, with a cache of pieces; for one thread at a time."""
+    """Encodes texts by a vocabulary, with a cache of pieces; for one thread at a time.
+
+    The cache has 2^cache_bits sets and takes 72 bytes for each.
+    """
 
     cdef MergeTables _tables
+    cdef TokenPieces _tokens
     cdef PatternRules _rules
     cdef const uint8_t[::1] _classes
     cdef object _short_memory
     cdef object _long_memory
     cdef ShortSet *_short
     cdef LongEntry *_long
+    cdef uint64_t _short_mask
+    cdef uint64_t _long_mask
     cdef Scratch _scratch
 
-    def __cinit__(self, MergeTables tables, int code, const uint8_t[::1] classes):
+    def __cinit__(
+        self,
+        MergeTables tables,
+        TokenPieces tokens,
+        int code,
+        const uint8_t[::1] classes,
+        int cache_bits,
+    ):
+        cdef Py_ssize_t num_sets = 1 << cache_bits, num_long = num_sets // SETS_PER_LONG_ENTRY
+        cdef uint8_t[::1] memory
         check_classes(classes)
-        self._tables, self._classes, self._rules = tables, classes, rules_of(code)
-        self._short_memory = np.zeros(NUM_SHORT_SETS * sizeof(ShortSet) + CACHE_LINE, np.uint8)
-        self._long_memory = np.zeros(NUM_LONG_ENTRIES * sizeof(LongEntry) + CACHE_LINE, np.uint8)
-        self._short = <ShortSet *>at_cache_line(self._short_memory)
-        self._long = <LongEntry *>at_cache_line(self._long_memory)
+        if not 4 <= cache_bits <= MAX_CACHE_BITS:
+            raise ValueError(f"cache_bits is {cache_bits}, expected 4 to {MAX_CACHE_BITS}")
+        self._tables, self._tokens = tables, tokens
+        self._classes, self._rules = classes, rules_of(code)
+        self._short_memory = new_pages(num_sets * sizeof(ShortSet), np.uint8)
+        self._long_memory = new_pages(num_long * sizeof(LongEntry), np.uint8)
+        memory = self._short_memory
+        self._short = <ShortSet *>&memory[0]
+        memory = self._long_memory
+        self._long = <LongEntry *>&memory[0]
+        self._short_mask, self._long_mask = num_sets - 1, num_long - 1
 
     def __dealloc__(self):
         free_scratch(&self._scratch)
@@ -196,7 +222,8 @@ cdef class Encoder:
                 piece.place = NULL
                 if piece.size <= SHORT_BYTES and position <= last_safe:
                     piece.key = short_key(text.bytes + position, piece.size)
-                    piece.place = self._short + short_place(piece.key)
+                    piece.hashed = hash_key(&piece.key)
+                    piece.place = self._short + (piece.hashed & self._short_mask)
                     prefetch(piece.place)
                 position = end
             for i in range(num_pieces):
@@ -221,7 +248,11 @@ cdef class Encoder:
         self, const uint8_t *text, Py_ssize_t size, uint32_t *ids
     ) noexcept nogil:
         """Merge a piece; return the number of ids."""
-        cdef Py_ssize_t count = merge(&self._tables.merges, text, size, &self._scratch), i
+        return self.copy_merged(merge(&self._tables.merges, text, size, &self._scratch), ids)
+
+    cdef inline Py_ssize_t copy_merged(self, Py_ssize_t count, uint32_t *ids) noexcept nogil:
+        """Copy the ids of the last piece that was merged; return their number."""
+        cdef Py_ssize_t i
         for i in range(count):
             ids[i] = self._scratch.ids[i]
         return count
@@ -248,9 +279,19 @@ cdef class Encoder:
     cdef Py_ssize_t encode_new_short(
         self, const SplitPiece *piece, const uint8_t *text, uint32_t *ids
     ) noexcept nogil:
-        """Merge a short piece, and cache it if it has few tokens."""
-        cdef Py_ssize_t count = self.merge_piece(text + piece.start, piece.size, ids), i
+        """Look up or merge a short piece, and cache it if it has few tokens."""
         cdef ShortEntry *entry = &piece.place.second
+        cdef uint32_t token = find_token(&self._tokens.table, piece.hashed, &piece.key)
+        cdef Py_ssize_t count = 1, i
+        if token != NONE:
+            ids[0] = token
+        else:
+            count = self.copy_merged(
+                merge_pairs(
+                    &self._tables.merges, text + piece.start, piece.size, &self._scratch
+                ),
+                ids,
+            )
         if count <= SHORT_TOKENS:
             entry.key = piece.key
             for i in range(SHORT_TOKENS):
@@ -262,7 +303,7 @@ cdef class Encoder:
         self, const uint8_t *text, Py_ssize_t size, uint32_t *ids
     ) noexcept nogil:
         """Write the ids of a piece of up to 63 bytes; return their number."""
-        cdef LongEntry *entry = self._long + (hash_bytes(text, size) & (NUM_LONG_ENTRIES - 1))
+        cdef LongEntry *entry = self._long + (hash_bytes(text, size) & self._long_mask)
         cdef Py_ssize_t count, i
         if entry.size == size and equal_bytes(entry.text, text, size):
             for i in range(<Py_ssize_t>entry.num_tokens):
@@ -280,30 +321,3 @@ cdef class Encoder:
 cpdef Py_ssize_t max_ids(Py_ssize_t num_bytes) noexcept:
     """Return how many ids `num_bytes` of text need room for; short pieces store four at a time."""
     return num_bytes + SHORT_TOKENS - 1
-
-
-cdef void *at_cache_line(uint8_t[::1] memory) noexcept:
-    """Return the first address in memory that begins a cache line."""
-    return <void *>((<uintptr_t>&memory[0] + CACHE_LINE - 1) & ~<uintptr_t>(CACHE_LINE - 1))
-
-
-cdef inline ShortKey short_key(const uint8_t *text, Py_ssize_t size) noexcept nogil:
-    """Return the key of a piece of up to 15 bytes; 16 must be readable."""
-    cdef ShortKey key
-    key.first = load_u64(text)
-    key.second = <uint64_t>size << 56
-    if size > 8:
-        key.second |= load_u64(text + 8) & (<uint64_t>1 << 8 * (size - 8)) - 1
-    else:
-        key.first &= ~<uint64_t>0 >> (64 - 8 * size)
-    return key
-
-
-cdef inline uint64_t short_place(ShortKey key) noexcept nogil:
-    """Return the index of a key's cache set."""
-    cdef uint64_t mixed = (key.first ^ key.second * 0xD6E8FEB86659FD93ULL) * 0x9E3779B97F4A7C15ULL
-    return mixed >> 32 & (NUM_SHORT_SETS - 1)
-
-
-cdef inline bint same_key(const ShortKey *one, const ShortKey *other) noexcept nogil:
-    return one.first == other.first and one.second == other.second

@@ -12,6 +12,7 @@ from penstock.text.tokenizers.vocabulary import NUM_BYTES, Vocabulary
 def merge_tables(vocabulary: Vocabulary) -> MergeTables:
     """Return the lookup tables of a vocabulary."""
     tables, _ = _pair_tables(vocabulary)
+    tables.index_bytes()
     # If every token's bytes merge to it, looking up whole pieces gives the same ids, faster.
     if vocabulary.whole_pieces or tables.makes_every_token():
         tables.take_whole_pieces()
