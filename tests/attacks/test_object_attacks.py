@@ -59,7 +59,7 @@ def test_what_does_not_say_whether_there_is_metadata_is_stopped(path, value):
 
 
 def test_objects_in_a_manifest_of_version_1_are_stopped_by_the_version(path):
-    assert_stopped(path, "version is 1, which has neither objects", version=1)
+    assert_stopped(path, "version is 1, which has no groups, objects", version=1)
 
 
 def test_metadata_that_is_not_said_to_be_there_is_stopped_by_the_count(path):

@@ -954,11 +954,10 @@ def test_a_difference_from_the_reference_engine_stops_the_job(tmp_path, monkeypa
     (tmp_path / "tok.json").write_text(gpt2_json())
     (tmp_path / "corpus" / "c.txt").write_text("Größe: see the light of day, then sleep\n")
 
-    def load(path, engine="auto"):
-        loaded = load_tokenizer(path, engine)
-        return loaded if engine == "reference" else Wrong(loaded)
+    def find(path, engine="auto", *, spells_specials):
+        return Wrong(load_tokenizer(path, engine))
 
-    monkeypatch.setattr(tokenizing, "load_tokenizer", load)
+    monkeypatch.setattr(tokenizing, "find_tokenizer", find)
     with pytest.raises(VerificationError) as caught:
         tokenize(tmp_path, tokenizer=tmp_path / "tok.json")
     message = str(caught.value)
