@@ -180,7 +180,8 @@ def test_files_that_are_no_templates_are_refused(tmp_path):
 @pytest.mark.parametrize("date", ["today", "2026-13-01", "2026-01-31 ", 3])
 def test_dates_that_are_none_are_refused(tmp_path, date):
     model = write_tokenizer(tmp_path / "model", "{{ strftime_now('%Y') }}")
-    with pytest.raises(UsageError, match=r"date is .*; expected a day such as 2026-01-31"):
-        renderer_of(Chat(date=date), model)
-    with pytest.raises(UsageError, match="choose a date with date='2026-01-31'"):
-        renderer_of(Chat(), model)
+    with pytest.raises(UsageError, match=r"date is .*; expected a day such as '2026-01-31'"):
+        Chat(date=date)
+    renderer = renderer_of(Chat(), model)
+    with pytest.raises(UsageError, match="choose a day with date='2026-01-31'"):
+        renderer.render({"messages": [{"role": "user", "content": "a"}]})

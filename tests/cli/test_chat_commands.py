@@ -162,4 +162,4 @@ def test_skipped_rows_are_listed_with_their_reasons(place, capsys):
     assert code == 0
     assert "left out: 2 bad rows" in printed
     assert "line 2: 'messages' is an empty list" in printed
-    assert "line 3: the chat template refuses it: UndefinedError: 'dict object' has no" in printed
+    assert "line 3: 'messages', message 0: says nothing" in printed

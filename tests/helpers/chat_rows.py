@@ -109,7 +109,6 @@ ROWS = {
     "another role": {
         "messages": [{"role": "critic", "content": "Bad."}, *said("a", "b")["messages"]]
     },
-    "no content": {"messages": [{"role": "user"}, {"role": "assistant", "content": "b"}]},
 }
 
 

@@ -46,9 +46,10 @@ def _lines(report: "TokenizeReport", out: str) -> list[str]:
         share = report.trained / max(1, report.tokens)
         lines.append(f"trained on: {report.trained:,} tokens, {share:.1%}")
     if report.untrained_documents:
+        why = " (no turn has the role 'assistant')" if not report.trained else ""
         lines.append(
             f"nothing to train on: {report.untrained_documents:,} of {report.documents:,} "
-            "conversations; all their labels are -100"
+            f"conversations{why}; all their labels are -100"
         )
     if report.skipped:
         lines.append(f"left out: {report.skipped:,} bad rows")

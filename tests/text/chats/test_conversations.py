@@ -92,6 +92,10 @@ def test_pairs_with_and_without_a_prompt():
         ({"messages": [*HI, {"role": 3}]}, "message 2: its role is 3; expected a text"),
         ({"messages": [{"role": None, "content": "x"}]}, "its role is None"),
         ({"messages": [{"content": "x"}]}, r"found \['content'\]; expected role and content"),
+        ({"messages": [{"role": "user", "text": "x"}]}, r"says nothing; found \['role', 'text'\]"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "says nothing"),
+        ({"messages": [{"from": "gpt", "value": None}]}, "says nothing"),
+        ({"messages": [{"role": "user", "content": "x", "weight": 0}]}, "its weight is 0"),
         ({"messages": [{"from": "me", "value": "x"}]}, "from 'me'; expected one of assistant"),
         ({"messages": [{"from": ["human"], "value": "x"}]}, r"from \['human'\]"),
         ({"messages": HI, "tools": "f"}, "'tools' is 'f'; expected a list of tools"),
@@ -103,6 +107,27 @@ def test_pairs_with_and_without_a_prompt():
 def test_rows_that_are_no_conversations_say_why(row, message):
     with pytest.raises(BadConversationError, match=message):
         conversations_in(row, Chat())
+
+
+def test_a_prompt_that_answers_repeat_is_written_once():
+    columns = {"prompt": "p", "chosen": "c", "rejected": "r"}
+    expected = [(ASKED + GOOD, None, 1), (ASKED + BAD, None, 1)]
+    row = {"p": "2+2?", "c": ASKED + GOOD, "r": ASKED + BAD}
+    assert conversations_in(row, Chat(**columns)) == expected
+    assert conversations_in({**row, "p": ASKED}, Chat(**columns)) == expected
+    system = [{"role": "system", "content": "Be brief."}]
+    for answer, message in (
+        (ASKED, "nothing else"),
+        (system + ASKED + GOOD, "leave out"),
+    ):
+        with pytest.raises(BadConversationError, match=f"'c' contains the prompt, .*{message}"):
+            conversations_in({**row, "c": answer}, Chat(**columns))
+
+
+def test_messages_of_sharegpt_keep_what_templates_look_at():
+    message = {"from": "gpt", "value": "x", "tool_calls": [1], "markdown": True, "weight": 1}
+    found = one({"conversations": [message]}, messages="conversations").messages
+    assert found == [{"role": "assistant", "content": "x", "tool_calls": [1]}]
 
 
 @pytest.mark.parametrize(

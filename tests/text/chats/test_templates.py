@@ -1,11 +1,13 @@
 """Where templates come from, and what they can rely on."""
 
+import json
+
 import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import penstock
-from penstock.errors import UsageError
+from penstock.errors import FormatError, UsageError
 from penstock.text.chats.chat import Chat
 from penstock.text.chats.conversations import BadConversationError
 from penstock.text.chats.loading import renderer_of
@@ -108,6 +110,37 @@ def test_variables_reach_the_template_and_come_before_special_tokens():
     source = TemplateSource(default=template, variables={"bos_token": "<s>"})
     chat = Chat(loss_on="all", variables={"enable_thinking": False, "bos_token": "<x>"})
     assert texts(ChatRenderer(chat, source), HI) == ["<x>False"]
+
+
+def test_all_marked_blocks_of_the_last_turn_are_trained():
+    turns = [{"role": "assistant", "content": each, "reasoning": f"r {each}"} for each in "bd"]
+    asked = [{"role": "user", "content": each} for each in "ac"]
+    row = {"messages": [asked[0], turns[0], asked[1], turns[1]]}
+    assert rendered(MARKED_PARTS, row, loss_on="last")[1] == ["<think>r d</think>", "d"]
+    with pytest.raises(BadConversationError, match="messages 0 to 2 differently if an answer"):
+        rendered("{{ messages|length }}" + MARKED_PARTS, row, loss_on="last")
+
+
+def test_a_date_may_be_a_variable_instead():
+    template = "{{ date_string if date_string is defined else strftime_now('%Y') }}"
+    assert rendered(template, loss_on="all", variables={"date_string": "May"})[0] == "May"
+    assert rendered(template, loss_on="all", date="2026-01-31")[0] == "2026"
+
+
+def test_special_tokens_may_be_named_in_a_file_of_their_own(tmp_path):
+    model = write_tokenizer(tmp_path / "model", "{{ bos_token }}{{ eos_token }}", bos_token=None)
+    named = {"bos_token": {"content": "<s>"}, "eos_token": "<|end|>"}
+    (model / "special_tokens_map.json").write_text(json.dumps(named))
+    assert texts(renderer_of(Chat(loss_on="all"), model), HI) == ["<s></s>"]
+
+
+def test_special_tokens_that_only_the_config_lists_are_refused(tmp_path):
+    known = json.loads(plain_json())["model"]["vocab"]["<s>"]
+    listed = {str(known): {"content": "<s>"}, "7777": {"content": "<|lost|>", "special": True}}
+    model = write_tokenizer(tmp_path / "model", CHATML_MARKED, added_tokens_decoder=listed)
+    write_rows(tmp_path / "chats.jsonl", [HI])
+    with pytest.raises(FormatError, match=r"lists the token '<\|lost\|>' with the id 7777"):
+        penstock.tokenize(tmp_path / "chats.jsonl", model, tmp_path / "out", chat=Chat())
 
 
 def test_the_last_marked_block_alone_is_trained():

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, get_args
 
 from penstock.arguments import one_of
@@ -12,6 +13,14 @@ from penstock.errors import UsageError
 LossOn = Literal["assistant", "last", "all"]
 
 NO_TEMPLATE = "none"
+
+
+def _is_day(date: Any) -> bool:
+    try:
+        datetime.strptime(date, "%Y-%m-%d")
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +82,22 @@ class Chat:
             {"prompt", "chosen", "rejected"},
         ):
             raise UsageError(
-                f"a Chat cannot have just {', '.join(sorted(named))}: name messages; or prompt and "
-                "completion; or chosen and rejected, and prompt if it is not part of them"
+                f"a Chat cannot have {', '.join(sorted(named))} alone: name messages; or prompt "
+                "and completion; or chosen and rejected, and prompt if it is not part of them"
             )
         columns = tuple(getattr(self, name) for name in given if getattr(self, name) is not None)
         object.__setattr__(self, "columns", columns)
+        if self.template is not None and not isinstance(self.template, str | os.PathLike):
+            raise UsageError(
+                f"template is {self.template!r:.60}; it must be a path, or the text of a template"
+            )
+        if not self.uses_template and self.makes_pairs and self.prompt is None:
+            raise UsageError(
+                "without a template, the prompt of chosen and rejected cannot be told from them; "
+                "name its column: prompt=… (--prompt)"
+            )
+        if self.date is not None and not _is_day(self.date):
+            raise UsageError(f"date is {self.date!r:.40}; expected a day such as '2026-01-31'")
         try:
             variables = json.loads(json.dumps(dict(self.variables)))
         except (TypeError, ValueError) as error:
@@ -85,6 +105,12 @@ class Chat:
                 f"variables is {self.variables!r:.60}; it must be a dict of JSON values ({error})"
             ) from None
         object.__setattr__(self, "variables", variables)
+
+    def option_for(self, column: str) -> str:
+        """The option that names a column, for messages."""
+        names = ("messages", "prompt", "completion", "chosen", "rejected")
+        name = next((name for name in names if getattr(self, name) == column), "messages")
+        return f"Chat({name}=…), --{name}"
 
     @property
     def makes_pairs(self) -> bool:

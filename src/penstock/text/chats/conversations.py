@@ -25,6 +25,12 @@ _SHAREGPT_ROLES = {
 }
 
 
+_SAYING = ("content", "tool_calls", "function_call", "reasoning_content", "thinking", "reasoning")
+"""a message says something in one of these"""
+_KEPT = (*_SAYING[1:], "name", "tool_call_id", "weight")
+"""what else templates look at; messages of ShareGPT have other keys too"""
+
+
 class BadConversationError(Exception):
     """Why a row is not a conversation; never leaves the reading of sources."""
 
@@ -60,10 +66,22 @@ def conversations_in(row: Mapping[str, Any], chat: Chat) -> list[Conversation] |
     ends = [_as_messages(row[name], name, "assistant") for name in answers]
     if chat.prompt is not None:
         start = _as_messages(row[chat.prompt], chat.prompt, "user")
+        ends = [_after(start, end, name) for end, name in zip(ends, answers, strict=True)]
     else:
         start = _common_start(*ends)
         ends = [end[len(start) :] for end in ends]
     return [Conversation([*start, *end], tools, len(start)) for end in ends]
+
+
+def _after(start: list[Message], end: list[Message], name: str) -> list[Message]:
+    """The messages of an answer without the prompt, which some datasets repeat in it."""
+    rest = end[len(start) :] if end[: len(start)] == start else end
+    if not rest or start[-1] in rest:
+        raise BadConversationError(
+            f"{name!r} contains the prompt, "
+            + ("and nothing else" if not rest else "not at its start; leave out the prompt column")
+        )
+    return rest
 
 
 def _texts_in(row: Mapping[str, Any], chat: Chat) -> list[PromptText]:
@@ -91,7 +109,9 @@ def _as_messages(value: Any, name: str, role: str | None = None) -> list[Message
         raise BadConversationError(f"{name!r} is {found}; expected a list of messages")
     return [
         each
-        if type(each) is dict and type(each.get("role")) is str  # nearly all are
+        if type(each) is dict
+        and len(each) == 2
+        and type(each.get("role")) is type(each.get("content")) is str  # nearly all are
         else _as_message(each, f"{name!r}, message {k}")
         for k, each in enumerate(value)
     ]
@@ -104,8 +124,24 @@ def _is_message(value: Any) -> bool:
 def _as_message(value: Any, where: str) -> Message:
     if not isinstance(value, dict):
         raise BadConversationError(f"{where}: {type(value).__name__}; expected an object")
-    if "role" in value:
-        raise BadConversationError(f"{where}: its role is {value['role']!r:.40}; expected a text")
+    message: Message = value if "role" in value else _from_sharegpt(value, where)
+    role, weight = message["role"], message.get("weight")
+    if not isinstance(role, str):
+        raise BadConversationError(f"{where}: its role is {role!r:.40}; expected a text")
+    if all(message.get(name) is None for name in _SAYING):
+        raise BadConversationError(
+            f"{where}: says nothing; found {list(message)!s:.80}, expected role and content"
+        )
+    if weight is None:
+        return message
+    if weight != 1:
+        raise BadConversationError(
+            f"{where}: its weight is {weight!r:.20}; weights of messages are not supported"
+        )
+    return {name: value for name, value in message.items() if name != "weight"}
+
+
+def _from_sharegpt(value: Message, where: str) -> Message:
     if "from" not in value or "value" not in value:
         raise BadConversationError(
             f"{where}: found {list(value)!s:.80}; expected role and content, or from and value"
@@ -115,7 +151,8 @@ def _as_message(value: Any, where: str) -> Message:
         raise BadConversationError(
             f"{where}: from {said_by!r:.40}; expected one of {', '.join(_SHAREGPT_ROLES)}"
         )
-    return {"role": _SHAREGPT_ROLES[said_by], "content": value["value"]}
+    others = {name: value[name] for name in _KEPT if name in value}
+    return {"role": _SHAREGPT_ROLES[said_by], "content": value["value"], **others}
 
 
 def _tools_in(row: Mapping[str, Any], chat: Chat) -> list[Any] | None:

@@ -80,28 +80,17 @@ class ChatTemplate:
         self._tracker = _GenerationTracker()
         environment = new_environment(self._tracker.track)
         try:
-            self._tree = environment.parse(source)
+            tree = environment.parse(source)
             self._template = environment.from_string(source)
         except jinja2().TemplateSyntaxError as error:
             raise FormatError(f"{where}: line {error.lineno}: {error.message}") from None
         except Exception as error:  # what Python says of the program that Jinja makes of it
             reason = f"{type(error).__name__}: {error!s:.100}"
             raise FormatError(f"{where}: Jinja cannot compile the template ({reason})") from None
-        needed = importlib.import_module("jinja2.meta").find_undeclared_variables(self._tree)
-        if _DATE_FUNCTION in needed:
-            if date is None:
-                raise UsageError(
-                    f"{where}: the template writes today's date ({_DATE_FUNCTION}), so the same "
-                    "files would give other tokens tomorrow; choose a date with date='2026-01-31' "
-                    "(--chat-date)"
-                )
-            self.variables[_DATE_FUNCTION] = date_function(date)
-
-    @property
-    def marks_generation(self) -> bool:
-        """Whether it marks what the model writes."""
-        called = self._tree.find_all(jinja2().nodes.ExtensionAttribute)
-        return any(node.name == _TRACK for node in called)
+        called = tree.find_all(jinja2().nodes.ExtensionAttribute)
+        self.marks_generation = any(node.name == _TRACK for node in called)
+        """whether it marks what the model writes"""
+        self.variables.setdefault(_DATE_FUNCTION, _date_function(date, where))
 
     def render(
         self,
@@ -121,6 +110,8 @@ class ChatTemplate:
             return self._tracker.collect(self._template.generate(**inputs))
         except TemplateRefusalError:
             raise
+        except UsageError:  # for all conversations
+            raise
         except Exception as error:  # templates raise what they like
             raise TemplateRefusalError(f"{type(error).__name__}: {error!s:.200}") from None
 
@@ -137,23 +128,26 @@ def plain_messages(messages: Messages) -> list[dict[str, Any]]:
     return plain
 
 
-def date_function(date: str) -> Callable[[str], str]:
+def _date_function(date: str | None, where: str) -> Callable[[str], str]:
     """`strftime_now` of a fixed day."""
-    try:
-        day = datetime.strptime(date, "%Y-%m-%d")
-    except (ValueError, TypeError):
-        raise UsageError(f"date is {date!r}; expected a day such as 2026-01-31") from None
-    return day.strftime
+    if date is not None:
+        return datetime.strptime(date, "%Y-%m-%d").strftime
+
+    def refuse(_: str) -> str:
+        raise UsageError(
+            f"{where}: the template writes today's date ({_DATE_FUNCTION}), so the same files "
+            "would give other tokens tomorrow; choose a day with date='2026-01-31' (--chat-date)"
+        )
+
+    return refuse
 
 
-def new_environment(
-    track: Callable[[Any], Any], base: str = "ImmutableSandboxedEnvironment"
-) -> Any:
+def new_environment(track: Callable[[Any], Any]) -> Any:
     """The sandbox, with the functions that chat templates expect.
 
     `track` is called with the text of every generation block, and returns what to write for it.
     """
-    environment = getattr(jinja2().sandbox, base)(
+    environment = jinja2().sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_generation_extension(), jinja2().ext.loopcontrols],

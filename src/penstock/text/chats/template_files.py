@@ -11,6 +11,7 @@ from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.files import read_whole
 
 CONFIG, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
+_SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 _TEMPLATE_WITH_TOOLS = Path("additional_chat_templates", "tool_use.jinja")
 SPECIAL_TOKENS = (
     "bos_token",
@@ -66,8 +67,7 @@ def find_template(template: str | os.PathLike[str] | None, tokenizer: Any) -> Te
         )
     if path.suffix == ".json":
         return _from_config(path, _read_json(path), {})
-    beside = _read_json(path.with_name(CONFIG)) if path.with_name(CONFIG).exists() else {}
-    variables = {**of_tokenizer, **_special_tokens(beside)}
+    variables = {**of_tokenizer, **_special_tokens(_config_of(path.parent))}
     return TemplateSource(default=_read(path), variables=variables, where=str(path))
 
 
@@ -75,9 +75,15 @@ def _directory_of(tokenizer: Path) -> Path:
     return tokenizer if tokenizer.is_dir() else tokenizer.parent
 
 
+def _config_of(directory: Path) -> dict[str, Any]:
+    """The settings of a tokenizer; older ones have a file of special tokens besides."""
+    files = [directory / name for name in (_SPECIAL_TOKENS_FILE, CONFIG)]
+    settings = [_read_json(file) for file in files if file.exists()]
+    return {name: value for each in settings for name, value in each.items() if value is not None}
+
+
 def _from_directory(directory: Path) -> TemplateSource:
-    config = directory / CONFIG
-    found = _read_json(config) if config.exists() else {}
+    config, found = directory / CONFIG, _config_of(directory)
     file = directory / TEMPLATE_FILE
     if file.exists():
         with_tools = directory / _TEMPLATE_WITH_TOOLS
@@ -147,8 +153,7 @@ def _from_object(tokenizer: Any) -> TemplateSource:
 def _variables_of(tokenizer: Any) -> dict[str, str]:
     """The names of the special tokens of a tokenizer, if it tells them."""
     if isinstance(tokenizer, str | os.PathLike) and str(tokenizer) != "bytes":
-        config = _directory_of(Path(tokenizer)) / CONFIG
-        return _special_tokens(_read_json(config)) if config.exists() else {}
+        return _special_tokens(_config_of(_directory_of(Path(tokenizer))))
     found = getattr(tokenizer, "special_tokens_map", None)
     return _special_tokens(found) if isinstance(found, Mapping) else {}
 

@@ -41,18 +41,18 @@ def find_trained(
     marks_generation: bool,
 ) -> list[tuple[Any, Any]]:
     """Return the ranges of a conversation to train on, of its turns after `num_given`."""
-    if marks_generation:
-        return _in_order(_marked(whole, render, num_given, loss_on))
     turns = [k for k in range(num_given, len(roles)) if roles[k] == _ASSISTANT]
     if loss_on == "last":
         turns = turns[-1:]
-    return _in_order([_turn(whole, render, k) for k in turns])
+    if not marks_generation:
+        return _in_order([_turn(whole, render, k) for k in turns])
+    if loss_on == "last" and turns:
+        num_given = turns[0]
+    return _in_order(_marked(whole, render, num_given))
 
 
-def _marked(
-    whole: AnyText, render: RenderPrefix[AnyText], num_given: int, loss_on: LossOn
-) -> list[tuple[Any, Any]]:
-    """The generation blocks."""
+def _marked(whole: AnyText, render: RenderPrefix[AnyText], num_given: int) -> list[tuple[Any, Any]]:
+    """The generation blocks after the first `num_given` messages."""
     trained = whole.generated
     if trained is None:
         raise BadConversationError(
@@ -60,14 +60,15 @@ def _marked(
             "text elsewhere, so what the model writes cannot be told; write it where the block is"
         )
     if num_given:
-        prompt_end = whole.end_of(render(num_given, False))
-        if prompt_end is None:
+        given_end = whole.end_of(render(num_given, False))
+        if given_end is None:
             raise BadConversationError(
-                "the template writes the prompt differently if an answer follows, so they cannot "
-                "be told apart; train on everything with loss_on='all' (--loss-on all)"
+                f"the template writes messages 0 to {num_given - 1:,} differently if an answer "
+                "follows, so the answer cannot be told apart; train on every turn of the assistant "
+                "(messages with loss_on='assistant'), or on everything (loss_on='all')"
             )
-        trained = [(start, stop) for start, stop in trained if start >= prompt_end]
-    return trained[-1:] if loss_on == "last" else trained
+        trained = [(start, stop) for start, stop in trained if start >= given_end]
+    return trained
 
 
 def _turn(whole: AnyText, render: RenderPrefix[AnyText], k: int) -> tuple[Any, Any]:

@@ -55,6 +55,7 @@ cdef struct OpenRow:
     int64_t columns  # filled so far
     int64_t num_segments
     bint lacks_label  # only the last label is missing
+    int64_t document_end  # the token of its document at which the last segment ends
 
 # What of the documents is in no row.
 cdef struct LossCounts:

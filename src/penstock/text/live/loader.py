@@ -207,8 +207,12 @@ class TextLoader(BaseLoader):
             )
         self.source = self.source.as_chats(renderer)
         self.source.check_columns()
-        if self.packing.add is None:
-            self.packing = replace(self.packing, add=chat.default_add)
+        packing = self.packing
+        if packing.add is None:
+            packing = replace(packing, add=chat.default_add)
+        if packing.mask_ends is None:  # the next document may be the rest of a conversation
+            packing = replace(packing, mask_ends=True)
+        self.packing = packing
 
     def _check_global_batch_size(self) -> None:
         sizes, span = self.global_batch_size, self.batch_size * self.ranks

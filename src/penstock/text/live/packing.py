@@ -63,8 +63,9 @@ class Packing:
     extras: tuple[Extra, ...] = ()
     """what comes with inputs and labels, as with stored views; `document_ids` are
     block * 2^32 + number"""
-    mask_ends: bool = False
-    """ignore the last label of a document; else it is the first token of the document after it"""
+    mask_ends: bool | None = None
+    """ignore the last label of a document; else it is the first token of the document after it. By
+    default True for chats, and False for other text"""
     repeat_bos: bool = False
     """of best_fit and full_best_fit: start every piece of a cut document with the bos mark, so that
     all rows start with one. full_best_fit then cuts the document that has waited longest, and its

@@ -389,7 +389,7 @@ cdef LaneOutcome pack_rows(
                 &packer.counts,
             )
         end_row(&row, num_tokens, &packer.counts)
-        made[0] = OpenRow(0, 0, False)
+        made[0] = OpenRow(0, 0, False, 0)
         packer.next_row += 1
     if batch != NULL:
         end_batch(packer.layout, batch, num_rows, &packer.counts)
@@ -449,7 +449,7 @@ cdef LaneOutcome end_lane(Lane *lane, const Rules *rules) noexcept nogil:
         return LANE_ENDED
     lane.row.lacks_label = False
     if rules.policy == BOS_BEST_FIT:  # it has full rows only
-        lane.row = OpenRow(0, 0, False)
+        lane.row = OpenRow(0, 0, False, 0)
         return LANE_ENDED
     return DONE
 
@@ -543,7 +543,24 @@ cdef void show(
         show_slice(packer, lane, row, &packer.segments[made.num_segments])
     else:
         show_segment(packer, lane, row, &packer.segments[made.num_segments])
-    made.num_segments += 1
+    if goes_on_in_row(packer, made, piece):
+        packer.segments[made.num_segments - 1].length += count
+    else:
+        made.num_segments += 1
+    made.document_end = piece.first_record + count
+
+
+cdef inline bint goes_on_in_row(
+    const LanePacker *packer, const OpenRow *made, const Slot *piece
+) noexcept nogil:
+    """True if the row's last segment ends where a piece begins, in the same document."""
+    return (
+        made.num_segments > 0
+        and piece.first_record > 0
+        and not packer.rules.repeat_bos
+        and packer.segments[made.num_segments - 1].document == piece.document
+        and made.document_end == piece.first_record
+    )
 
 
 cdef inline void show_segment(

@@ -53,7 +53,7 @@ class RowPacker:
             buffer_size=packing.buffer_size,
             refill=packing.refill,
             marks=self._marks,
-            mask_ends=packing.mask_ends,
+            mask_ends=bool(packing.mask_ends),
             overflow=OverflowCode[self._overflow.upper()],
             repeat_bos=packing.repeat_bos,
         )

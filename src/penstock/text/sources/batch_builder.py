@@ -56,7 +56,9 @@ class BatchBuilder:
             meant = _closest(columns.text, tuple(map(str, found)))
             hint = "" if meant is None else f" (did you mean {meant!r}?)"
             raise BadValueError(f"no {columns.text!r}; found {list(found)!s:.100}{hint}")
-        self._append(row, as_utf8(found[columns.text], columns.text, encoding), found)
+        text = as_utf8(found[columns.text], columns.text, encoding)
+        self._check_size(text)
+        self._append(row, text, found)
 
     def _add_chat(self, row: int, found: dict[str, Any], renderer: ChatRenderer) -> None:
         """Add the conversations of a row: all of them, or none."""
@@ -77,7 +79,6 @@ class BatchBuilder:
 
     def _append(self, row: int, text: bytes, found: dict[str, Any]) -> None:
         columns = self._reading.columns
-        self._check_size(text)
         if columns.metadata or columns.spans is not None:
             metadata = {name: found[name] for name in columns.metadata if name in found}
             spans = [] if columns.spans is None else as_spans(found.get(columns.spans))

@@ -117,7 +117,15 @@ def _as_objects(rows: Any, first_row: int) -> tuple[list[dict[str, Any]], dict[i
     bad = dict[int, str]()
     names = rows.schema.names
     columns = zip(*(_values(rows.column(name), bad) for name in names), strict=True)
-    return [dict(zip(names, values, strict=True)) for values in columns], bad
+    rows_as_dicts = (dict(zip(names, values, strict=True)) for values in columns)
+    return list(map(_without_nulls, rows_as_dicts)), bad
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without the keys that are null: in a column, all objects have the keys of all."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
 
 
 def _open(raw: Any) -> Any:
@@ -217,7 +225,7 @@ def _check_columns(
         found = [field.type for field in schema if field.name == name]
         has = ", ".join(f"{field.name} ({field.type})" for field in schema)
         if not found:
-            option = "text=…, --text" if chat is None else "Chat(messages=…), --messages"
+            option = "text=…, --text" if chat is None else chat.option_for(name)
             how = f" (choose one with {option})" if name in texts else ""
             hint = did_you_mean(name, schema.names)
             raise FormatError(f"{path}: no column {name!r}; the columns are {has}{how}{hint}")

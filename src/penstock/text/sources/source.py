@@ -108,6 +108,11 @@ class Source:
                 f"spans={self.columns.spans!r} count characters of a text, and rows of chats have "
                 "none; leave spans out"
             )
+        if self.columns.text != Columns().text:
+            raise UsageError(
+                f"text={self.columns.text!r} is the column of a text, and rows of chats have none; "
+                "leave it out"
+            )
         source = copy.copy(self)
         source.renderer = renderer
         return source
@@ -242,7 +247,9 @@ class Source:
                 return
             if rows:
                 keys = list(dict.fromkeys(key for row in rows for key in row))
-                how = "text=…, --text" if self.renderer is None else "Chat(messages=…), --messages"
+                how = "text=…, --text"
+                if self.renderer is not None:
+                    how = self.renderer.chat.option_for(missing[0])
                 for name in ("messages", "conversations"):
                     if self.renderer is None and name in keys:
                         how += (

@@ -23,7 +23,7 @@ from penstock.reprs import one_line
 from penstock.text.splitting.patterns import find_pattern
 from penstock.text.tokenizers.bpe import finds_specials
 from penstock.text.tokenizers.library_engines import TiktokenTokenizer, texts
-from penstock.text.tokenizers.loading import Engine, from_json, load_tokenizer
+from penstock.text.tokenizers.loading import Engine, check_specials, from_json, load_tokenizer
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets, Tokenizer
 from penstock.text.tokenizers.vocabulary import Vocabulary, tokens_by_id
 
@@ -51,8 +51,11 @@ def find_tokenizer(
     if not isinstance(tokenizer, str | os.PathLike):
         return adapt(tokenizer, spells_specials=spells_specials)
     loaded = load_tokenizer(tokenizer, engine)
-    if engine == "auto" and spells_specials and not finds_specials(loaded):
-        return load_tokenizer(tokenizer, "huggingface")
+    if not spells_specials:
+        return loaded
+    if engine == "auto" and not finds_specials(loaded):
+        loaded = load_tokenizer(tokenizer, "huggingface")
+    check_specials(loaded, tokenizer)
     return loaded
 
 

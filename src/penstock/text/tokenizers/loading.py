@@ -79,6 +79,26 @@ def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> T
     return _from_ranks(path, engine)
 
 
+def check_specials(tokenizer: Tokenizer, stored: str | os.PathLike[str]) -> None:
+    """Raise if a config beside the vocabulary lists special tokens that texts would not give."""
+    if str(stored) == "bytes":
+        return
+    path = _file_of(Path(stored))
+    listed = _config_beside(path).get("added_tokens_decoder")
+    for number, token in listed.items() if isinstance(listed, dict) else ():
+        content = token.get("content") if isinstance(token, dict) else None
+        if not isinstance(content, str) or not content:
+            continue
+        text = np.frombuffer(content.encode(), np.uint8)
+        ids, _, _ = tokenizer.encode_with_specials(text, np.array([0, len(text)], np.int64))
+        if ids.tolist() != [int(number)]:
+            raise FormatError(
+                f"{path.with_name(CONFIG)}: lists the token {content!r:.60} with the id {number}, "
+                f"which {path.name} does not have; load the tokenizer in transformers, and save it "
+                "again with save_pretrained"
+            )
+
+
 def _file_of(path: Path) -> Path:
     if not path.is_dir():
         if not path.exists():
