@@ -219,6 +219,25 @@ def test_the_current_file_is_the_one_that_was_read_last(tmp_path):
         assert dataset.current_file_path == str(tmp_path / name)
 
 
+def test_files_stay_open_between_reads(tmp_path):
+    def open_files():
+        links = [each for each in Path("/proc/self/fd").iterdir() if each.is_file()]
+        found = {each.name: each.readlink() for each in links}
+        return {path.name: number for number, path in found.items() if path.parent == tmp_path}
+
+    write_folder(tmp_path, {"a.ds": 8, "b.ds": 8})
+    dataset = DatatroveFolderDataset(tmp_path, 3)
+    dataset[0]
+    first = open_files()
+    assert list(first) == ["a.ds"]
+    dataset[2]
+    both = open_files()
+    assert both.keys() == {"a.ds", "b.ds"}
+    dataset[1], dataset[3]
+    assert open_files() == both
+    assert both["a.ds"] == first["a.ds"]
+
+
 @pytest.mark.slow
 def test_a_folder_may_have_more_files_than_a_process_can_open(tmp_path):
     write_folder(tmp_path, {f"{k:03}.ds": 8 for k in range(250)})

@@ -224,7 +224,7 @@ def test_other_datasets_are_trainers_own_business(view, tmp_path):
 # Batches as models of transformers take them.
 
 
-def tiny_llama(**options):
+def tiny_llama(model_class=transformers.LlamaForCausalLM, **options):
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=1000,
@@ -234,7 +234,7 @@ def tiny_llama(**options):
         num_attention_heads=2,
         **options,
     )
-    return transformers.LlamaForCausalLM(config)
+    return model_class(config)
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +264,74 @@ def test_a_model_of_transformers_learns_the_labels_of_the_loader(documents, tmp_
             logits[:, :-1].flatten(0, 1), own["labels"][:, :-1].flatten()
         )
         torch.testing.assert_close(model(**given).loss, expected)
+
+
+def tiny_gpt2(model_class=transformers.GPT2LMHeadModel):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=1000, n_positions=32, n_embd=16, n_layer=2, n_head=2
+    )
+    return model_class(config).eval()
+
+
+class MyLlama(transformers.LlamaForCausalLM):
+    """A subclass whose name does not say that it is causal."""
+
+
+class MyGPT2(transformers.GPT2LMHeadModel):
+    """A subclass that might give its labels to GPT-2, or not."""
+
+    def forward(self, input_ids, **inputs):
+        return super().forward(input_ids, **inputs)
+
+
+def tiny_bart():
+    config = transformers.BartConfig(
+        vocab_size=1000, d_model=16, decoder_layers=1, decoder_attention_heads=2
+    )
+    return transformers.BartForCausalLM(config)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "make_model", [tiny_gpt2, lambda: tiny_llama(MyLlama)], ids=["GPT2LMHeadModel", "MyLlama"]
+)
+def test_causal_models_of_any_name_shift_labels_once(documents, tmp_path, make_model):
+    model = make_model()
+    assert model.loss_type is None  # as transformers has it for names without "ForCausalLM"
+    own, given = batch_for(model, documents.windows(16), tmp_path)
+    assert (own["labels"] >= 0).all()
+    assert given["labels"].tolist() == [[-100, *row[:-1]] for row in own["labels"].tolist()]
+    logits = model(given["input_ids"]).logits
+    expected = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), own["labels"][:, :-1].flatten()
+    )
+    torch.testing.assert_close(model(**given).loss, expected)
+
+
+def with_own_loss():
+    model = tiny_llama()
+    model.loss_function = lambda logits, labels, **_: logits.sum()
+    return model
+
+
+@pytest.mark.parametrize("make_model", [tiny_bart, lambda: tiny_gpt2(MyGPT2), with_own_loss])
+def test_models_with_a_loss_of_their_own_must_be_told_about(documents, tmp_path, make_model):
+    view = documents.windows(16)
+    with pytest.raises(UsageError, match=r"cannot tell whether \w+ shifts labels.*False if"):
+        batch_for(make_model(), view, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "model_shifts_labels", False)
+        own, given = batch_for(make_model(), view, tmp_path, remove_unused_columns=False)
+    assert given["labels"].equal(own["labels"])
+
+
+def test_models_that_do_not_predict_the_next_token_get_labels_as_they_are(documents, tmp_path):
+    model = tiny_llama(transformers.LlamaForTokenClassification)
+    own, given = batch_for(model, documents.windows(16), tmp_path)
+    assert given["labels"].equal(own["labels"])
+    _, given = batch_for(tiny_llama(transformers.LlamaModel), documents.windows(16), tmp_path)
+    assert "labels" not in given
 
 
 class Around(torch.nn.Module):

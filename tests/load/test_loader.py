@@ -390,6 +390,17 @@ def test_samples_names_the_rows_of_the_last_batch(data, tokens):
     loader.close()
 
 
+@pytest.mark.parametrize("shuffle", [True, penstock.BlockShuffle(7)])
+def test_the_order_says_at_which_position_a_row_comes(data, shuffle):
+    view = data.windows(SEQ_LEN)
+    with penstock.Loader(view, 4, shuffle=shuffle, seed=3, endless=True, output="numpy") as loader:
+        for _ in islice(loader, len(view) // 2):  # two epochs
+            positions = np.arange(loader.position - 4, loader.position)
+            for sample, position in zip(loader.samples(), positions, strict=True):
+                epoch = position // len(view)
+                assert loader.order.positions_of([sample], epoch) == [position]
+
+
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_batch_that_is_held_is_never_rewritten(data, tokens, output, prefetch):

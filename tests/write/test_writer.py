@@ -217,6 +217,21 @@ def test_nothing_but_the_dataset_is_left_in_the_directory(tmp_path):
     assert names_in(tmp_path) == ONE_SHARD
 
 
+METADATA_FILES = ["00000.index", "00000.metadata"]
+
+
+@pytest.mark.parametrize("kind", ["tokens", "objects"])
+def test_without_metadata_there_are_no_files_for_it(tmp_path, kind):
+    tokens = {"vocab_size": 100}
+    options, document = (tokens, [1, 2]) if kind == "tokens" else ({"encode": bytes}, b"\1\2")
+    with penstock.Writer(tmp_path / "plain", **options) as writer:
+        writer.append(document)
+    with penstock.Writer(tmp_path / "more", **options, metadata=bytes) as writer:
+        writer.append(document, b"m")
+    assert names_in(tmp_path / "plain") == ONE_SHARD
+    assert names_in(tmp_path / "more") == sorted([*ONE_SHARD, *METADATA_FILES])
+
+
 @pytest.mark.parametrize("kind", [np.int64, np.uint16, np.uint64])
 def test_numpy_integers_are_as_good_as_python_ones(tmp_path, kind):
     write(tmp_path, [1, 2], vocab_size=kind(100), bos_id=kind(1), eos_id=kind(2))

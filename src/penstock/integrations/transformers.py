@@ -19,6 +19,7 @@ import transformers
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
 from transformers import TrainingArguments as Arguments
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from penstock.dataset import Dataset as TokenDataset
 from penstock.errors import StateError, UsageError
@@ -43,7 +44,7 @@ class Trainer(transformers.Trainer):
     """
 
     model_shifts_labels: bool | None = None
-    """whether the model shifts labels itself; None if it is a causal model of transformers"""
+    """whether the model shifts labels itself; None to find out, or raise if that is impossible"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -113,13 +114,14 @@ class Trainer(transformers.Trainer):
     def _shifts_labels(self, model: torch.nn.Module) -> bool:
         if self.model_shifts_labels is not None:
             return self.model_shifts_labels
-        if _is_causal(model):
+        if _is_shifting(model):
             return True
-        if any(map(_is_causal, model.modules())):
+        if any(_is_shifting(part) is not False for part in model.modules()):
             raise UsageError(
-                f"{type(model).__name__} contains a causal model of transformers, which shifts "
-                "labels itself if it gets them. Set trainer.model_shifts_labels = True if yours "
-                "passes the labels on to it, or False if it computes the loss from the logits"
+                f"cannot tell whether {type(model).__name__} shifts labels, as causal models of "
+                "transformers do. Set trainer.model_shifts_labels = True if yours does, or passes "
+                "the labels on to a model that does; False if it compares each label with the "
+                "logits at the same place"
             )
         return False
 
@@ -139,8 +141,24 @@ def _argument_names(model: torch.nn.Module) -> Set[str] | None:
     return None if takes_any and not isinstance(model, PreTrainedModel) else parameters.keys()
 
 
-def _is_causal(model: torch.nn.Module) -> bool:
-    return isinstance(model, PreTrainedModel) and model.loss_type == "ForCausalLM"
+def _is_shifting(model: torch.nn.Module) -> bool | None:
+    """Return whether the model shifts the labels that it gets; None if its code does not tell."""
+    if not isinstance(model, PreTrainedModel) or not _takes_labels(type(model)):
+        return False
+    # `loss_type` alone does not tell: it is None for GPT2LMHeadModel, which shifts, and
+    # "ForCausalLM" for BartForCausalLM, which has a loss of its own and does not.
+    if model.loss_function not in LOSS_MAPPING.values():
+        return None
+    if model.loss_function is not ForCausalLMLoss:
+        return False
+    forward = inspect.unwrap(type(model).forward)
+    return True if "loss_function" in forward.__code__.co_names else None
+
+
+def _takes_labels(model_class: type) -> bool:
+    """Return whether `forward` takes labels; one that takes anything may pass them to a base."""
+    forwards = [vars(each)["forward"] for each in model_class.__mro__ if "forward" in vars(each)]
+    return any("labels" in inspect.signature(each).parameters for each in forwards)
 
 
 def _bounds(batch: BatchDict, model: PreTrainedModel) -> BatchDict:

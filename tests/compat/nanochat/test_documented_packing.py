@@ -94,6 +94,18 @@ def test_rows_are_those_of_the_model(tmp_path_factory, texts, packing, sequence_
     assert found == list(islice(expected, 12))
 
 
+def test_less_than_one_percent_is_padding_for_lengths_as_those_of_web_pages(tmp_path):
+    choose = random.Random(0)
+    # Half of them are longer than 600 tokens, and one in nine is longer than a row.
+    texts = ["x" * (1 + int(choose.lognormvariate(6.4, 1))) for _ in range(1500)]
+    path = write_lines(tmp_path / "a.txt", texts)
+    loader = plain([path], 8, 2048, ByteTokenizer(), 1, 0, packing="pad", attention_mask=True)
+    masks = torch.cat([batch["attention_mask"] for batch in islice(loader, 40)])
+    assert masks.shape == (320, 2048)
+    padded_share = (masks == 0).float().mean().item()
+    assert 0 < padded_share < 0.01
+
+
 class Numbers:
     """The numbers in a text are its tokens."""
 

@@ -13,7 +13,7 @@ import penstock
 from penstock.compat import nanochat
 from penstock.errors import MissingDataError, UsageError
 from penstock.testing import assert_same
-from tests.helpers.nanochat_corpus import BOS_ID, ByteTokenizer, write_corpus
+from tests.helpers.nanochat_corpus import BOS_ID, ByteTokenizer, files, write_corpus
 from tests.helpers.nanochat_golden import CASES, EXPECTED
 
 loader = nanochat.tokenizing_distributed_data_loader
@@ -63,6 +63,22 @@ def test_it_gives_nanochats_own_batches_with_the_tokenizer_that_is_stored(case, 
         both = json.dumps([inputs.tolist(), targets.tolist()])
         hashes.append(hashlib.sha256(both.encode()).hexdigest()[:16])
     assert hashes == case["hashes"]
+
+
+def test_validation_reads_the_last_file_from_its_start_each_time(base):
+    def validate():
+        made = loader(2, 512, "val", tokenizer=ByteTokenizer(), device="cpu")
+        return list(islice(made, 5))
+
+    first = validate()
+    texts = [text for group in files()[-1] for text in group]
+    tokens = [token for text in texts for token in (BOS_ID, *text.encode())]
+    inputs, targets = first[0]
+    assert inputs.flatten().tolist() == tokens[:1024]
+    assert targets.flatten().tolist() == tokens[1:1025]
+    training = loader(2, 512, "train", tokenizer=ByteTokenizer(), device="cpu")
+    assert not next(training)[0].equal(inputs)
+    assert_same(validate(), first)
 
 
 def test_what_train_tokenizer_writes_is_found(base):

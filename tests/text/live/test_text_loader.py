@@ -419,6 +419,20 @@ def test_blocks_are_shuffled_anew_in_every_epoch_and_each_is_read_once(tmp_path)
     assert len(set(map(tuple, epochs))) == 3
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path, policy):
+    blocks = [[f"{k} " * (k % 7 + 1), f"{-k}"] for k in range(40)]
+    path = write_text(tmp_path / "text", [blocks[:25], blocks[25:]])
+
+    def rows(seed):
+        with make_loader(path, policy, 16, shuffle=True, seed=seed) as loader:
+            return rows_of(itertools.islice(loader, 30))
+
+    expected = rows(5)
+    assert rows(5) == expected
+    assert rows(6) != expected
+
+
 def test_train_and_validation_are_other_files(corpus):
     train, val = penstock.Source(corpus).split_by_file()
     assert len(train.files) == len(val.files) == 1
