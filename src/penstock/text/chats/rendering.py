@@ -12,17 +12,11 @@ from penstock.text.chats.conversations import (
     PromptText,
     conversations_in,
 )
-from penstock.text.chats.shapes import (
-    ChatShape,
-    Content,
-    LooksInsideError,
-    Place,
-    RenderedShape,
-    ShapeTemplate,
-)
+from penstock.text.chats.shapes import ChatShape, Place, RenderedShape, ShapeTemplate
 from penstock.text.chats.template import ChatTemplate, Rendered, TemplateRefusalError
 from penstock.text.chats.template_files import TemplateSource
 from penstock.text.chats.trained_parts import find_trained
+from penstock.text.chats.unknown_text import Content, LooksInsideError
 
 _MAX_SHAPES = 1 << 12
 _MAX_SHAPE_MESSAGES = 64

@@ -12,12 +12,24 @@ So the result is that of the template, for every content, or there is none.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from itertools import pairwise
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple
 
 from penstock.text.chats.template import ChatTemplate, jinja2, new_environment
+from penstock.text.chats.unknown_text import (
+    ChatPiece,
+    ChatPieces,
+    Content,
+    Edge,
+    LooksInsideError,
+    Unknown,
+    WrittenPieces,
+    join,
+    merged_pieces,
+    pieces_of,
+)
 
 
 class ChatShape(NamedTuple):
@@ -35,26 +47,6 @@ class ChatShape(NamedTuple):
         return ChatShape(roles[:count], has_content[:count], first_keys[:count])
 
 
-class LooksInsideError(Exception):
-    """The template looks inside a content; never leaves this package."""
-
-
-class Content(NamedTuple):
-    """The place of a message's content in a text."""
-
-    message: int
-    strip: str = ""
-    """the method of `str` that is applied to it, if any"""
-
-
-class Edge(NamedTuple):
-    """Where a generation block begins or ends."""
-
-    begins: bool
-
-
-ChatPiece = str | Content | Edge
-ChatPieces = tuple[ChatPiece, ...]
 Place = tuple[int, int]
 """a piece, and a character in it"""
 
@@ -95,106 +87,6 @@ class RenderedShape(NamedTuple):
         return tuple(pieces), {place: number for number, place in enumerate(cuts)}
 
 
-class Unknown:
-    """A text with unknown contents: pieces, end to end."""
-
-    __slots__ = ("_is_empty", "pieces")
-
-    def __init__(self, pieces: ChatPieces, is_empty: bool | None = None) -> None:
-        self.pieces, self._is_empty = pieces, is_empty
-
-    def __add__(self, other: Any) -> Any:
-        return join((self, other))
-
-    def __radd__(self, other: Any) -> Any:
-        return join((other, self))
-
-    def __bool__(self) -> bool:
-        if self._is_empty is not None:
-            return not self._is_empty
-        if any(isinstance(piece, str) and piece for piece in self.pieces):
-            return True
-        raise LooksInsideError
-
-    def strip(self, *chars: Any) -> "Unknown":
-        """As of `str`."""
-        return self._stripped("strip", chars)
-
-    def lstrip(self, *chars: Any) -> "Unknown":
-        """As of `str`."""
-        return self._stripped("lstrip", chars)
-
-    def rstrip(self, *chars: Any) -> "Unknown":
-        """As of `str`."""
-        return self._stripped("rstrip", chars)
-
-    def _stripped(self, method: str, chars: tuple[Any, ...]) -> "Unknown":
-        match self.pieces:
-            case (Content(message, strip),) if strip in ("", method) and chars in ((), (None,)):
-                return Unknown((Content(message, method),), self._is_empty or None)
-        raise LooksInsideError
-
-    def _look(self, *_: Any, **__: Any) -> NoReturn:
-        raise LooksInsideError
-
-    __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = __getitem__ = _look
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _look
-    __mul__ = __rmul__ = __mod__ = __rmod__ = __int__ = __float__ = __index__ = _look
-    __call__ = __html__ = _look
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise LooksInsideError
-
-
-class _WrittenPieces(str):
-    """What a template writes for an `Unknown`: an empty text that carries its pieces."""
-
-    __slots__ = ("pieces",)
-    pieces: ChatPieces
-
-    @classmethod
-    def of(cls, pieces: ChatPieces) -> Self:
-        """What is written for these pieces."""
-        written = cls()
-        written.pieces = pieces
-        return written
-
-    def __str__(self) -> str:
-        return self  # `str` of a subclass would be a plain, empty text
-
-
-def join(parts: Iterable[Any]) -> Any:
-    """Join texts and unknown texts; a text if all are known."""
-    merged = _merged(_pieces_of(parts))
-    if any(isinstance(piece, Edge) for piece in merged):
-        raise LooksInsideError  # a generation block whose text is kept, and written elsewhere
-    if all(isinstance(piece, str) for piece in merged):
-        return "".join(merged)  # type: ignore[arg-type]
-    return Unknown(merged)
-
-
-def _pieces_of(parts: Iterable[Any]) -> Iterator[ChatPiece]:
-    for part in parts:
-        match part:
-            case Unknown() | _WrittenPieces():
-                yield from part.pieces
-            case str() if type(part) is str:  # others, such as Markup, change what is added to them
-                yield part
-            case _:
-                raise LooksInsideError  # templates cannot add anything else to a text either
-
-
-def _merged(pieces: Iterable[ChatPiece]) -> ChatPieces:
-    """Neighbouring texts as one, and no empty ones."""
-    merged = list[ChatPiece]()
-    for piece in pieces:
-        if isinstance(piece, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += piece
-        elif piece != "":
-            merged.append(piece)
-    return tuple(merged)
-
-
 class ShapeTemplate:
     """The same template for unknown contents."""
 
@@ -221,7 +113,7 @@ class ShapeTemplate:
         if self._escapes:
             raise LooksInsideError
         try:
-            return _without_edges(_pieces_of(self._template.generate(**inputs)))
+            return _without_edges(pieces_of(self._template.generate(**inputs)))
         except Exception:  # it looks inside, or refuses: rendering one by one will tell
             raise LooksInsideError from None
 
@@ -232,7 +124,7 @@ def _without_edges(pieces: Iterable[ChatPiece]) -> RenderedShape:
     generated = list[tuple[Place, Place]]()
     for piece in pieces:
         if not isinstance(piece, Edge):
-            seen = list(_merged([*seen, piece]))
+            seen = list(merged_pieces([*seen, piece]))
             continue
         is_text = bool(seen) and isinstance(seen[-1], str)
         place = (len(seen) - 1, len(seen[-1])) if is_text else (len(seen), 0)
@@ -270,12 +162,12 @@ def _new_environment() -> Any:
 
 
 def _written(value: Any) -> Any:
-    return _WrittenPieces.of(value.pieces) if isinstance(value, Unknown) else value
+    return WrittenPieces.of(value.pieces) if isinstance(value, Unknown) else value
 
 
 def _mark_generation(text: Any) -> Any:
     inside = text.pieces if isinstance(text, Unknown) else (text,)
-    return _WrittenPieces.of((Edge(begins=True), *inside, Edge(begins=False)))
+    return WrittenPieces.of((Edge(begins=True), *inside, Edge(begins=False)))
 
 
 def _join_texts(*parts: Any) -> Any:
