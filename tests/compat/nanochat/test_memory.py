@@ -10,7 +10,7 @@ from tests.helpers.programs import run_python
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-# `benchmarks/nanochat_memory.py` measures 15 to 16 MB with two threads and 20 MB with four.
+# `benchmarks/nanochat_memory.py` measures 14.5 MB with two threads and 16 MB with four.
 LIMIT_MB = 30
 
 WEIGH = """
