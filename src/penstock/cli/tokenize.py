@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--add",
         choices=["eos", "bos", "both", "none"],
-        help="Marks of documents (default: eos, or bos if the tokenizer has no eos)",
+        help="Marks of documents (default: eos, or bos if there is no eos; none for chats)",
     )
     parser.add_argument(
         "--shuffle", type=int, metavar="SEED", help="Put all documents in a random order"
