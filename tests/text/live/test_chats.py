@@ -67,7 +67,7 @@ def test_what_the_assistant_writes_is_a_label_and_nothing_else(place, policy, se
                 }
                 assert set(pairs) <= known
     every = sum(int(each["loss_mask"][1:].sum()) for each in tokens.values())
-    # Where full_best_fit cuts a piece of a long conversation again, the row has no room for a label.
+    # Where full_best_fit cuts a piece of a long conversation again, there is no room for a label.
     assert trained == every or (policy == "full_best_fit" and 0.8 * every < trained < every)
 
 
