@@ -1,7 +1,7 @@
 """Pieces that are one token each, by their bytes: nearly all pieces of text like the vocabulary's.
 
-A table that all threads share, made once of the vocabulary. A piece is found, or found missing, with
-one access to memory in most cases. Tokens of more than 15 bytes are not in it.
+A table that all threads share, made once of the vocabulary. A piece is found, or found missing,
+with one access to memory in most cases. Tokens of more than 15 bytes are not in it.
 """
 
 from libc.stdint cimport int64_t, uint8_t
