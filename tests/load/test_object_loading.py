@@ -3,8 +3,10 @@
 import gc
 import itertools
 import json
+import os
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,6 +245,19 @@ def test_a_decoder_that_needs_bytes_is_told_how_to_get_them(data):
         list(new_loader(data.objects(json.loads)))
     assert any("write bytes(content)" in note for note in caught.value.__notes__)
 
+    with pytest.raises(AttributeError) as caught:
+        list(new_loader(data.objects(lambda content: content.decode())))
+    assert any("write bytes(content)" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("name", ["decode", "collate", "metadata"])
+def test_functions_that_use_their_own_loader_are_refused(data, prefetch, name):
+    loader = new_loader(data.objects(**{name: lambda _: next(iter(loader))}), prefetch=prefetch)
+    with pytest.raises(RuntimeError, match="must not use the loader that calls it"):
+        next(iter(loader))
+    loader.close()
+
 
 def test_a_collate_that_fails_names_its_documents(data):
     def collate(samples):
@@ -289,6 +304,28 @@ def test_memory_is_reused_when_nothing_refers_to_a_batch(data):
     for batch in itertools.islice(loader, 40):
         addresses.append(batch["documents"][0].ctypes.data)
     assert len(set(addresses)) <= 2
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("threads", [1, 4])
+def test_memory_of_batches_that_were_held_is_given_back(tmp_path, threads):
+    batch_bytes = 1 << 22
+    data = write_objects(tmp_path, [b"x" * (batch_bytes // 2)] * 8)
+    with new_loader(data.objects(), 2, prefetch=2, threads=threads, endless=True) as loader:
+        batches = iter(loader)
+        for _ in range(20):
+            next(batches)
+        before = resident_bytes()
+        held = [next(batches) for _ in range(30)]
+        assert resident_bytes() - before > 20 * batch_bytes
+        held.clear()
+        for _ in range(20):
+            next(batches)
+        assert resident_bytes() - before < 6 * batch_bytes
 
 
 def test_objects_that_were_decoded_are_freed_with_the_batch(data):
