@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import multiprocessing
 import os
 import threading
 import weakref
@@ -347,6 +348,15 @@ def test_workers_of_a_dataloader_share_the_documents(data):
     loader = new_loader(view, 5)
     workers = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)
     assert [batch["documents"] for batch in workers] == expected
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["decode", "collate", "metadata", "transform"])
+def test_what_cannot_be_sent_to_a_spawned_process_is_named(data, name):
+    loader = new_loader(data.objects(**{name: lambda content: content}))
+    process = multiprocessing.get_context("spawn").Process(target=list, args=(loader,))
+    with pytest.raises(UsageError, match=rf"{name}=<lambda> cannot be sent to another process"):
+        process.start()
 
 
 def test_mixtures_and_stages_of_objects(tmp_path, data):

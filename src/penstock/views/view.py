@@ -109,6 +109,9 @@ class View(SelectedView):
             if not self.dataset.has_metadata:
                 raise UsageError("the dataset has no metadata; leave out metadata=…")
             check_decoder(self.metadata)
+        self._check_transform()
+
+    def _check_transform(self) -> None:
         if self.transform is not None:
             BatchTransform(self.transform)
 
@@ -134,6 +137,15 @@ class View(SelectedView):
     @abstractmethod
     def for_kernels(self) -> ViewState:
         """The view as kernels take it."""
+
+    def why_empty(self) -> str:
+        """Say why there are no samples, for errors."""
+        data = self.dataset
+        if self._chosen is not None and self.num_base_samples:
+            return f"slices left none of {counted(self.num_base_samples, 'sample')}"
+        if self._selection is not None and not self._selection.num_kept:
+            return f"without() or split() left none of {counted(data.num_documents, 'document')}"
+        return f"the dataset has {data.num_records:,} records, for rows of {self.seq_len:,}"
 
     @property
     def sources(self) -> "tuple[View, ...]":
