@@ -389,7 +389,12 @@ def test_mixtures_that_have_no_common_batch_are_refused(tmp_path, data):
         penstock.mix({"a": (data.objects(), 1), "b": (frames, 1)})
     with pytest.raises(UsageError, match="different collate functions"):
         penstock.mix({"a": (data.objects(), 1), "b": (data.objects(collate=len), 1)})
-    with pytest.raises(UsageError, match="which a mixture does not hand out"):
+    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+        writer.append([1] * 10)
+    tokens = penstock.open(tmp_path / "tokens").windows(4)
+    with pytest.raises(UsageError, match="they have objects and records"):
+        penstock.mix({"a": (data.objects(), 1), "b": (tokens, 1)})
+    with pytest.raises(UsageError, match=r"does not hand out.* into the objects themselves"):
         penstock.mix({"a": (data.objects(metadata=bytes), 1), "b": (data.objects(), 1)})
 
 

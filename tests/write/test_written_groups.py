@@ -93,7 +93,7 @@ def test_parts_with_groups_are_joined(tmp_path):
 def test_parts_with_different_groups_are_not_joined(tmp_path):
     write(tmp_path / "pairs", 6, part=0)
     write(tmp_path / "pairs", 6, part=1, group_size=3)
-    with pytest.raises(FormatError, match=r"00001.part.json: .*group_size differ"):
+    with pytest.raises(FormatError, match=r"00001.part.json: group_size differ"):
         penstock.finish(tmp_path / "pairs")
 
 

@@ -264,7 +264,8 @@ def _objects(
     table = np.empty((0, 3), np.int64) if sink is None else sink.allocate(report.num_rows, None)[0]
     rows = np.empty(0, np.int64)
     if recipe.by_length and sink is not None:
-        every = [_starts_lengths_and_documents(*each)[1] for each in _chunks(data, recipe, meter)]
+        chunks = _chunks(data, recipe, meter)
+        every = [_starts_lengths_and_documents(*each)[1].copy() for each in chunks]
         by_size = np.argsort(np.concatenate([rows, *every]), kind="stable")
         rows = np.empty_like(by_size)
         rows[by_size] = np.arange(by_size.size)
