@@ -91,6 +91,18 @@ class BatchTransform:
         return result
 
 
+def transformed(
+    transform: Transform | None,
+    batch: Any,
+    positions: NDArray[np.int64],
+    name_rows: Callable[[NDArray[np.int64]], str],
+) -> Any:
+    """Return a batch as a transform returns it; the same batch if there is none."""
+    if transform is None:
+        return batch
+    return BatchTransform(transform).run(batch, positions, name_rows)
+
+
 def check_picklable(argument: str, function: Any) -> None:
     """Raise if a function cannot be sent to a process that multiprocessing starts anew."""
     try:

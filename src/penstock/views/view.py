@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
-from penstock.batches.batch_transform import BatchTransform, Transform
+from penstock.batches.batch_transform import BatchTransform, Transform, transformed
 from penstock.batches.layout import BatchLayout
 from penstock.batches.object_decoding import ObjectCoding
 from penstock.batches.outputs import (
@@ -303,12 +303,11 @@ class View(SelectedView):
         """
         samples = self._check(indices)
         layout = self.layout(samples.size, dtype)
-        batch: Batch = read_batch(SampleReader(self, layout), layout, samples)
-        if self.transform is not None:
-            batch = BatchTransform(self.transform).run(
-                batch, samples, lambda shown: f"samples {listed(shown)}"
-            )
-        return batch
+        batch = read_batch(SampleReader(self, layout), layout, samples)
+        read: Batch = transformed(
+            self.transform, batch, samples, lambda shown: f"samples {listed(shown)}"
+        )
+        return read
 
     def with_transform(self, transform: Transform | None) -> Self:
         """Return the same view with another transform, or with none.

@@ -1,7 +1,7 @@
 """Objects of any kind, encoded as documents by a function of the user's."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ def encode_objects(
     """Encode objects, and the metadata of each if the writer has an encoder for it."""
     documents = list[memoryview]()
     # One object is written before its encoder, or that of metadata, can reuse the buffer.
-    is_alone = isinstance(objects, Sized) and len(objects) == 1 and encode_value is None
+    is_alone = isinstance(objects, list) and len(objects) == 1 and encode_value is None
     for each in objects:
         number = first_document + len(documents)
         try:
@@ -75,7 +75,8 @@ def _as_bytes(content: Any, number: int) -> memoryview:
         raise UsageError(
             f"document {number:,}: encode returned {type(content).__name__}, not bytes ({error})"
         ) from None
-    if "O" in re.sub(":[^:]*:", "", view.format):  # without the names of fields
+    # Fields may have any name: these stand between colons.
+    if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
         raise UsageError(
             f"document {number:,}: encode returned an array of Python objects, whose addresses "
             "mean nothing in another process; return bytes, or an array of numbers"
