@@ -86,12 +86,7 @@ def _as_bytes(content: Any, number: int) -> memoryview:
             f"document {number:,}: encode returned a buffer with gaps; return a contiguous one, "
             "such as that of numpy.ascontiguousarray"
         )
-    if not view.nbytes:
-        return memoryview(b"")
-    try:
-        return view.cast("B")
-    except (TypeError, ValueError):  # of a struct, or of numbers in foreign byte order
-        return memoryview(view.tobytes())
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def _encode_metadata(
