@@ -40,6 +40,7 @@ class AtPositions(torch.nn.Module):
         (lambda batch, positions: batch, True),
         (lambda batch, *, positions: batch, True),
         (functools.partial(scaled, factor=2), True),
+        (functools.partial(scaled, factor=2, positions=7), False),
         (Scaling(), False),
         (AtPositions(), False),
         (dict, False),  # a compiled function without a signature
@@ -60,6 +61,35 @@ def test_what_cannot_be_called_with_a_batch_is_refused_at_once(data, function):
         data.windows(4, transform=function)
     with pytest.raises(UsageError, match="transform"):
         penstock.mix({"a": (data.windows(4), 1)}, transform=function)
+
+
+async def awaited(batch):
+    return batch
+
+
+def generated(batch):
+    yield batch
+
+
+class Awaited:
+    async def __call__(self, batch):
+        return batch
+
+
+@pytest.mark.parametrize("function", [awaited, generated, Awaited(), functools.partial(awaited)])
+def test_what_returns_no_batch_when_called_is_refused(data, function):
+    with pytest.raises(UsageError, match=r"is a generator or async.*use a plain function"):
+        data.windows(4, transform=function)
+
+
+def test_a_value_that_is_bound_to_positions_stays(data):
+    view = data.windows(4, transform=functools.partial(bound, positions=7))
+    assert view[0] == 7
+    assert next(iter(penstock.Loader(view, 2))) == 7
+
+
+def bound(batch, positions):
+    return positions
 
 
 def test_a_view_reads_transformed_batches_with_sample_numbers_as_positions(data):

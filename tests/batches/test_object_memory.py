@@ -13,7 +13,7 @@ def taken(pool, num_bytes):
 
 
 def test_memory_is_reused_after_the_last_view_is_gone():
-    pool = ObjectPool()
+    pool = ObjectPool(16)
     array = taken(pool, 1000)
     address = array.ctypes.data
     part = memoryview(array)[10:20]
@@ -24,7 +24,7 @@ def test_memory_is_reused_after_the_last_view_is_gone():
 
 
 def test_memory_is_large_enough_whatever_was_taken_before():
-    pool = ObjectPool()
+    pool = ObjectPool(16)
     sizes = np.random.default_rng(0).integers(0, 1 << 19, 200)
     held = []
     for number, size in enumerate(sizes.tolist()):
@@ -38,10 +38,10 @@ def test_memory_is_large_enough_whatever_was_taken_before():
 
 
 def test_few_blocks_are_kept_and_none_that_is_far_too_large():
-    pool = ObjectPool()
+    pool = ObjectPool(5)
     held = [taken(pool, 100_000) for _ in range(40)]
     held.clear()
-    assert pool.num_free == 16
+    assert pool.num_free == 5
     huge = taken(pool, 1 << 24)
     for _ in range(100):
         taken(pool, 100_000)
@@ -52,9 +52,9 @@ def test_few_blocks_are_kept_and_none_that_is_far_too_large():
 
 def test_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match="must not be negative"):
-        ObjectPool().take(-1)
+        ObjectPool(16).take(-1)
     for size in (1 << 60, (1 << 63) - 1):
         with pytest.raises(MemoryError, match="cannot allocate"):
-            ObjectPool().take(size)
+            ObjectPool(16).take(size)
     with pytest.raises(BufferError, match="was not created by ObjectPool"):
         memoryview(ObjectMemory())

@@ -62,6 +62,7 @@ def test_verify_audit_and_bench_take_objects(path, run):
     [
         (["inspect", "--view", "packed"], "use data.objects(decode)"),
         (["pack"], "use data.objects(decode)"),
+        (["pack", "--report"], "holds objects, which have no tokens to make rows of"),
         (["convert", "out", "--to", "flat"], "only token datasets can be converted"),
     ],
 )

@@ -101,6 +101,8 @@ def test_document_ids_beyond_32_bits_become_segments():
     [
         ({"cu_seqlens": np.array([0, 4])}, r"with extras=\['position_ids', 'document_ids'\]"),
         ({"metadata": [[]]}, "leave metadata= out of the view"),
+        ({"documents": [b"a", b"bc"]}, r"batch\['documents'\] is list, not an array of rows"),
+        ({"count": np.int64(2)}, r"batch\['count'\] is int64, not an array of rows"),
         (
             {"labels": np.zeros((1, 2), int), "loss_mask": np.zeros((1, 2), np.float32)},
             "give the field another name, such as 'loss_weight'",
@@ -114,3 +116,8 @@ def test_document_ids_beyond_32_bits_become_segments():
 def test_what_cannot_be_divided_by_rows_or_named_is_refused(batch, message):
     with pytest.raises(penstock.UsageError, match=message):
         host_arrays({"input_ids": np.zeros((1, 2), int)} | batch)
+
+
+def test_what_is_not_a_dict_is_refused():
+    with pytest.raises(penstock.UsageError, match=r"must be a dict of arrays, .* returned tuple"):
+        host_arrays((np.zeros((1, 2), int),))

@@ -9,6 +9,7 @@ import torch
 import penstock
 from penstock.errors import StateError, UsageError
 from tests.helpers.datasets import inputs_of, write_random_documents
+from tests.helpers.objects import write_objects
 from tests.helpers.trainer_data import ROWS, STEPS, make, make_text, write_text
 from tests.helpers.trainer_runs import check_killed_and_resumed
 from tests.helpers.trainers import with_transformers
@@ -191,6 +192,9 @@ def test_what_trainer_would_get_wrong_is_refused_with_what_to_write(view, text, 
     refused(make(view, output="numpy"), "leave output='numpy' out")
     refused(make(view), "leave out auto_find_batch_size", auto_find_batch_size=True)
     refused(make(view, global_batch_size=8), r"use TrainingArguments\(gradient_accumulation_steps")
+    refused(make(view.with_transform(tuple)), "dicts of tensors, and .* returned tuple")
+    objects = write_objects(tmp_path / "objects", [b"x"] * 8).objects()
+    refused(make(objects), r"return a dict of tensors from data\.objects\(…, collate=…\)")
     other = write_text(text.with_name("other.txt"))
     refused(make_text([text, other], rank=0, ranks=2), "pass gather_states=True")
 

@@ -3,8 +3,11 @@
 import gc
 import itertools
 import json
+import multiprocessing
+import os
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,6 +246,19 @@ def test_a_decoder_that_needs_bytes_is_told_how_to_get_them(data):
         list(new_loader(data.objects(json.loads)))
     assert any("write bytes(content)" in note for note in caught.value.__notes__)
 
+    with pytest.raises(AttributeError) as caught:
+        list(new_loader(data.objects(lambda content: content.decode())))
+    assert any("write bytes(content)" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("name", ["decode", "collate", "metadata"])
+def test_functions_that_use_their_own_loader_are_refused(data, prefetch, name):
+    loader = new_loader(data.objects(**{name: lambda _: next(iter(loader))}), prefetch=prefetch)
+    with pytest.raises(RuntimeError, match="must not use the loader that calls it"):
+        next(iter(loader))
+    loader.close()
+
 
 def test_a_collate_that_fails_names_its_documents(data):
     def collate(samples):
@@ -291,6 +307,28 @@ def test_memory_is_reused_when_nothing_refers_to_a_batch(data):
     assert len(set(addresses)) <= 2
 
 
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("threads", [1, 4])
+def test_memory_of_batches_that_were_held_is_given_back(tmp_path, threads):
+    batch_bytes = 1 << 22
+    data = write_objects(tmp_path, [b"x" * (batch_bytes // 2)] * 8)
+    with new_loader(data.objects(), 2, prefetch=2, threads=threads, endless=True) as loader:
+        batches = iter(loader)
+        for _ in range(20):
+            next(batches)
+        before = resident_bytes()
+        held = [next(batches) for _ in range(30)]
+        assert resident_bytes() - before > 20 * batch_bytes
+        held.clear()
+        for _ in range(20):
+            next(batches)
+        assert resident_bytes() - before < 6 * batch_bytes
+
+
 def test_objects_that_were_decoded_are_freed_with_the_batch(data):
     class Box:
         pass
@@ -310,6 +348,15 @@ def test_workers_of_a_dataloader_share_the_documents(data):
     loader = new_loader(view, 5)
     workers = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)
     assert [batch["documents"] for batch in workers] == expected
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["decode", "collate", "metadata", "transform"])
+def test_what_cannot_be_sent_to_a_spawned_process_is_named(data, name):
+    loader = new_loader(data.objects(**{name: lambda content: content}))
+    process = multiprocessing.get_context("spawn").Process(target=list, args=(loader,))
+    with pytest.raises(UsageError, match=rf"{name}=<lambda> cannot be sent to another process"):
+        process.start()
 
 
 def test_mixtures_and_stages_of_objects(tmp_path, data):
@@ -342,7 +389,12 @@ def test_mixtures_that_have_no_common_batch_are_refused(tmp_path, data):
         penstock.mix({"a": (data.objects(), 1), "b": (frames, 1)})
     with pytest.raises(UsageError, match="different collate functions"):
         penstock.mix({"a": (data.objects(), 1), "b": (data.objects(collate=len), 1)})
-    with pytest.raises(UsageError, match="which a mixture does not hand out"):
+    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+        writer.append([1] * 10)
+    tokens = penstock.open(tmp_path / "tokens").windows(4)
+    with pytest.raises(UsageError, match="they have objects and records"):
+        penstock.mix({"a": (data.objects(), 1), "b": (tokens, 1)})
+    with pytest.raises(UsageError, match=r"does not hand out.* into the objects themselves"):
         penstock.mix({"a": (data.objects(metadata=bytes), 1), "b": (data.objects(), 1)})
 
 

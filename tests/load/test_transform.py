@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import traceback
+from collections import OrderedDict, defaultdict
 from functools import partial
 from itertools import islice
 
@@ -346,6 +347,49 @@ def test_named_tuples_and_whatever_has_no_device_are_moved_as_they_are():
     assert moved[:2] == (1, [None, "a"])
     assert isinstance(moved[2]["x"], np.ndarray)
     assert [each.device.type for each in moved[3]] == ["meta", "meta"]
+
+
+class Named(dict):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+
+class Numbered(list):
+    def __init__(self, first, count):
+        super().__init__(range(first, first + count))
+
+
+class Version(tuple):
+    def __new__(cls, text):
+        return super().__new__(cls, map(int, text.split(".")))
+
+
+def test_containers_of_other_classes_are_moved_and_stay_what_they_are():
+    meta = torch.device("meta")
+    feed, tensor = PlainFeed(None, meta), torch.ones(2)
+    packed = torch.nn.utils.rnn.pack_sequence([tensor])
+    assert feed.move(packed).data.device == meta
+    named, numbered, ordered = Named("x"), Numbered(3, 2), OrderedDict(a=tensor)
+    named["t"], numbered[1], version = tensor, tensor, Version("1.2")
+    lists = defaultdict(list, a=[tensor])
+    moved = feed.move([named, numbered, ordered, lists, version])
+    assert [type(each) for each in moved] == [Named, Numbered, OrderedDict, defaultdict, Version]
+    found = [moved[0]["t"], moved[1][1], moved[2]["a"], moved[3]["a"][0]]
+    assert [each.device for each in found] == [meta] * 4
+    assert (moved[0].name, moved[1][0], moved[3]["none"], moved[4]) == ("x", 3, [], (1, 2))
+    assert named["t"] is numbered[1] is ordered["a"] is lists["a"][0] is tensor
+
+
+def test_outputs_of_transformers_are_moved_and_stay_what_they_are():
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+    tensor = torch.ones(2)
+    moved = PlainFeed(None, torch.device("meta")).move(outputs.BaseModelOutput(tensor))
+    assert type(moved) is outputs.BaseModelOutput
+    assert (
+        moved.last_hidden_state.device == moved["last_hidden_state"].device == torch.device("meta")
+    )
+    assert tensor.device.type == "cpu"
 
 
 @pytest.mark.process

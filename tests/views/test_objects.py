@@ -139,8 +139,30 @@ def test_an_empty_dataset_has_no_samples(tmp_path):
     data = write_objects(tmp_path / "data", [])
     assert len(data.objects()) == 0
     assert data.objects()[:] == {"documents": []}
-    with pytest.raises(UsageError, match="no samples"):
+    with pytest.raises(UsageError, match="no samples: the dataset has no objects"):
         penstock.Loader(data.objects(), 1)
+
+
+def test_a_view_without_samples_says_what_left_them_out(tmp_path):
+    view = write_objects(tmp_path / "data", [b"one", b"two"]).objects()
+    with pytest.raises(UsageError, match=r"without\(\) or split\(\) left none of 2 documents"):
+        penstock.Loader(view.without([0, 1]), 1)
+    with pytest.raises(UsageError, match="slices left none of 2 samples"):
+        penstock.Loader(view.take(0), 1)
+    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+        writer.extend([1] * 10, [5, 5])
+    tokens = penstock.open(tmp_path / "tokens")
+    with pytest.raises(UsageError, match=r"overflow='drop' dropped 2 documents.*rows of 2"):
+        penstock.Loader(tokens.packed(2, overflow="drop"), 1)
+    with pytest.raises(UsageError, match="the dataset has 10 records, for rows of 99"):
+        penstock.Loader(tokens.windows(99), 1)
+
+
+def test_a_transform_is_checked_at_once_and_objects_have_no_padding(tmp_path):
+    data = write_objects(tmp_path / "data", [b"one", b"two"])
+    with pytest.raises(UsageError, match="transform is 5; it must be a function"):
+        data.objects(transform=5)
+    assert (data.objects().report.padding, data.objects().report.padding_share) == (0, 0)
 
 
 def test_directories_of_objects_open_together(tmp_path):

@@ -81,6 +81,35 @@ def test_a_document_may_change_after_it_was_appended(tmp_path):
     assert penstock.open(tmp_path).objects(bytes)[:]["documents"] == [b"xbc", b"ybc", b"zbc"]
 
 
+def test_encoders_may_reuse_their_buffers(tmp_path):
+    scratch = bytearray(4)
+
+    def encode(number):
+        scratch[:] = number.to_bytes(4, "little")
+        return scratch
+
+    numbers = [1, 2, 3, 4, 5, 6]
+    with penstock.Writer(tmp_path, encode=encode, metadata=encode) as writer:
+        writer.extend(numbers[:3], metadata=[10, 20, 30])
+        writer.extend(iter(numbers[3:5]), metadata=[40, 50])
+        writer.append(6, 60)
+    view = penstock.open(tmp_path).objects(bytes, metadata=bytes)
+    assert view[:] == {
+        "documents": [number.to_bytes(4, "little") for number in numbers],
+        "metadata": [(10 * number).to_bytes(4, "little") for number in numbers],
+    }
+
+
+def test_arrays_of_structs_and_of_foreign_byte_order_are_stored_as_they_are(tmp_path):
+    arrays = [np.array([(1, 2.0)], [("O", "<i4"), ("x", "<f8")]), np.array([1, 2], ">u4")]
+    with penstock.Writer(tmp_path, encode=np.asarray) as writer:
+        writer.append(arrays[0])
+        writer.extend(arrays)
+    assert penstock.open(tmp_path).objects(bytes)[:]["documents"] == [
+        each.tobytes() for each in (arrays[0], *arrays)
+    ]
+
+
 @pytest.mark.parametrize("with_metadata", [False, True])
 def test_a_shard_ends_with_the_object_that_fills_it(tmp_path, with_metadata):
     contents = [b"x" * length for length in (3, 0, 5, 9, 0, 0, 1)]
@@ -161,7 +190,7 @@ def test_parts_must_agree_on_what_they_hold(tmp_path):
         writer.append(b"a")
     with penstock.Writer(tmp_path / "data", encode=bytes, metadata=bytes, part=1) as writer:
         writer.append(b"a", b"")
-    with pytest.raises(penstock.FormatError, match="differ"):
+    with pytest.raises(penstock.FormatError, match=r"json: encode or metadata differ from"):
         penstock.finish(tmp_path / "data")
 
 
@@ -179,19 +208,38 @@ def test_a_failed_encoder_names_the_document_and_leaves_nothing(tmp_path):
     assert not (tmp_path / "data").exists()
 
 
+def test_a_failed_metadata_encoder_names_the_document(tmp_path):
+    def encode(number):
+        return b"x" * (10 // number) if number < 9 else "text"
+
+    with penstock.Writer(tmp_path / "data", encode=bytes, metadata=encode) as writer:
+        writer.append(b"", 1)
+        with pytest.raises(ZeroDivisionError) as caught:
+            writer.extend([b"", b""], metadata=[1, 0])
+        assert caught.value.__notes__ == ["while encoding the metadata of document 2"]
+        with pytest.raises(UsageError, match="document 1: the metadata encoder returned str"):
+            writer.append(b"", 9)
+    with penstock.Writer(tmp_path / "tokens", vocab_size=9, metadata=encode) as writer:
+        writer.append([1])
+        with pytest.raises(ZeroDivisionError) as caught:
+            writer.extend([1, 2, 3], [1, 1, 1], spans=[[(0, 1, 1)], [], [(0, 1, 0)]])
+        assert caught.value.__notes__ == ["while encoding the metadata of document 3"]
+
+
 def test_an_object_that_was_refused_is_not_written(tmp_path):
     with penstock.Writer(tmp_path, encode=bytes, metadata=bytes) as writer:
         writer.append(b"a", b"1")
         for arguments, message in (
             (([b"b"], None, [b"1", b"2"]), "2 metadata objects for 1 documents"),
-            (([b"b", b"c"], None, [b"1", None]), "document 2 has no metadata"),
+            (([b"b", b"c"], None, [b"1", None]), "document 2 has no metadata, and every object"),
             (([b"b"], [1], [b"1"]), "leave out lengths"),
+            (([b"b"], [b"1"]), r"pass metadata=… by its name"),
         ):
             with pytest.raises(UsageError, match=message):
                 writer.extend(*arguments)
         with pytest.raises(UsageError, match="document 1 has no metadata"):
             writer.append(b"b")
-        with pytest.raises(UsageError, match="use metadata"):
+        with pytest.raises(UsageError, match="objects take no spans; use metadata"):
             writer.append(b"b", spans=[(0, 1, b"")])
         writer.append(b"c", b"2")
     view = penstock.open(tmp_path).objects(bytes, metadata=bytes)
@@ -206,6 +254,11 @@ def test_content_that_cannot_be_stored_is_refused(tmp_path):
     with penstock.Writer(tmp_path, encode=lambda each: each) as writer:
         with pytest.raises(UsageError, match="document 0: encode returned str, not bytes"):
             writer.append("text")
+        for array in (np.array([{}, {}]), np.zeros(2, [("a", "<i4"), ("b", object)])):
+            with pytest.raises(UsageError, match="document 0: encode returned an array of Python"):
+                writer.append(array)
+        with pytest.raises(UsageError, match=r"0: encode returned ndarray, not bytes \(.*M"):
+            writer.append(np.zeros(2, "M8[s]"))
         with pytest.raises(UsageError, match="document 0: encode returned a buffer with gaps"):
             writer.append(np.zeros((4, 4))[:, ::2])
         with pytest.raises(UsageError, match="no metadata encoder"):

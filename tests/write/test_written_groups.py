@@ -1,6 +1,7 @@
 """Datasets that say which documents belong together: written, joined, opened and converted."""
 
 import json
+import threading
 
 import pytest
 
@@ -52,6 +53,34 @@ def test_a_document_in_several_pieces_counts_once(tmp_path):
     ]
 
 
+def in_thread(function, *arguments):
+    """Call a function in another thread, and return what it raised."""
+    raised = []
+
+    def call():
+        try:
+            function(*arguments)
+        except UsageError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return raised
+
+
+def test_threads_cannot_mix_documents_of_their_groups(tmp_path):
+    with penstock.Writer(tmp_path / "pairs", vocab_size=10, group_size=2) as writer:
+        writer.append([1])
+        for call, arguments in ((writer.append, ([7],)), (writer.extend, ([7, 8], [1, 1]))):
+            (message,) = in_thread(call, *arguments)
+            assert "document 1 would continue a group that another thread has begun" in message
+        writer.append([2])
+        assert not in_thread(writer.extend, [3, 4], [1, 1])
+        writer.extend([5, 6], [1, 1])
+    assert penstock.open(tmp_path / "pairs").records(0, 6).tolist() == [1, 2, 3, 4, 5, 6]
+
+
 def test_parts_with_groups_are_joined(tmp_path):
     for part in (1, 0):
         write(tmp_path / "pairs", 4, part=part)
@@ -64,7 +93,7 @@ def test_parts_with_groups_are_joined(tmp_path):
 def test_parts_with_different_groups_are_not_joined(tmp_path):
     write(tmp_path / "pairs", 6, part=0)
     write(tmp_path / "pairs", 6, part=1, group_size=3)
-    with pytest.raises(FormatError, match=r"00001.part.json: .*group_size differ"):
+    with pytest.raises(FormatError, match=r"00001.part.json: group_size differ"):
         penstock.finish(tmp_path / "pairs")
 
 

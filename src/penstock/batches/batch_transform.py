@@ -1,7 +1,15 @@
 """`BatchTransform`: the user's function of a finished batch, and what is told when it fails."""
 
 from collections.abc import Callable
-from inspect import Parameter, Signature, signature
+from functools import partial
+from inspect import (
+    Parameter,
+    Signature,
+    isasyncgenfunction,
+    iscoroutinefunction,
+    isgeneratorfunction,
+    signature,
+)
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 from typing import Any
@@ -29,13 +37,18 @@ class BatchTransform:
     def __init__(self, function: Transform) -> None:
         if not callable(function):
             raise UsageError(f"transform is {function!r:.60}; it must be a function of a batch")
+        if _is_deferred(function) or _is_deferred(type(function).__call__):
+            raise UsageError(
+                f"transform={_name(function)} is a generator or async, so a call returns no batch; "
+                "use a plain function that returns the batch"
+            )
         self._function = function
         self.takes_positions = False
         try:
             own = signature(function)
         except (TypeError, ValueError):  # of a compiled function
             return
-        self.takes_positions = _takes_positions(own)
+        self.takes_positions = _takes_positions(own) and not _binds_positions(function)
         try:
             own.bind(None, **dict.fromkeys(["positions"] * self.takes_positions))
         except TypeError as error:
@@ -78,19 +91,41 @@ class BatchTransform:
         return result
 
 
-def check_picklable(transform: Transform | None) -> None:
-    """Raise if a transform cannot be sent to a process that multiprocessing starts anew."""
+def transformed(
+    transform: Transform | None,
+    batch: Any,
+    positions: NDArray[np.int64],
+    name_rows: Callable[[NDArray[np.int64]], str],
+) -> Any:
+    """Return a batch as a transform returns it; the same batch if there is none."""
+    if transform is None:
+        return batch
+    return BatchTransform(transform).run(batch, positions, name_rows)
+
+
+def check_picklable(argument: str, function: Any) -> None:
+    """Raise if a function cannot be sent to a process that multiprocessing starts anew."""
     try:
-        ForkingPickler.dumps(transform)
+        ForkingPickler.dumps(function)
     except (AttributeError, TypeError, PicklingError) as error:
         raise UsageError(
-            f"transform={_name(transform)} cannot be sent to another process: {error}. Use a "
+            f"{argument}={_name(function)} cannot be sent to another process: {error}. Use a "
             "function at the top level of a module, or a functools.partial of one"
         ) from None
 
 
 def _name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _is_deferred(function: Any) -> bool:
+    """Whether a call returns a generator or a coroutine."""
+    kinds = (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
+    return any(is_kind(function) for is_kind in kinds)
+
+
+def _binds_positions(function: Transform) -> bool:
+    return isinstance(function, partial) and "positions" in function.keywords
 
 
 def _takes_positions(own: Signature) -> bool:

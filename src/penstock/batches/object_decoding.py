@@ -48,12 +48,13 @@ class ObjectReader:
         batches: BatchReader,
         codings: Sequence[ObjectCoding],
         datasets: Sequence[RecordStream],
+        pool: ObjectPool,
     ) -> None:
         """`codings` and `datasets` are those of each source of a mixture."""
         assert batches.objects is not None
         self._batches, self._table = batches, batches.objects
         self._codings, self._datasets = codings, datasets
-        self._pool = ObjectPool()
+        self._pool = pool
 
     def read(
         self, rows: int, metadata: list[Any] | None
@@ -92,7 +93,7 @@ class ObjectReader:
         except BaseException as error:
             if len(objects) < rows:  # an interrupt may come after the last one
                 error.add_note(f"while decoding {self._name(entries[len(objects)])}")
-                if isinstance(error, TypeError):
+                if isinstance(error, TypeError | AttributeError):
                     error.add_note("decode gets a memoryview; for bytes, write bytes(content)")
             raise
         return objects

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t
 
 cdef class ObjectPool:
     cdef list free_blocks
+    cdef Py_ssize_t most_free
     cdef double mean_bytes  # of the latest batches
     cpdef ObjectMemory take(self, int64_t num_bytes)
     cdef void give_back(self, block)

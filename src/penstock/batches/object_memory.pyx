@@ -17,7 +17,6 @@ import numpy as np
 from penstock.system.memory import new_pages
 
 cdef enum:
-    MOST_FREE = 16
     LEAST_BYTES = 1 << 16
     MOST_SPARE = 4  # a free block is kept if it is at most this many times as large as batches are
 
@@ -26,10 +25,14 @@ cdef int64_t MAX_BYTES = <int64_t>1 << 61
 
 @cython.no_gc  # never part of a cycle
 cdef class ObjectPool:
-    """Blocks of memory for batches of any size; free ones are kept for reuse."""
+    """Blocks of memory for batches of any size; up to `most_free` free ones are kept for reuse.
 
-    def __cinit__(self):
+    The threads of a loader share one, so that it keeps as many as the loader needs at once.
+    """
+
+    def __cinit__(self, Py_ssize_t most_free):
         self.free_blocks = []
+        self.most_free = most_free
 
     cpdef ObjectMemory take(self, int64_t num_bytes):
         """Return memory of at least `num_bytes` that nothing else refers to."""
@@ -56,9 +59,9 @@ cdef class ObjectPool:
         return memory
 
     cdef void give_back(self, block):
-        """Keep a block, unless it is far larger than most batches."""
+        """Keep a block, unless enough are free or it is far larger than most batches."""
         cdef bint is_usual = len(block) <= max(MOST_SPARE * self.mean_bytes, <double>LEAST_BYTES)
-        if is_usual and len(self.free_blocks) < MOST_FREE:
+        if is_usual and len(self.free_blocks) < self.most_free:
             self.free_blocks.append(block)
 
     @property

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.batches.batch_reader import BatchReader, ReaderMemory
 from penstock.batches.layout import BatchLayout
 from penstock.batches.object_decoding import CollatedBatch, ObjectCoding, ObjectReader
+from penstock.batches.object_memory import ObjectPool
 from penstock.batches.object_table import ObjectTable
 from penstock.batches.view_state import ViewState
 from penstock.errors import FormatError, PenstockError
@@ -84,8 +85,17 @@ class SampleReader:
     The sources of a mixture share the places for open files, and the memory.
     """
 
-    def __init__(self, view: HasSources, layout: BatchLayout, num_left: int = 1) -> None:
-        """`num_left` readers, this one included, are to share the files that may be open."""
+    def __init__(
+        self,
+        view: HasSources,
+        layout: BatchLayout,
+        num_left: int = 1,
+        object_pool: ObjectPool | None = None,
+    ) -> None:
+        """`num_left` readers, this one included, are to share the files that may be open.
+
+        `object_pool` has memory for batches of objects.
+        """
         self._sources = view.sources
         self._layouts = layout.sources or (layout,)
         self._tables = {each: each.for_kernels() for each in dict.fromkeys(self._layouts)}
@@ -100,13 +110,13 @@ class SampleReader:
             others = [self._new_reader(k, files[k]) for k in range(1, len(files))]
             first_samples = [0, *accumulate(len(source) for source in self._sources)]
             self.batches.join(np.array(first_samples, np.int64), tuple(others))
-        self._objects = self._new_object_reader()
+        self._objects = self._new_object_reader(object_pool or ObjectPool(0))
 
-    def _new_object_reader(self) -> ObjectReader | None:
+    def _new_object_reader(self, pool: ObjectPool) -> ObjectReader | None:
         codings = [each.coding for each in self._sources if each.coding is not None]
         if self.batches.objects is None:
             return None
-        return ObjectReader(self.batches, codings, [each.dataset for each in self._sources])
+        return ObjectReader(self.batches, codings, [each.dataset for each in self._sources], pool)
 
     def _new_files(self, num_left: int) -> list[dict[FileKind, Files]]:
         """The files of each source, by kind; those of one kind share the places of open ones."""

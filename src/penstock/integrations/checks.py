@@ -1,8 +1,11 @@
 """Checks that several adapters share. Each error says what to write instead."""
 
+from typing import Any
+
 from penstock.errors import UsageError
 from penstock.load.base_loader import BaseLoader
 from penstock.load.frameworks import one_state_for_all
+from penstock.load.loader import Loader
 
 
 def check_loader(loader: BaseLoader, framework: str, accumulation: str) -> None:
@@ -19,3 +22,24 @@ def check_loader(loader: BaseLoader, framework: str, accumulation: str) -> None:
         )
     if not loader.has_common_state:
         raise UsageError(one_state_for_all(framework))
+
+
+def check_columns(loader: BaseLoader, framework: str) -> None:
+    """Raise if batches are lists of objects."""
+    if not isinstance(loader, Loader) or loader.view.transform is not None:
+        return
+    for source in loader.view.sources:
+        if source.coding is not None and source.coding.collate is None:
+            raise UsageError(
+                f"{framework} takes dicts of tensors, and batches of objects are lists; return a "
+                "dict of tensors from data.objects(…, collate=…)"
+            )
+
+
+def check_batch(batch: Any, framework: str) -> None:
+    """Raise if a batch is not a dict."""
+    if not isinstance(batch, dict):
+        raise UsageError(
+            f"{framework} takes dicts of tensors, and the view's transform or collate returned "
+            f"{type(batch).__name__}"
+        )

@@ -93,6 +93,11 @@ def check_output(loader: Any, accumulate: str) -> None:
 
 def _check_rows(batch: dict[str, Any]) -> None:
     """Raise if a value cannot be divided by rows."""
+    if not isinstance(batch, dict):
+        raise UsageError(
+            "a batch must be a dict of arrays, but the view's transform or collate returned "
+            f"{type(batch).__name__}"
+        )
     if "cu_seqlens" in batch:
         raise UsageError(
             "cu_seqlens counts the tokens of one process, and has another length in every batch; "
@@ -103,6 +108,13 @@ def _check_rows(batch: dict[str, Any]) -> None:
         raise UsageError(
             "metadata cannot be put into arrays of rows; leave metadata= out of the view"
         )
+    for name, values in batch.items():
+        is_array = isinstance(getattr(values, "dtype", None), np.dtype)
+        if not is_array or not values.ndim:
+            raise UsageError(
+                f"batch[{name!r}] is {type(values).__name__}, not an array of rows; return arrays "
+                "from the view's transform, or for objects from collate"
+            )
 
 
 def _narrowed(name: str, values: NDArray[Any]) -> NDArray[Any]:

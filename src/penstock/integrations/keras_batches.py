@@ -70,6 +70,8 @@ def inputs_labels_weights(batch: dict[str, Any]) -> KerasBatch:
     """
     arrays = host_arrays(batch)
     arrays.pop("source_ids", None)  # of a mixture: nothing that a model takes
+    if "labels" not in arrays:
+        raise UsageError(f"Keras trains on labels, and batches have only {sorted(arrays)}")
     labels, mask = arrays.pop("labels"), arrays.pop("loss_mask")
     inputs = arrays["input_ids"] if len(arrays) == 1 else arrays
     return inputs, labels, mask.astype(np.float32)

@@ -23,7 +23,7 @@ from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from penstock.dataset import Dataset as TokenDataset
 from penstock.errors import StateError, UsageError
-from penstock.integrations.checks import check_loader
+from penstock.integrations.checks import check_batch, check_columns, check_loader
 from penstock.integrations.passed_on import PassedOnBatches, Turns
 from penstock.load.base_loader import BaseLoader, BatchDict
 from penstock.load.staged_loader import StagedLoader
@@ -61,6 +61,7 @@ class Trainer(transformers.Trainer):
         if not isinstance(dataset, BaseLoader):
             return None
         check_loader(dataset, "Trainer", "TrainingArguments(gradient_accumulation_steps=…)")
+        check_columns(dataset, "Trainer")
         if is_training:
             _check_training(dataset, self.args)
         else:
@@ -100,6 +101,7 @@ class Trainer(transformers.Trainer):
     def _for_model(self, batches: list[BatchDict]) -> BatchDict:
         """Return a batch as the model takes it."""
         (batch,) = batches
+        check_batch(batch, "Trainer")
         model = _unwrapped(self.model)
         taken = dict(batch)
         if self.args.remove_unused_columns:

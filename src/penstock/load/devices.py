@@ -1,5 +1,6 @@
 """Where batches arrive: the device of a loader, and the feed that brings them there."""
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.batches.layout import BatchLayout
@@ -47,17 +48,25 @@ class PlainFeed:
         return self.move(self._maker.make(memory, rows))
 
     def move(self, value: Any) -> Any:
-        """Copy a tensor, or those in dicts, lists and tuples; what cannot be moved stays."""
+        """Copy what has a method `to`, also in dicts, lists and tuples; all else stays."""
+        if hasattr(value, "to"):
+            self.num_bytes += getattr(value, "nbytes", 0)
+            return value.to(self._device)
         if isinstance(value, dict):
-            return {name: self.move(each) for name, each in value.items()}
-        if isinstance(value, list | tuple):
-            moved = [self.move(each) for each in value]
-            is_named = hasattr(value, "_fields")
-            return type(value)(*moved) if is_named else type(value)(moved)
-        if not hasattr(value, "to"):
-            return value
-        self.num_bytes += getattr(value, "nbytes", 0)
-        return value.to(self._device)
+            moved = {} if type(value) is dict else copy(value)
+            for name, each in value.items():
+                moved[name] = self.move(each)
+            return moved
+        if isinstance(value, list):
+            items = [] if type(value) is list else copy(value)
+            items[:] = [self.move(each) for each in value]
+            return items
+        # Named tuples, and those of torch. The constructors of other classes may take anything.
+        if hasattr(value, "_fields") and isinstance(value, tuple):
+            return type(value)(*map(self.move, value))
+        if type(value) is tuple or hasattr(value, "n_sequence_fields"):
+            return type(value)(map(self.move, value))
+        return value
 
     def hand_out(self, upload: Any) -> Any:
         """Return the batch."""

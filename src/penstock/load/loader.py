@@ -115,11 +115,7 @@ class Loader(BaseLoader):
         if not isinstance(view, View | Mixture):
             raise UsageError(f"a Loader takes a view, such as data.windows(2048), not {view!r:.60}")
         if not len(view):
-            num_records = sum(source.dataset.num_records for source in view.sources)
-            raise UsageError(
-                f"the view has no samples: the dataset has {num_records:,} records, "
-                f"for rows of {view.seq_len:,}"
-            )
+            raise UsageError(f"the view has no samples: {view.sources[0].why_empty()}")
         if isinstance(view, Mixture):
             check_mixture(view, seed=seed, shuffle=shuffle, tail=tail, endless=endless)
             seed = view.seed
@@ -424,10 +420,19 @@ class Loader(BaseLoader):
         if get_spawning_popen() is None:
             self._refuse_if_workers_moved()
         else:
-            check_picklable(self.view.transform)
+            self._check_functions()
         settings = {key: value for key, value in super().__getstate__().items() if key != "_walk"}
         board = Board() if get_spawning_popen() is None else self._board
         return settings | {"position": self._walk.position, "_board": board}
+
+    def _check_functions(self) -> None:
+        """Raise if a function of the view cannot be sent to a process that is started anew."""
+        check_picklable("transform", self.view.transform)
+        for source in self.view.sources:
+            check_picklable("metadata", source.metadata)
+            if source.coding is not None:
+                check_picklable("decode", source.coding.decode)
+                check_picklable("collate", source.coding.collate)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         position = state.pop("position")

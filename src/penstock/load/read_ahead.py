@@ -12,6 +12,7 @@ import numpy as np
 from penstock.batches.batch_transform import BatchTransform
 from penstock.batches.layout import BatchLayout
 from penstock.batches.object_decoding import DOCUMENTS, CollatedBatch
+from penstock.batches.object_memory import ObjectPool
 from penstock.batches.outputs import SOURCE_IDS
 from penstock.batches.sample_reader import SampleReader
 from penstock.formats.shard import TOKEN
@@ -76,13 +77,18 @@ class ReadAhead:
         has_form = self.layout.has_compact_form and self.view.transform is None
         return crosses_compactly(self.device) and has_form
 
+    @property
+    def _num_memories(self) -> int:
+        """How many batches have memory of their own at once."""
+        # Two besides those read ahead: the step in the user's hands, and the one that comes next.
+        return self.prefetch + 2 * self.plan.max_batches
+
     def new_walk(self) -> Walk:
         """Return a walk over all steps."""
         layout, feeds = self.memory_layout, self._is_compact
-        # Two besides those read ahead: the step in the user's hands, and the one that comes next.
         pool = Pool(
             layout.num_bytes,
-            self.prefetch + 2 * self.plan.max_batches,
+            self._num_memories,
             new_pinned if self.pin_memory or feeds else None,
             reuses_tensors=feeds,
         )
@@ -131,9 +137,13 @@ class ReadAhead:
         # A mapped file needs no announcing: on a page fault the system reads ahead by itself.
         announces = file_pass is not None or "pread" in self._accesses
         num_readers = (self.threads if self.prefetch else 0) + 1  # one is the consumer's
+        object_pool = ObjectPool(self._num_memories)
         return StepQueue(
             self.plan,
-            [self._new_reader(file_pass, num_left) for num_left in range(num_readers, 0, -1)],
+            [
+                self._new_reader(file_pass, num_left, object_pool)
+                for num_left in range(num_readers, 0, -1)
+            ],
             position=position,
             skip=skip,
             every=every,
@@ -142,8 +152,10 @@ class ReadAhead:
             transform=transform,
         )
 
-    def _new_reader(self, file_pass: FilePass | None, num_left: int) -> StepReader:
-        reader = SampleReader(self.view, self.memory_layout, num_left)
+    def _new_reader(
+        self, file_pass: FilePass | None, num_left: int, object_pool: ObjectPool
+    ) -> StepReader:
+        reader = SampleReader(self.view, self.memory_layout, num_left, object_pool)
         # Announcing may be an epoch ahead of reading, and a state remembers one epoch. With many
         # sources that matters little, and their tables would take too much memory.
         order = self.order.new_state()

@@ -52,6 +52,7 @@ cdef class StepQueue:
     cdef list failures
     cdef dict uploads  # by number: steps that the consumer has sent on to a device
     cdef object transform  # or None
+    cdef int num_decoding  # calls of decoders within each other, in the consumer
     cdef bint is_transforming  # in the consumer, as there are no threads
     cdef object turn
     cdef double waited

@@ -58,6 +58,7 @@ cdef enum:
     TICK_MILLISECONDS = 50
 
 cdef set running = set()  # queues with threads
+cdef int MAX_DECODING = 8  # signal handlers may re-enter a decoder; this many times, it does itself
 cdef str OWN_LOADER = "a decoder or transform must not use the loader that calls it"
 
 
@@ -238,7 +239,7 @@ cdef class StepQueue:
         cdef bint was_read
         self.turn.acquire()
         try:
-            if self.is_transforming:
+            if self.is_transforming or self.num_decoding > MAX_DECODING:
                 raise RuntimeError(OWN_LOADER)
             if is_awaited(queue, number):
                 with nogil:
@@ -298,6 +299,7 @@ cdef class StepQueue:
         if not was_read:
             raise reader.sample_reader.error()
         if reader.decodes:
+            self.num_decoding += self.num_threads == 0
             try:
                 decoded = reader.sample_reader.read_metadata(batch.rows)
             except StopIteration as error:
@@ -305,6 +307,8 @@ cdef class StepQueue:
             except Exception as error:
                 error.add_note(f"in the batch at position {batch.position:,}")
                 raise
+            finally:
+                self.num_decoding -= self.num_threads == 0
         if self.transform is None:
             return decoded
         step = Step(batch.position, batch.rows, batch.step.end)

@@ -185,11 +185,12 @@ cdef class Walk:
             close(self.let_go())  # the position is still that of the failed step
             raise failure
         span, memory, decoded = wanted.batch, queue.memories[place], queue.decoded[place]
-        batch = self.make_batch(queue, number)
+        is_collated = type(decoded) is CollatedBatch
+        batch = decoded.batch if is_collated else self.make_batch(queue, number)
         if self.transforms:
             finished = [*queue.finished, decoded[1]]
-        elif type(decoded) is CollatedBatch:
-            batch, finished = decoded.batch, [*queue.finished, None]
+        elif is_collated:
+            finished = [*queue.finished, None]
         elif self.finish is not None:
             of_python = Step(span.position, span.rows, span.step.end)
             finished = [*queue.finished, self.finish(batch, memory, of_python, decoded)]

@@ -25,10 +25,10 @@ def unify(views: Mapping[str, View]) -> dict[str, View]:
     (first_name, first), *others = views.items()
     for name, view in others:
         for one, other in (
+            (_objects_or_records(first), _objects_or_records(view)),
             (f"rows of {first.seq_len:,} tokens", f"rows of {view.seq_len:,} tokens"),
             (f"pad_to={first.narrow_to or None}", f"pad_to={view.narrow_to or None}"),
             (_with_or_without_tokens(first), _with_or_without_tokens(view)),
-            (_objects_or_records(first), _objects_or_records(view)),
         ):
             if one != other:
                 raise UsageError(
@@ -42,9 +42,12 @@ def unify(views: Mapping[str, View]) -> dict[str, View]:
             )
     for name, view in views.items():
         if view.metadata is not None:
+            instead = "look documents up by source_ids and document_ids"
+            if view.coding is not None:
+                instead = "write what you need into the objects themselves"
             raise UsageError(
                 f"source {name!r} has metadata={view.metadata!r:.40}, which a mixture does not "
-                "hand out; leave it out, and look documents up by source_ids and document_ids"
+                f"hand out; leave it out, and {instead}"
             )
         if view.transform is not None:
             raise UsageError(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from penstock.arguments import integer, one_of
-from penstock.batches.batch_transform import BatchTransform, Transform
+from penstock.batches.batch_transform import BatchTransform, Transform, transformed
 from penstock.batches.layout import BatchLayout
 from penstock.batches.row_slice import RowSlice
 from penstock.batches.sample_reader import SampleReader, read_batch
@@ -341,12 +341,11 @@ class Mixture:
         """
         samples = self.order.samples_at(positions).reshape(-1)
         layout = self.layout(samples.size, dtype)
-        batch: Batch = read_batch(SampleReader(self, layout), layout, samples)
-        if self.transform is not None:
-            batch = BatchTransform(self.transform).run(
-                batch, np.array(positions, np.int64).reshape(-1), self.name_rows
-            )
-        return batch
+        batch = read_batch(SampleReader(self, layout), layout, samples)
+        read: Batch = transformed(
+            self.transform, batch, np.array(positions, np.int64).reshape(-1), self.name_rows
+        )
+        return read
 
     def name_rows(self, positions: Indices) -> str:
         """Return where rows come from, for messages."""

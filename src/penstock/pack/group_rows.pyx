@@ -100,16 +100,12 @@ cdef class GroupRows:
     ):
         """Fill in the inputs that each group has in a row; 0 if it gets none."""
         cdef DocumentRun documents = self.groups_in(offsets, 0, left_out)
-        cdef int64_t group, first, limit, length, k
-        cdef int64_t size = self.rule.group_size
+        cdef GroupCounts unused = self.counts
+        cdef int64_t group, size = self.rule.group_size
         self.check_groups(lengths, &documents)
         with nogil:
             for group in range(lengths.shape[0]):
-                first, length = group * size, 0
-                limit = longest_piece(&self.rule, &documents, first)
-                for k in range(first, first + size):
-                    length += min(length_of(&documents, k), limit)
-                lengths[group] = length
+                lengths[group] = count_group(&self.rule, &documents, group * size, &unused)
 
     def count_pieces(
         self,

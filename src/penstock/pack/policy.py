@@ -13,7 +13,7 @@ from penstock.pack.best_fit import BestFit, count_lengths
 from penstock.pack.bos_best_fit import BosBestFit, PackOutcome
 from penstock.pack.document_rows import DocumentRows
 from penstock.pack.grouped import GroupPlanner, RowAssigner
-from penstock.pack.report import PackReport
+from penstock.pack.report import OBJECTS, PackReport
 from penstock.pack.selection import DocumentSelection
 from penstock.pack.window_rows import WindowRows
 from penstock.progress import ProgressMeter
@@ -30,7 +30,6 @@ BEST_FIT = {
 }
 """by what happens to documents longer than a row"""
 WINDOWS, WINDOWS_APART = "windows", "windows_apart"
-OBJECTS = "objects"
 
 _REFILL = 128  # documents that enter the buffer at a time, as in nanochat
 _MADE_AT_ONCE = 1 << 16
@@ -265,7 +264,8 @@ def _objects(
     table = np.empty((0, 3), np.int64) if sink is None else sink.allocate(report.num_rows, None)[0]
     rows = np.empty(0, np.int64)
     if recipe.by_length and sink is not None:
-        every = [_starts_lengths_and_documents(*each)[1] for each in _chunks(data, recipe, meter)]
+        chunks = _chunks(data, recipe, meter)
+        every = [_starts_lengths_and_documents(*each)[1].copy() for each in chunks]
         by_size = np.argsort(np.concatenate([rows, *every]), kind="stable")
         rows = np.empty_like(by_size)
         rows[by_size] = np.arange(by_size.size)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+OBJECTS = "objects"
+"""the policy of rows that are whole documents of any size"""
+
 _LATER = ("num_dropped", "dropped")
 
 
@@ -40,7 +43,9 @@ class PackReport:
 
     @property
     def padding(self) -> int:
-        """The number of input columns without a record."""
+        """The number of input columns without a record; objects have no columns."""
+        if self.policy == OBJECTS:
+            return 0
         return self.num_rows * self.seq_len - self.num_inputs
 
     @property

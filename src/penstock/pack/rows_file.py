@@ -30,8 +30,8 @@ from penstock.cache import cache_directory
 from penstock.errors import FormatError, PenstockError, ReadError
 from penstock.formats.files import open_regular, read_part
 from penstock.formats.stream import FORMAT
-from penstock.pack.policy import OBJECTS, Recipe, make_rows, num_passes
-from penstock.pack.report import PackReport
+from penstock.pack.policy import Recipe, make_rows, num_passes
+from penstock.pack.report import OBJECTS, PackReport
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.record_stream import RecordStream
 from penstock.system.checksums import (

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.arguments import integer
+from penstock.errors import UsageError
 from penstock.pack.policy import BEST_FIT, PACKING, Recipe, make_rows, num_passes
 from penstock.pack.report import PackReport
 from penstock.progress import OnProgress, ProgressMeter
@@ -43,6 +44,8 @@ def survey(
     data: RecordStream, seq_len: int, buffer_size: int, progress: OnProgress | None = None
 ) -> tuple[list[PackReport], LengthHistogram]:
     """Report on concatenation, which is what windows do, and on every policy."""
+    if data.holds_objects:
+        raise UsageError("the dataset holds objects, which have no tokens to make rows of")
     integer("seq_len", seq_len, 1)
     recipes = list(_recipes(data, seq_len, buffer_size))
     passes = 1 + sum(num_passes(recipe, stores=False) for recipe in recipes)

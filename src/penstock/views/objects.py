@@ -14,7 +14,8 @@ from penstock.batches.outputs import Extra
 from penstock.batches.row_slice import RowSlice
 from penstock.batches.view_state import ViewKind, ViewState
 from penstock.errors import UsageError
-from penstock.pack.policy import OBJECTS, Recipe
+from penstock.pack.policy import Recipe
+from penstock.pack.report import OBJECTS
 from penstock.reprs import counted
 from penstock.views.excerpts import object_decoder
 from penstock.views.planned import PlannedView
@@ -60,9 +61,14 @@ class Objects(PlannedView):
         ObjectCoding(decode=self.decode, collate=self.collate)  # checks the functions
         if self.metadata is not None:
             object.__setattr__(self, "metadata", object_decoder(self.dataset, self.metadata))
+        self._check_transform()
 
     def _in_words(self) -> str:
         return f"of {counted(len(self), 'sample')}"
+
+    def why_empty(self) -> str:
+        """Say why there are no samples, for errors."""
+        return super().why_empty() if self.dataset.num_documents else "the dataset has no objects"
 
     @property
     def by_length(self) -> bool:

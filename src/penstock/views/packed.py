@@ -63,8 +63,8 @@ class Packed(PaddedView):
         if self.policy != "best_fit":
             if overflow is not None:
                 raise UsageError(
-                    f"policy {self.policy!r} has its own way with long documents; leave out "
-                    "overflow, or use best_fit"
+                    f"policy {self.policy!r} already defines what happens to long "
+                    "documents; leave out overflow, or use best_fit"
                 )
             if size > 1:
                 raise UsageError(

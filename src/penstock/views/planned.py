@@ -60,6 +60,16 @@ class PlannedView(View):
         """The number of rows, before slices."""
         return self.rows.report.num_rows
 
+    def why_empty(self) -> str:
+        """Say why there are no samples, for errors."""
+        dropped = self.report.num_dropped
+        if not self.num_base_samples and dropped:
+            return (
+                f"overflow='drop' dropped {counted(dropped, 'document')}, because they or their "
+                f"groups are longer than rows of {self.seq_len:,}"
+            )
+        return super().why_empty()
+
     @property
     def mean_tokens(self) -> Fraction:
         """The mean number of tokens in a row, without padding."""

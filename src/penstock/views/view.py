@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
-from penstock.batches.batch_transform import BatchTransform, Transform
+from penstock.batches.batch_transform import BatchTransform, Transform, transformed
 from penstock.batches.layout import BatchLayout
 from penstock.batches.object_decoding import ObjectCoding
 from penstock.batches.outputs import (
@@ -109,6 +109,9 @@ class View(SelectedView):
             if not self.dataset.has_metadata:
                 raise UsageError("the dataset has no metadata; leave out metadata=…")
             check_decoder(self.metadata)
+        self._check_transform()
+
+    def _check_transform(self) -> None:
         if self.transform is not None:
             BatchTransform(self.transform)
 
@@ -134,6 +137,15 @@ class View(SelectedView):
     @abstractmethod
     def for_kernels(self) -> ViewState:
         """The view as kernels take it."""
+
+    def why_empty(self) -> str:
+        """Say why there are no samples, for errors."""
+        data = self.dataset
+        if self._chosen is not None and self.num_base_samples:
+            return f"slices left none of {counted(self.num_base_samples, 'sample')}"
+        if self._selection is not None and not self._selection.num_kept:
+            return f"without() or split() left none of {counted(data.num_documents, 'document')}"
+        return f"the dataset has {data.num_records:,} records, for rows of {self.seq_len:,}"
 
     @property
     def sources(self) -> "tuple[View, ...]":
@@ -291,12 +303,11 @@ class View(SelectedView):
         """
         samples = self._check(indices)
         layout = self.layout(samples.size, dtype)
-        batch: Batch = read_batch(SampleReader(self, layout), layout, samples)
-        if self.transform is not None:
-            batch = BatchTransform(self.transform).run(
-                batch, samples, lambda shown: f"samples {listed(shown)}"
-            )
-        return batch
+        batch = read_batch(SampleReader(self, layout), layout, samples)
+        read: Batch = transformed(
+            self.transform, batch, samples, lambda shown: f"samples {listed(shown)}"
+        )
+        return read
 
     def with_transform(self, transform: Transform | None) -> Self:
         """Return the same view with another transform, or with none.

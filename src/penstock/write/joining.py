@@ -1,6 +1,6 @@
 """Joining the parts that several writers have written to one dataset."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from penstock.atomic import hold_lock, lock_name, refuse_if_held
@@ -8,6 +8,9 @@ from penstock.errors import DatasetExistsError, FormatError, MissingDataError
 from penstock.formats import stream
 from penstock.formats.checksums import publish_checked
 from penstock.formats.job_marks import planned_in
+
+_ARGUMENTS = {"objects_with_metadata": "encode or metadata"}
+"""what a writer calls what it stores in a manifest, if that has another name"""
 
 
 def is_joined(directory: Path) -> bool:
@@ -49,11 +52,16 @@ def join_parts(directory: Path, parts: int | None) -> None:
         manifests = [stream.read_manifest(directory, part.name) for part in found]
         head = replace(manifests[0], shards=())
         for part, manifest in zip(found, manifests, strict=True):
-            if replace(manifest, shards=()) != head:
+            own = replace(manifest, shards=())
+            if own != head:
+                differing = [
+                    _ARGUMENTS.get(each.name, each.name)
+                    for each in fields(head)
+                    if getattr(own, each.name) != getattr(head, each.name)
+                ]
                 raise FormatError(
-                    f"{part}: its fields, vocab_size, tokenizer, bos_id, eos_id, split or "
-                    f"group_size differ from those of {found[0].name}; all parts of a dataset must "
-                    "have the same"
+                    f"{part}: {', '.join(differing)} differ from those of {found[0].name}; all "
+                    "parts of a dataset must have the same"
                 )
         shards = tuple(shard for manifest in manifests for shard in manifest.shards)
         text = stream.manifest_to_json(replace(head, shards=shards))

@@ -14,14 +14,25 @@ MetadataSpan = tuple[int, int, Any]
 """start and stop in the document's records, and the metadata object"""
 
 
-def encode_metadata(values: list[Any], encoder: MetadataEncoder) -> list[bytes]:
-    """Encode metadata objects as bytes."""
-    blobs = [encoder(value) for value in values]
-    for number, blob in enumerate(blobs):
+def encode_metadata(
+    values: list[Any], encoder: MetadataEncoder, documents: Iterable[int]
+) -> list[bytes]:
+    """Encode metadata objects as bytes; `documents` has the number of each one's document."""
+    blobs = list[bytes]()
+    for value, document in zip(values, documents, strict=True):
+        try:
+            blob: Any = encoder(value)
+        except Exception as error:
+            error.add_note(f"while encoding the metadata of document {document:,}")
+            raise
         if type(blob) is not bytes:
             if not isinstance(blob, bytes | bytearray | memoryview):
-                raise UsageError(f"the metadata encoder returned {type(blob).__name__}, not bytes")
-            blobs[number] = bytes(blob)
+                raise UsageError(
+                    f"document {document:,}: the metadata encoder returned {type(blob).__name__}, "
+                    "not bytes"
+                )
+            blob = bytes(blob)  # the encoder may reuse it
+        blobs.append(blob)
     return blobs
 
 
@@ -90,7 +101,8 @@ class Attached:
 
     def encode(self, encoder: MetadataEncoder) -> list[bytes]:
         """The metadata as bytes."""
-        return encode_metadata(self.values, encoder)
+        documents = np.repeat(np.arange(self.counts.size), self.counts) + self._first_document
+        return encode_metadata(self.values, encoder, documents.tolist())
 
     def number(self, num_records: int) -> NDArray[np.uint32]:
         """The metadata id of each record, counted from 0."""

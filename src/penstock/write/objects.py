@@ -1,5 +1,6 @@
 """Objects of any kind, encoded as documents by a function of the user's."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ def encode_objects(
 ) -> EncodedObjects:
     """Encode objects, and the metadata of each if the writer has an encoder for it."""
     documents = list[memoryview]()
+    # One object is written before its encoder, or that of metadata, can reuse the buffer.
+    is_alone = isinstance(objects, list) and len(objects) == 1 and encode_value is None
     for each in objects:
         number = first_document + len(documents)
         try:
@@ -52,7 +55,9 @@ def encode_objects(
         except Exception as error:
             error.add_note(f"while encoding document {number:,}")
             raise
-        documents.append(_as_bytes(content, number))
+        document = _as_bytes(content, number)
+        is_kept = is_alone or isinstance(document.obj, bytes)
+        documents.append(document if is_kept else memoryview(bytes(document)))
     blobs = _encode_metadata(metadata, len(documents), encode_value, first_document)
     joined = documents[0] if len(documents) == 1 else b"".join(documents)
     return EncodedObjects(
@@ -66,10 +71,16 @@ def encode_objects(
 def _as_bytes(content: Any, number: int) -> memoryview:
     try:
         view = memoryview(content)
-    except TypeError:
+    except (TypeError, ValueError) as error:
         raise UsageError(
-            f"document {number:,}: encode returned {type(content).__name__}, not bytes"
+            f"document {number:,}: encode returned {type(content).__name__}, not bytes ({error})"
         ) from None
+    # Fields may have any name: these stand between colons.
+    if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
+        raise UsageError(
+            f"document {number:,}: encode returned an array of Python objects, whose addresses "
+            "mean nothing in another process; return bytes, or an array of numbers"
+        )
     if not view.c_contiguous:
         raise UsageError(
             f"document {number:,}: encode returned a buffer with gaps; return a contiguous one, "
@@ -94,7 +105,9 @@ def _encode_metadata(
     for number, value in enumerate(values, first_document):
         if value is None:
             raise UsageError(
-                f"document {number:,} has no metadata; of objects, all have metadata or none has: "
-                "give a value that stands for none, or leave metadata=… out of Writer"
+                f"document {number:,} has no metadata, and every object needs metadata: give a "
+                "value that stands for none, or leave metadata=… out of Writer"
             )
-    return encode_metadata(values, encode_value)
+    return encode_metadata(
+        values, encode_value, range(first_document, first_document + len(values))
+    )

@@ -61,6 +61,11 @@ def as_records(
         raise UsageError(f"{names[0]} is a single number; pass an array")
     for name, values in columns.items():
         shape = (len(first), *stored[name].shape)
+        if stored[name].base.names and not values.dtype.names and values.size:
+            raise UsageError(
+                f"field {name!r} has type {values.dtype}, expected structs; pass "
+                f"numpy.array(…, {stored[name].base})"
+            )
         if values.shape != shape:
             raise UsageError(f"field {name!r} has shape {values.shape}, expected {shape}")
         limit = vocab_size if name == TOKEN else None
@@ -71,7 +76,8 @@ def as_records(
         return first.view(stored)  # it is written before the caller can change it
     document = np.empty(len(first), stored)
     for name, values in columns.items():
-        _store(document[name], values)
+        if values.size:  # an empty list has no fields
+            _store(document[name], values)
     return document
 
 

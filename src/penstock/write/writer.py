@@ -55,7 +55,8 @@ class Writer:
         shard_bytes: a shard ends with the document that makes it this large.
         tokenizer, bos_id, eos_id, split: stored in the manifest.
         group_size: every so many consecutive documents belong together, such as 2 for the pairs of
-            preference training; views keep them in one row.
+            preference training; views keep them in one row. Threads that share a writer must
+            then append whole groups, with `extend`.
 
     >>> with Writer(tmp / "out", vocab_size=50_257) as writer:
     ...     writer.append([15496, 11, 995])
@@ -130,6 +131,8 @@ class Writer:
             of_objects=encode is not None,
         )
         self._one_at_a_time = threading.RLock()
+        self._group_thread = 0
+        """the thread that appended the latest document, if documents belong to groups"""
         self._lock = contextlib.ExitStack()
         try:
             self._lock.enter_context(new_directory(self._directory))
@@ -179,10 +182,14 @@ class Writer:
             self._extend_objects([records], of_object, has_spans=bool(of_document))
             return
         # The fast path. `_extend` handles all other documents, and all errors.
-        if metadata is None and not of_document and self._collected.add(records):
+        is_plain = metadata is None and not of_document
+        if is_plain and self._head.group_size == 1 and self._collected.add(records):
             return
         whole = [metadata] if metadata is not None else None
         with self._one_at_a_time:
+            self._stay_in_thread()
+            if is_plain and self._collected.add(records):
+                return
             self._extend(records, None, whole, [of_document] if of_document else None)
 
     def extend(
@@ -210,20 +217,38 @@ class Writer:
         """
         if self._encode_object is not None:
             if lengths is not None or continues:
-                raise UsageError("objects are appended whole; leave out lengths and continues")
+                raise UsageError(
+                    "objects are appended whole; leave out lengths and continues, and pass "
+                    "metadata=… by its name"
+                )
             self._extend_objects(records, metadata, has_spans=spans is not None)
             return
         if lengths is None:
             raise UsageError("extend needs the length of each document; append takes one document")
         with self._one_at_a_time:
+            self._stay_in_thread()
             self._extend(records, lengths, metadata, spans, continues=continues)
+
+    def _stay_in_thread(self) -> None:
+        """Refuse a document of another thread within a group; called under the lock."""
+        if self._head.group_size == 1:
+            return
+        thread = threading.get_ident()
+        is_open = self._goes_on or self.num_documents % self._head.group_size
+        if is_open and thread != self._group_thread:
+            raise UsageError(
+                f"document {self.num_documents:,} would continue a group that another thread has "
+                "begun; if threads share a writer with group_size, append all documents of a "
+                "group with one call of extend"
+            )
+        self._group_thread = thread
 
     def _extend_objects(
         self, objects: Any, metadata: Sequence[Any] | None, *, has_spans: bool
     ) -> None:
         """Append objects; they are encoded before others have to wait."""
         if has_spans:
-            raise UsageError("an object has no records that spans could mean; use metadata")
+            raise UsageError("objects take no spans; use metadata")
         assert self._encode_object is not None
         encoded = encode_objects(
             objects,
