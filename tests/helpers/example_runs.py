@@ -34,7 +34,7 @@ class Run:
         if self.process.is_alive():
             self.process.kill()  # a rank that hangs must not hang the test
             self.process.join()
-        assert self.process.exitcode == 0, self.log.read_text()
+        assert self.process.exitcode == 0, (self.process.exitcode, self.log.read_text())
         return self.log.read_text()
 
 
