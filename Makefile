@@ -98,7 +98,7 @@ $(SETUP): pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
 	$(INSTALL) --group dev
 	command -v cc || command -v gcc || command -v clang || $(INSTALL) ziglang
-	$(INSTALL) --no-build-isolation --editable '.[torch,text,ray]'
+	$(INSTALL) --no-build-isolation --editable '.[torch,text,ray,remote]'
 	touch $@
 
 # Two demand what no test needs, and other versions than the rest: litdata torchvision, torchtitan an
@@ -113,7 +113,7 @@ $(FRAMEWORKS)/.ready: pyproject.toml constraints.txt Makefile
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint $(FRAMEWORKS)/constraints.txt \
 		--no-deps --group frameworks-alone
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint $(FRAMEWORKS)/constraints.txt \
-		--no-build-isolation --editable '.[torch,text]'
+		--no-build-isolation --editable '.[torch,text,remote]'
 	touch $@
 
 $(BUILT): $(SETUP) setup.py $(KERNELS)

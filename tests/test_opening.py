@@ -418,7 +418,7 @@ def test_ten_thousand_shards_are_read_with_few_open_files(tmp_path, access):
         rows = data.windows(29_999).read([0])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert num_open_files() == before
+    assert num_open_files() <= before  # connections of other tests may close meanwhile
     expected = np.zeros(30_000, np.int64)
     for k in (0, 5000, 9999):
         expected[3 * k : 3 * k + 3] = k

@@ -15,6 +15,8 @@ from penstock.auditing.tokens import audit_tokens as audit_tokens
 from penstock.batches.outputs import Extra as Extra
 from penstock.converting import ConvertReport as ConvertReport
 from penstock.converting import convert as convert
+from penstock.copying import CopyReport as CopyReport
+from penstock.copying import copy as copy
 from penstock.dataset import Dataset as Dataset
 from penstock.errors import DatasetExistsError as DatasetExistsError
 from penstock.errors import FetchError as FetchError
@@ -60,6 +62,7 @@ from penstock.pack.report import PackReport as PackReport
 from penstock.progress import OnProgress as OnProgress
 from penstock.progress import Progress as Progress
 from penstock.read.local_reader import Access as Access
+from penstock.remote.options import Remote as Remote
 from penstock.text.chats.chat import Chat as Chat
 from penstock.text.live.loader import TextLoader as TextLoader
 from penstock.text.live.packing import LivePolicy as LivePolicy

@@ -1,6 +1,7 @@
 """Checks of arguments that many functions share."""
 
 import operator
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,3 +41,19 @@ did you mean 'best_fit'?
     listed = f"{', '.join(others)} or {last}" if others else last
     hint = did_you_mean(value, words) if isinstance(value, str) else ""
     raise UsageError(f"{name} is {value!r:.80}; it must be {listed}{hint}")
+
+
+def size_bytes(name: str, text: str) -> int:
+    """Return a number of bytes, written as in 1000000, 500MB or 2GiB; raise for anything else.
+
+    >>> size_bytes("--shard-bytes", "500MB"), size_bytes("--shard-bytes", "2 GiB")
+    (500000000, 2147483648)
+    """
+    found = re.fullmatch(r"([0-9]{1,15})\s*(?:([kKMGT])(i?))?B?", text.strip())
+    if not found:
+        raise UsageError(
+            f"{name}: {text!r:.40} is not a size; write it as in 1000000, 500MB or 2GiB"
+        )
+    thousand = 1024 if found[3] else 1000
+    unit: int = thousand ** " KMGT".index((found[2] or " ").upper())
+    return int(found[1]) * unit

@@ -1,19 +1,15 @@
-"""Paths as users give them: local ones, also as `file://` URLs."""
+"""Paths as users give them: local ones, also as `file://` URLs; and patterns of names."""
 
 import os
 import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 from penstock.errors import UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # a Path makes one slash of two
 _COPY = {
-    "s3": "aws s3 sync",
-    "gs": "gcloud storage rsync --recursive",
-    "gcs": "gcloud storage rsync --recursive",
     "hf": "hf download",
-    "az": "azcopy copy",
-    "abfs": "azcopy copy",
-    "abfss": "azcopy copy",
     "r2": "rclone copy",
     "oci": "rclone copy",
     "hdfs": "hdfs dfs -get",
@@ -21,6 +17,7 @@ _COPY = {
     "sftp": "scp -r",
     "ssh": "scp -r",
 }
+_READ = ("s3", "s3a", "gs", "gcs", "az", "azure", "adl", "abfs", "abfss", "http", "https")
 
 
 def local_path(source: str | os.PathLike[str]) -> str:
@@ -37,13 +34,27 @@ def local_path(source: str | os.PathLike[str]) -> str:
     if scheme == "file":
         return _path_of(path)
     path = f"{found[1]}://{path[found.end() :].lstrip('/')}"
-    if scheme in ("http", "https"):
-        how = f"download it first: penstock fetch '{path}' --out DIRECTORY"
-    elif scheme in _COPY:
-        how = f"copy it to this machine first, for example with {_COPY[scheme]}"
-    else:
-        how = "copy it to this machine first"
-    raise UsageError(f"{path}: is remote, which is not supported yet; {how}")
+    if scheme in _READ:
+        how = "; give the URL as a string, not as a Path" if isinstance(source, os.PathLike) else ""
+        raise UsageError(f"{path}: is remote, and a local path is needed here{how}")
+    how = f", for example with {_COPY[scheme]}" if scheme in _COPY else ""
+    raise UsageError(
+        f"{path}: {scheme}:// is not read in place, unlike s3://, gs://, az:// and https://; copy "
+        f"it to this machine first{how}"
+    )
+
+
+def names_match(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether the names of a path match the parts of a pattern; `**` is any number of names.
+
+    >>> names_match(["web", "2024", "05", "a.txt"], ["web", "**", "*.txt"])
+    True
+    """
+    if not parts:
+        return not names
+    if parts[0] == "**":
+        return any(names_match(names[skipped:], parts[1:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], parts[0]) and names_match(names[1:], parts[1:])
 
 
 def _path_of(url: str) -> str:

@@ -366,8 +366,8 @@ def test_any_index_gives_positions_or_is_refused(ends, is_last_right):
         ({"token_size": 3}, "token_size is 3"),
         ({"positions_from_eos_token_id": 1 << 16}, "positions_from_eos_token_id is 65536"),
         ({"fsize": -2}, "fsize is -2"),
-        ({"file_path": "s3://bucket/a.ds"}, "'s3://bucket/a.ds'; it must be on this machine"),
-        ({"file_path": ("a.ds", None)}, "it must be on this machine"),
+        ({"file_path": "hf://bucket/a.ds"}, "'hf://bucket/a.ds'; it must be a path or a URL"),
+        ({"file_path": ("a.ds", None)}, "it must be a path or a URL"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(tmp_path, arguments, message):
@@ -440,10 +440,10 @@ def test_a_file_may_be_all_that_datatrove_takes(tmp_path, monkeypatch, given, sh
 
 def test_what_is_not_on_this_machine_is_said_to_be_elsewhere(tmp_path):
     memory = fsspec.filesystem("memory")
-    for elsewhere in ("s3://a/b", "memory://a", ("a", memory), DataFolder("a", memory), ["a"], 3):
-        with pytest.raises(UsageError, match="it must be on this machine: a path"):
+    for elsewhere in ("hf://a/b", "memory://a", ("a", memory), DataFolder("a", memory), ["a"], 3):
+        with pytest.raises(UsageError, match="it must be a path or a URL"):
             DatatroveFileDataset(elsewhere, 5)
-        with pytest.raises(UsageError, match="it must be on this machine: a path"):
+        with pytest.raises(UsageError, match="it must be a path or a URL"):
             DatatroveFolderDataset(elsewhere, 5)
     with pytest.raises(UsageError, match="is outside of"):
         DatatroveFileDataset(("../a.ds", DataFolder(str(tmp_path))), 5)

@@ -15,16 +15,9 @@ from penstock.errors import FormatError, SplitsError, UsageError
 from penstock.testing import assert_resumes_exactly
 from penstock.verifying import find_problems
 from penstock.write.llmbatch import write_batch_file
-from tests.helpers import paths
 from tests.helpers.datasets import documents_of, tokens_of
+from tests.helpers.golden_files import EXPECTED, GOLDEN, path_of
 
-GOLDEN = paths.GOLDEN / "formats"
-EXPECTED = {
-    f"{folder.name}/{name}": entry
-    for folder in sorted(GOLDEN.iterdir())
-    if folder.is_dir()
-    for name, entry in json.loads((folder / "expected.json").read_text()).items()
-}
 # What we refuse beyond what must be refused: no single type, rows inside rows, several splits.
 REFUSED = {"mds/dyn_dtype", "mds/rows_uint16", "arrow/hf_dict"}
 READ = [
@@ -32,11 +25,6 @@ READ = [
     for name, entry in EXPECTED.items()
     if "refuse" not in entry and name not in REFUSED and entry["documents"] is not None
 ]
-
-
-def path_of(name):
-    places = [GOLDEN / name, *(GOLDEN / f"{name}{suffix}" for suffix in (".bin", ".ds", ".npy"))]
-    return next(place for place in places if place.exists())
 
 
 def open_golden(name, **options):

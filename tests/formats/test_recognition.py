@@ -419,26 +419,31 @@ def test_a_directory_of_text_points_to_tokenize(tmp_path):
 @pytest.mark.parametrize(
     ("url", "advice"),
     [
-        ("s3://bucket/data", "aws s3 sync"),
-        ("gs://bucket/*.bin", "gcloud storage"),
-        ("https://host/a.bin", "penstock fetch 'https://host/a.bin' --out"),
+        ("hdfs://host/data", "hdfs dfs -get"),
+        ("sftp://host/*.bin", "scp -r"),
         ("hf://datasets/a/b", "hf download"),
-        ("az://container/x", "azcopy copy"),
         ("weird+thing://x", "copy it to this machine first"),
     ],
 )
-def test_remote_data_are_said_to_be_elsewhere(url, advice, tmp_path):
+def test_other_remote_data_are_said_to_be_elsewhere(url, advice, tmp_path):
     from pathlib import Path
 
     for source in (url, Path(url), [url]):
-        with pytest.raises(UsageError, match="is remote, which is not supported yet") as found:
+        with pytest.raises(UsageError, match="is not read in place") as found:
             penstock.open(source)
         assert advice in str(found.value)
         assert url in str(found.value)
-    with pytest.raises(UsageError, match="is remote, which is not supported yet"):
+    with pytest.raises(UsageError, match="is not read in place"):
         penstock.open(tmp_path, file_list=url)
-    with pytest.raises(UsageError, match="is remote, which is not supported yet"):
+    with pytest.raises(UsageError, match="is not read in place"):
         penstock.TextLoader(url, "bytes", 1, 8)
+
+
+def test_a_path_is_not_a_url():
+    from pathlib import Path
+
+    with pytest.raises(UsageError, match="give the URL as a string, not as a Path"):
+        penstock.open(Path("s3://bucket/data"))
 
 
 def test_file_urls_are_paths(tmp_path):

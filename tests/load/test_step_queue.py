@@ -47,8 +47,8 @@ class Samples:
     def read_metadata(self, rows):
         return self.decode(rows)
 
-    def error(self):
-        return OSError(f"fault {self.batches.fault.code.name}")
+    def recover(self):
+        raise OSError(f"fault {self.batches.fault.code.name}")
 
 
 def new_reader(samples, plan):

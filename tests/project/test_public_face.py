@@ -29,9 +29,11 @@ INTERNAL = {
         "Mixture.layout",
         "Mixture.changes",
         "Parallel.row_slice",
+        "Loader.new_step_ranges",
     ),
     *("View.for_kernels", "Windows.for_kernels", "PlannedView.for_kernels"),
     *("Source.blocks", "Source.read", "Source.slices", "TokenizeReport.of", "TextLoader.lanes"),
+    *("Source.announce", "Source.fetching_ahead"),
 }
 """members of exported classes that serve other modules of ours, not users"""
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from penstock.metadata.span_groups cimport MetadataFiles, SpanList
-from penstock.read.files cimport Fault, FileTable
+from penstock.read.files cimport Fault, FileSpan, FileTable
 from penstock.read.segments cimport OutputParams, Outputs, RecordReading, Segment
 from penstock.batches.layout_table cimport BatchCounts, LayoutParams
 from penstock.batches.object_table cimport ObjectList
@@ -48,6 +48,13 @@ cdef struct BatchReading:
     SourceReadings sources
 
 
+# Runs of bytes, in memory that grows.
+cdef struct SpanBuffer:
+    FileSpan *spans
+    int64_t count
+    int64_t size
+
+
 # Where a sample starts.
 cdef struct FirstRecord:
     int64_t source
@@ -59,5 +66,6 @@ cdef bint fill_batch(
 ) noexcept nogil
 cdef bint read_objects(BatchReading *reading, char *memory) noexcept nogil
 cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil
+cdef bint list_bytes(BatchReading *reading, int64_t sample, SpanBuffer *spans) noexcept nogil
 cdef FirstRecord first_record(BatchReading *reading, int64_t sample) noexcept nogil
 cdef bint sample_is_cached(BatchReading *reading, int64_t sample) noexcept nogil

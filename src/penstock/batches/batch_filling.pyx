@@ -1,6 +1,7 @@
 """Samples to batches, outside the GIL: list a row's segments, read them, derive the rest."""
 
 from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport realloc
 
 from penstock.system.checks cimport is_set
 from penstock.system.memory_access cimport prefetch, store_u32
@@ -453,6 +454,49 @@ cdef void announce_sample(BatchReading *reading, int64_t sample) noexcept nogil:
             records.first[s].length,
             &row.reading.fault,
         )
+
+
+cdef bint add_bytes(
+    SpanBuffer *spans, const FileTable *files, int64_t source, int64_t start, int64_t length
+) noexcept nogil:
+    """Add where items lie in the files of their shards; False if there is no memory."""
+    cdef int64_t shard, size
+    cdef FileSpan *larger
+    cdef ItemRun run
+    while length > 0:
+        shard = find_shard(files, start)
+        run = find_run(files, shard, start - files.first_item[shard])
+        run.count = min(run.count, length)
+        if spans.count == spans.size:
+            size = max(2 * spans.size, <int64_t>64)
+            larger = <FileSpan *>realloc(spans.spans, size * sizeof(FileSpan))
+            if not larger:
+                return False
+            spans.spans, spans.size = larger, size
+        spans.spans[spans.count] = FileSpan(
+            source, files.kind, shard, run.offset, run.offset + run.count * files.item_bytes
+        )
+        spans.count += 1
+        start += run.count
+        length -= run.count
+    return True
+
+
+cdef bint list_bytes(BatchReading *reading, int64_t sample, SpanBuffer *spans) noexcept nogil:
+    """Add the bytes of the records of a sample; False if there is no memory."""
+    cdef SourceSample row = find_source(reading, sample)
+    cdef SegmentList records = list_records(row.reading, row.sample)
+    cdef const Segment *segment
+    cdef int64_t s
+    for s in range(records.count):
+        segment = &records.first[s]
+        if not add_bytes(spans, row.reading.files, row.source, segment.start, segment.length):
+            return False
+        if row.reading.layout.apart.count and not add_bytes(
+            spans, row.reading.apart.files, row.source, segment.start, segment.length
+        ):
+            return False
+    return True
 
 
 cdef FirstRecord first_record(BatchReading *reading, int64_t sample) noexcept nogil:

@@ -208,6 +208,11 @@ cdef class BatchReader:
             done = read_objects(&self.reading, <char *>&memory[0])
         return done
 
+    def use_fetched(self, int source, int kind, const int64_t[:, ::1] ranges, list data):
+        """Read from memory what was fetched of a source's files of one kind; see `Files`."""
+        cdef BatchReader reader = self if source == 0 else self.others[source - 1]
+        (<Files?>reader.files[kind]).use_fetched(ranges, data)
+
     cpdef void close(self):
         """Close the files of all sources; reading opens them again."""
         for files in self.files:

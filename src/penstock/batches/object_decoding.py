@@ -56,13 +56,11 @@ class ObjectReader:
         self._codings, self._datasets = codings, datasets
         self._pool = pool
 
-    def read(
-        self, rows: int, metadata: list[Any] | None
-    ) -> "dict[str, Any] | CollatedBatch | None":
-        """Return a batch of `rows` rows with their metadata; None, with a fault, on failure."""
+    def read(self, rows: int, metadata: list[Any] | None) -> "dict[str, Any] | CollatedBatch":
+        """Return a batch of `rows` rows with their metadata."""
         memory = np.frombuffer(memoryview(self._pool.take(self._table.total_bytes)), np.uint8)
-        if not self._batches.read_objects(memory):
-            return None
+        while not self._batches.read_objects(memory):
+            self._datasets[self._batches.failed_source].reader.recover(self._batches.fault)
         documents = self._decode(memory, rows)
         collate = self._codings[0].collate
         if collate is None:

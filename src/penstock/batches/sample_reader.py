@@ -15,7 +15,7 @@ from penstock.batches.object_decoding import CollatedBatch, ObjectCoding, Object
 from penstock.batches.object_memory import ObjectPool
 from penstock.batches.object_table import ObjectTable
 from penstock.batches.view_state import ViewState
-from penstock.errors import FormatError, PenstockError
+from penstock.errors import FormatError
 from penstock.metadata.span_decoding import Decoder, SpanReader
 from penstock.metadata.span_groups import SpanTable
 from penstock.pack.rows_file import damaged_rows
@@ -157,8 +157,8 @@ class SampleReader:
         self, samples: NDArray[np.int64], memory: NDArray[np.uint8]
     ) -> dict[str, Any] | CollatedBatch:
         """Read samples into a batch's memory; returns their decoded metadata, or objects."""
-        if not self.batches.read(samples, memory):
-            raise self.error()
+        while not self.batches.read(samples, memory):
+            self.recover()
         return self.read_metadata(samples.size)
 
     def read_metadata(self, rows: int) -> dict[str, Any] | CollatedBatch:
@@ -168,27 +168,24 @@ class SampleReader:
             return decoded
         # Each object has the metadata of one span.
         metadata = [value for (value,) in decoded["metadata"]] if decoded else None
-        batch = self._objects.read(rows, metadata)
-        if batch is None:
-            raise self.error()
-        return batch
+        return self._objects.read(rows, metadata)
 
     @property
     def has_metadata(self) -> bool:
         """Whether batches have metadata or objects to decode."""
         return self._spans is not None or self._objects is not None
 
-    def error(self) -> PenstockError:
-        """The error for the fault that a kernel left."""
+    def recover(self) -> None:
+        """Fetch what a kernel missed of a mirrored file, to read again; raise any other fault."""
         fault, source = self.batches.fault, self._sources[self.batches.failed_source]
         if fault.code == FaultCode.WRONG_ROWS:
-            return FormatError(
+            raise FormatError(
                 f"{source.stored_in}: row {fault.offset:,} lies outside of the dataset; "
                 "remove this file, and it will be made again"
             )
         if fault.code == FaultCode.DAMAGED_ROWS:
-            return damaged_rows(source.stored_in, fault.offset)
-        return source.dataset.reader.error(fault)
+            raise damaged_rows(source.stored_in, fault.offset)
+        source.dataset.reader.recover(fault, lambda: self.batches.is_stopped)
 
     def close(self) -> None:
         """Close the files."""

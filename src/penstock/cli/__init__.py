@@ -24,11 +24,13 @@ _COMMANDS = (
     "inspect",
     "pack",
     "convert",
+    "copy",
     "verify",
     "audit",
     "bench",
+    "cache",
 )
-_RESUMABLE = ("fetch", "repack", "tokenize", "finish", "convert")
+_RESUMABLE = ("fetch", "repack", "tokenize", "finish", "convert", "copy")
 """commands that keep finished work and continue when they are run again"""
 _EXAMPLES = """\
 examples:
@@ -40,9 +42,11 @@ examples:
   penstock inspect data/fineweb --seq-len 2048  summarize a dataset and show samples
   penstock pack data/fineweb/train --report     compare packing policies
   penstock convert corpus.ds out --to penstock  convert between formats
+  penstock copy data/fineweb s3://bucket/fineweb    upload, verified; or download
   penstock verify 'data/*'                      check every byte
   penstock audit data/fineweb/train --seq-len 2048 --batch-size 32 --ranks 8 --change 1000:ranks=4
   penstock bench data/fineweb/train --seq-len 2048 --batch-size 32
+  penstock cache warm s3://bucket/data --seq-len 2048 --steps 1000    fetch before a run
 """
 
 
@@ -94,6 +98,9 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 
 def _in_words(error: Exception) -> str:
     """An operating-system error without its number, the file first."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+    if isinstance(error, OSError) and error.strerror is not None:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    else:
+        text = str(error)
+    mirrors = sys.modules.get("penstock.remote.mirror")
+    return text if mirrors is None else str(mirrors.shown(text))

@@ -4,6 +4,11 @@
   penstock bench data --view packed --cold
   penstock bench mixture.toml --batch-size 32
 
+For a URL, it compares a global shuffle with orders that keep reads large: requests and bytes per
+batch, and how well rows are mixed.
+
+  penstock bench s3://bucket/data --batches 200
+
 Compares, in alternating rounds, the loader with a plain copy in memory, which is the upper bound,
 and for windows with a NumPy loop over a memory map. Rates leave out the start-up, which is printed
 below them, and batches that were ready when a round began.
@@ -71,6 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     mixture = options.mixture(arguments, access=arguments.access)
     view = mixture or options.view(options.open_data(arguments), arguments)
+    if any(source.dataset.reader.has_remote_files for source in view.sources):
+        from penstock.cli.bench_remote import run_remote
+
+        return run_remote(view, arguments)
     loader = Loader(
         view,
         arguments.batch_size,

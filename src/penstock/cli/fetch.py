@@ -3,6 +3,7 @@
   penstock fetch 'https://host/path/shard_{00000..00239}.parquet' --out corpus
   penstock fetch 'https://host/path/shard_{:05d}.parquet' --shards 0-239,6542 --out corpus
   penstock fetch --list urls.txt --sha256-from SHA256SUMS --out corpus
+  penstock fetch 's3://bucket/corpus/*.parquet' --out corpus
 
 A list has one URL or pattern per line, optionally with a sha256 before or after it. Run the command
 again after a failure: nothing that has arrived is downloaded twice.
@@ -11,10 +12,13 @@ again after a failure: nothing that has arrived is downloaded twice.
 import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli import options
+from penstock.cli.options import add_remote
+from penstock.cli.options import remote as remote_of
 from penstock.cli.progress_line import ProgressLine, size
 from penstock.errors import FetchError, UsageError
 
@@ -74,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="Seconds without data after which an attempt fails (default: 30)",
     )
+    add_remote(parser, cache=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -96,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
                 attempts=arguments.attempts,
                 timeout_s=arguments.timeout,
                 progress=line,
+                remote=replace(remote_of(arguments), request_seconds=arguments.timeout),
             )
     except FetchError as error:
         if error.report is None:

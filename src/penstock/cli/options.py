@@ -1,16 +1,17 @@
 """Options that several commands share, and the datasets, views and orders they describe."""
 
 import argparse
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.arguments import size_bytes as parse_size
 from penstock.errors import PenstockError, SplitsError, UsageError
 
 if TYPE_CHECKING:
     from penstock.dataset import Dataset
     from penstock.mixing.mixture import Mixture
     from penstock.order.order import Shuffle
+    from penstock.remote.options import Remote
     from penstock.views.packed import Packed
     from penstock.views.view import View
 
@@ -37,19 +38,25 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def size_bytes(text: str) -> int:
-    """An argparse type: a number of bytes, as in 1000000, 500MB or 2GiB.
-
-    >>> size_bytes("500MB"), size_bytes("2 GiB")
-    (500000000, 2147483648)
-    """
-    found = re.fullmatch(r"([0-9]{1,15})\s*(?:([kKMGT])(i?))?B?", text.strip())
-    if not found or not int(found[1]):
+    """An argparse type: a positive number of bytes, as in 1000000, 500MB or 2GiB."""
+    size = _size(text)
+    if not size:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size; write it as in 1000000, 500MB or 2GiB"
         )
-    thousand = 1024 if found[3] else 1000
-    unit: int = thousand ** " KMGT".index((found[2] or " ").upper())
-    return int(found[1]) * unit
+    return size
+
+
+def size_or_zero(text: str) -> int:
+    """An argparse type: a number of bytes, which may be 0."""
+    return _size(text)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size("size", text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("size: ")) from None
 
 
 def add_allow_empty(parser: argparse._ActionsContainer) -> None:
@@ -63,7 +70,10 @@ def add_dataset(parser: argparse.ArgumentParser, *, takes_mixtures: bool = False
     """Add the dataset and its format."""
     mixtures = ", or a mixture file (.toml or .json)" if takes_mixtures else ""
     parser.add_argument(
-        "data", nargs="+", metavar="DATA", help=f"Files, directories or quoted patterns{mixtures}"
+        "data",
+        nargs="+",
+        metavar="DATA",
+        help=f"Files, directories, quoted patterns or URLs{mixtures}",
     )
     add_format(parser)
 
@@ -98,12 +108,38 @@ def add_format(parser: argparse.ArgumentParser) -> None:
         columns.add_argument(
             f"--{name}", type=names, default=(), metavar="COL[,COL…]", help=purpose
         )
+    add_remote(parser)
+
+
+def add_remote(parser: argparse.ArgumentParser, *, cache: bool = True) -> None:
+    """Add how URLs are reached; with `cache`, how much of their data is kept."""
+    group = parser.add_argument_group("remote data (s3://, gs://, az://, https://)")
+    group.add_argument("--endpoint", metavar="URL", help="Service that is not the cloud's own")
+    group.add_argument("--anonymous", action="store_true", help="Send no credentials")
+    parser.set_defaults(cache_bytes=None)
+    if cache:
+        group.add_argument(
+            "--cache-bytes",
+            type=size_or_zero,
+            metavar="SIZE",
+            help="Limit of the cache on disk, as in 500GB; 0 caches no tokens (default: "
+            "PENSTOCK_CACHE_BYTES, or a quarter of the free space, at most 64 GiB)",
+        )
+
+
+def remote(options: argparse.Namespace) -> "Remote":
+    """Return how URLs are reached and cached."""
+    from penstock.remote.options import Remote
+
+    return Remote(
+        endpoint=options.endpoint, anonymous=options.anonymous, cache_bytes=options.cache_bytes
+    )
 
 
 def format_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments for `penstock.open`."""
     said = ("format", "split", "allow_outside", "eos_id", "bos_id", "fields", "metadata", "ignore")
-    return {name: getattr(options, name) for name in said}
+    return {name: getattr(options, name) for name in said} | {"remote": remote(options)}
 
 
 def for_each_split(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:

@@ -3,7 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from penstock.cli.options import names, size_bytes
+from penstock.cli.options import add_remote, names, size_bytes
+from penstock.cli.options import remote as remote_of
 
 if TYPE_CHECKING:
     from penstock.text.sources import Source
@@ -17,8 +18,8 @@ def add_source(
         "source",
         nargs="+",
         metavar="SRC",
-        help="Text files, directories or quoted patterns: .parquet, .jsonl, .txt; the last two "
-        "also as .gz or .zst",
+        help="Text files, directories, quoted patterns or URLs of these: .parquet, .jsonl, .txt; "
+        "the last two also as .gz or .zst",
     )
     group = parser.add_argument_group("source")
     group.add_argument(
@@ -63,6 +64,7 @@ def add_source(
         )
     if metadata and spans:
         group.add_argument("--spans", metavar="COL", help="Column or key of span annotations")
+    add_remote(parser)
 
 
 def source_of(options: argparse.Namespace, split: str | None = None) -> "Source":
@@ -77,4 +79,5 @@ def source_of(options: argparse.Namespace, split: str | None = None) -> "Source"
         documents=options.documents,
         bad_rows=options.bad_rows,
         max_document_bytes=options.max_document_bytes,
+        remote=remote_of(options),
     )

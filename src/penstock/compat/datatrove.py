@@ -26,12 +26,13 @@ from penstock.arguments import integer
 from penstock.compat.document_ends import END, ends_within, positions
 from penstock.compat.fsspec_paths import FileLike, local_path, shown_path
 from penstock.compat.listing import find_files
-from penstock.compat.mapped import map_file, remember
+from penstock.compat.mapped import RemoteItems, map_file, remember
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.directories import data_of
 from penstock.formats.file_list import ListedFile, list_files, measure_files
 from penstock.formats.files import num_items, read_head
 from penstock.formats.job_marks import refuse_unfinished
+from penstock.remote.mirror import find_mirrored, shown
 
 _Base: Any
 try:
@@ -49,8 +50,8 @@ _INT64 = np.dtype(np.int64)
 class DatatroveFileDataset(_Base):  # type: ignore[misc]
     """The consecutive windows of one `.ds` file; the rest at its end is dropped.
 
-    `file_path` is anything that datatrove accepts, if it is on this machine; `path` is its absolute
-    path.
+    `file_path` is anything that datatrove accepts; `path` is its absolute path, for a URL that of
+    its copy in the cache, which is fetched as it is read.
 
     `return_positions` adds each token's position in its document, starting at 0 in each window:
     from the `.index`, or from the tokens with `positions_from_eos_token_id`. `fsize` saves looking
@@ -94,7 +95,7 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
 
     def drop_maps(self) -> None:
         """Close the files; they are reopened when needed."""
-        self._tokens: NDArray[Any] | None = None
+        self._tokens: NDArray[Any] | RemoteItems | None = None
         self._ends: NDArray[Any] | None = None
         self._ascending: NDArray[np.int64] | None = None
 
@@ -123,8 +124,12 @@ class DatatroveFileDataset(_Base):  # type: ignore[misc]
     def _index_path(self) -> str:
         return f"{self.path}.index"
 
-    def _map_tokens(self) -> NDArray[Any]:
-        tokens = map_file(self.path, self._token)
+    def _map_tokens(self) -> NDArray[Any] | RemoteItems:
+        tokens: NDArray[Any] | RemoteItems
+        if find_mirrored(self.path) is None:
+            tokens = map_file(self.path, self._token)
+        else:
+            tokens = RemoteItems(self.path, self._token, _size(self.path))
         if tokens.nbytes < self.fsize:
             raise FormatError(
                 f"{self.path}: {tokens.nbytes:,} bytes, expected {self.fsize:,}; the file was "
@@ -251,13 +256,13 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
 
     @property
     def folder_path(self) -> str:
-        """The folder of the files, as an absolute path."""
-        return self._root
+        """The folder of the files, as an absolute path or a URL."""
+        return shown(self._root)
 
     @property
     def current_file_path(self) -> str:
         """The file of the last item read."""
-        return self.files[self.current_file].path
+        return shown(self.files[self.current_file].path)
 
 
 _NO_INDEX = "; create it, pass positions_from_eos_token_id, or use return_positions=False"

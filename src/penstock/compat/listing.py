@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from penstock.errors import MissingDataError, ReadError, UsageError
+from penstock.paths import names_match
 
 # Present in every ext file system, and readable by root only.
 _SYSTEM_FOLDERS = ("lost+found",)
@@ -31,7 +31,9 @@ def find_files(root: Path, pattern: str, *, recursive: bool) -> list[Path]:
     start = root.joinpath(*parts[:fixed])
     depth = len(parts) - fixed if "**" not in parts else None
     found = [
-        path for path in _walk(start, depth) if _matches(_parts_below(path, start), parts[fixed:])
+        path
+        for path in _walk(start, depth)
+        if names_match(_parts_below(path, start), parts[fixed:])
     ]
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
@@ -67,11 +69,3 @@ def _walk(
 
 def _parts_below(path: Path, start: Path) -> tuple[str, ...]:
     return path.parts[len(start.parts) :]
-
-
-def _matches(names: tuple[str, ...], parts: list[str]) -> bool:
-    if not parts:
-        return not names
-    if parts[0] == "**":
-        return any(_matches(names[skipped:], parts[1:]) for skipped in range(len(names) + 1))
-    return bool(names) and fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])

@@ -19,7 +19,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.formats.files import num_items, open_regular
+from penstock.formats.files import num_items, open_regular, read_whole
+from penstock.remote.mirror import find_mirrored
+
+_PART_BYTES = 1 << 20  # what is fetched of a remote file at once: items are often read in order
 
 
 class Owner(Protocol):
@@ -50,12 +53,32 @@ def _most_owners() -> int:
     return 8192 if limit == resource.RLIM_INFINITY else max(1, min(limit // 5, 8192))
 
 
+class RemoteItems:
+    """The items of a remote file, fetched as they are read; its slices are arrays."""
+
+    def __init__(self, path: str, dtype: np.dtype[Any], size_bytes: int) -> None:
+        self._path, self._dtype, self.nbytes = path, dtype, size_bytes
+
+    def __len__(self) -> int:
+        return self.nbytes // self._dtype.itemsize
+
+    def __getitem__(self, items: slice) -> NDArray[Any]:
+        start, stop, _ = (each * self._dtype.itemsize for each in items.indices(len(self)))
+        first, last = start // _PART_BYTES * _PART_BYTES, -(-stop // _PART_BYTES) * _PART_BYTES
+        with open_regular(self._path, [(first, last)]) as file:
+            return np.frombuffer(os.pread(file.fileno(), stop - start, start), self._dtype)
+
+
 def map_file(path: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the whole file as a read-only array."""
+    """Return the whole file as a read-only array; a remote one is read into memory."""
+    if find_mirrored(path) is not None:
+        content = read_whole(Path(path))
+        num_items(Path(path), len(content), dtype)
+        return np.frombuffer(content, dtype)
     with open_regular(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         num_items(Path(path), size_bytes, dtype)
-        content: Any = b""
+        mapped: Any = b""
         if size_bytes:
-            content = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
-    return np.frombuffer(content, dtype)
+            mapped = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapped, dtype)

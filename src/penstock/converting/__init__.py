@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer, one_of
 from penstock.converting.losses import common_facts, fields_for, losses
 from penstock.converting.shards import CHUNK_BYTES, BatchShape, cut
+from penstock.copying.staging import output_directory, relative_to
 from penstock.dataset import Dataset
 from penstock.errors import UsageError
 from penstock.formats.checksums import publish_checked
@@ -38,6 +39,7 @@ from penstock.formats.shard import (
 )
 from penstock.formats.stream import MANIFEST_NAME, manifest_to_json
 from penstock.progress import OnProgress, ProgressMeter
+from penstock.remote.options import Remote
 from penstock.system.processors import num_processors
 from penstock.text.tokenizers.dataset_tokenizer import files_of
 from penstock.write.shard_job import ShardJob, StoredFiles
@@ -49,6 +51,7 @@ class ConvertReport:
     """What a conversion wrote, and what its format cannot store."""
 
     files: tuple[Path, ...]
+    """relative to the target, if that is a URL"""
     num_records: int
     size_bytes: int
     num_resumed: int
@@ -71,11 +74,14 @@ def convert(
     seed: int | None = None,
     allow_empty: bool = False,
     progress: OnProgress | None = None,
+    remote: Remote | None = None,
 ) -> ConvertReport:
     """Write a dataset in another format into the directory `path`.
 
     After a crash, call it again: finished shards are kept. Once all is finished, the same call
     returns the same report.
+
+    If `path` is a URL, the files are made in the user's cache and then copied (see `copy`).
 
     Arguments:
         data: an open dataset, from `penstock.open`.
@@ -86,6 +92,7 @@ def convert(
             shuffled with `seed`; without a seed they keep their order.
         allow_empty: write an empty dataset if the source has no tokens, instead of an error.
         progress: is called with a `Progress` in bytes of the source.
+        remote: how `path` is reached, if it is a URL.
 
     >>> report = convert(data, tmp / "ds", "datatrove")
     >>> penstock.open(tmp / "ds").document(4).tolist()
@@ -100,20 +107,15 @@ def convert(
     rows = _rows(data, seq_len, batch_size) if to == "llmbatch" else None
     target = llmbatch_target(rows.batch_size, rows.seq_len) if rows else TARGETS[to]
     fields = fields_for(data, target)
-    conversion = _Conversion(
-        data,
-        Path(path).absolute(),
-        to,
-        target,
-        fields,
-        rows,
-        shard_bytes,
-        lost=tuple(losses(data, to, target, fields, rows)),
-    )
-    job = ShardJob(conversion.directory, conversion.wanted(seed), _differences, command="convert")
-    if rows is not None and seed is not None:
-        return _shuffle_rows(conversion, rows, seed, job, progress)
-    return _write_shards(conversion, job, workers, progress)
+    lost = tuple(losses(data, to, target, fields, rows))
+    with output_directory(path, "convert", remote=remote, progress=progress) as directory:
+        conversion = _Conversion(data, directory, to, target, fields, rows, shard_bytes, lost)
+        job = ShardJob(directory, conversion.wanted(seed), _differences, command="convert")
+        if rows is not None and seed is not None:
+            report = _shuffle_rows(conversion, rows, seed, job, progress)
+        else:
+            report = _write_shards(conversion, job, workers, progress)
+    return replace(report, files=tuple(map(relative_to(path, directory), report.files)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Downloads files over HTTP into a directory, several at a time; only complete files appear.
+"""Downloads files over HTTP or from object stores into a directory, several at a time.
+
+Only complete files appear.
 
     target      a URL, the name of its file, and its checksum if known
     part        an incomplete file, which the next attempt or the next call continues
@@ -24,11 +26,13 @@ from penstock.arguments import integer
 from penstock.errors import FetchError, UsageError
 from penstock.fetching.addresses import find_targets
 from penstock.fetching.download import Download, DownloadShared, StoppedError
+from penstock.fetching.objects import ObjectClient
 from penstock.fetching.records import DownloadRecords
 from penstock.fetching.report import FetchReport
 from penstock.fetching.request import Client
 from penstock.new_directory import new_directory
 from penstock.progress import OnProgress, Progress
+from penstock.remote.options import Remote
 from penstock.system.background_thread import StopSignal, call_in_background
 
 _WORKPLACE = ".fetch"
@@ -50,12 +54,15 @@ def fetch(
     timeout_s: float = 30.0,
     backoff_s: float = 1.0,
     progress: OnProgress | None = None,
+    remote: Remote | None = None,
 ) -> FetchReport:
     """Download files into the directory `out`; complete files are not requested again.
 
     Arguments:
         urls: URLs or patterns. `{00000..00239}` is a range; `{}` and `{:05d}` are replaced by the
-            numbers in `shards`. A sha256 may precede or follow each, separated by a space.
+            numbers in `shards`. A sha256 may precede or follow each, separated by a space. In an
+            object store (`s3://`, `gs://`, `az://`), `*` and `**` match names, and a prefix names
+            all objects below it.
         sha256: checksums by file name; every file must have one.
         headers: sent to the host of a URL, but not to other hosts that it redirects to.
         verify: read existing files again and compare their checksums.
@@ -65,15 +72,17 @@ def fetch(
         timeout_s: an attempt fails after this many seconds without data.
         backoff_s: wait after the first failure; doubles up to a minute, with jitter.
         progress: called with a `Progress` a few times a second, in the calling thread.
+        remote: how object stores are reached.
 
     If files fail, the others are fetched all the same, and then `FetchError` is raised with the
     reasons; its `report` describes the whole call. The next call continues partial files.
     """
-    targets = find_targets(urls, shards, sha256)
-    workers = min(integer("workers", workers, 1), len(targets))
     for name, seconds in (("timeout_s", timeout_s), ("backoff_s", backoff_s)):
         if not 0 < seconds < 1e6:
             raise UsageError(f"{name} is {seconds}; it must be a number of seconds greater than 0")
+    remote = remote or Remote(request_seconds=timeout_s)
+    targets = find_targets(urls, shards, sha256, remote)
+    workers = min(integer("workers", workers, 1), len(targets))
     directory = Path(out).absolute()
     workplace = directory / _WORKPLACE
     notes: deque[str] = deque()
@@ -81,6 +90,7 @@ def fetch(
         directory=directory,
         workplace=workplace,
         client=Client(_checked(headers or {}), timeout_s),
+        objects=ObjectClient(remote),
         records=DownloadRecords(workplace / "records.jsonl"),
         max_bytes=None if max_bytes is None else integer("max_bytes", max_bytes, 1),
         attempts=integer("attempts", attempts, 1),

@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.fetching.objects import find_objects, is_object
+from penstock.remote.options import Remote
 
 _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
 _PLACE = re.compile(r"\{(?::0?\d{1,2}d)?\}")
@@ -37,20 +39,24 @@ def find_targets(
     urls: Iterable[str],
     shards: Sequence[int] | None = None,
     sha256: Mapping[str, str] | None = None,
+    remote: Remote | None = None,
 ) -> list[DownloadTarget]:
-    """Return the targets that URLs, patterns and lines of a list describe, without duplicates."""
+    """Return the targets that URLs, patterns and lines of a list describe, without duplicates.
+
+    Object stores are asked what a URL names there; `remote` says how they are reached.
+    """
     targets: dict[str, DownloadTarget] = {}
     urls = [urls] if isinstance(urls, str) else list(urls)
     if shards is not None and not any(map(_PLACE.search, urls)):
         raise UsageError("shards are given, but no URL contains {} or {:05d} for their numbers")
     for entry in urls:
         pattern, given = _split_entry(entry)
-        expanded = expand(pattern, shards)
+        expanded = _expand(pattern, shards, remote or Remote())
         if given and len(expanded) > 1:
             raise UsageError(
                 f"{entry}: one sha256 cannot match {len(expanded):,} files; list them separately"
             )
-        for url in map(_checked, expanded):
+        for url in expanded:
             name = _name_of(url)
             target = DownloadTarget(url=url, name=name, sha256=_sum_of(name, given, sha256))
             if targets.setdefault(name, target) != target:
@@ -63,6 +69,14 @@ def find_targets(
     if not targets:
         raise UsageError("no URL was given")
     return list(targets.values())
+
+
+def _expand(pattern: str, shards: Sequence[int] | None, remote: Remote) -> list[str]:
+    """Return every URL of a file that a pattern describes."""
+    urls = expand(pattern, shards)
+    if not is_object(pattern):
+        return list(map(_checked, urls))
+    return [found for url in urls for found in find_objects(url, remote)]
 
 
 def expand(pattern: str, shards: Sequence[int] | None = None) -> list[str]:
@@ -163,6 +177,8 @@ def read_sums(path: Path) -> dict[str, str]:
 
 def shown(url: str) -> str:
     """Return a URL that is safe to show and store: its query, maybe a secret, becomes a hash."""
+    if is_object(url):
+        return url
     parts = urlsplit(url)
     query = parts.query and f"({hash_of(parts.query.encode()).hexdigest()[:8]})"
     return urlunsplit(parts._replace(query=query))
@@ -214,7 +230,8 @@ def _checked(url: str) -> str:
         raise UsageError(f"{_without_query(url)!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(
-            f"{_without_query(url)!r}: a URL must start with https:// or http:// and a host"
+            f"{_without_query(url)!r}: a URL must start with https:// or http:// and a host, or "
+            "with s3://, gs:// or az:// and a bucket"
         )
     if "@" in parts.netloc:
         raise UsageError(
@@ -236,7 +253,8 @@ def _without_query(url: str) -> str:
 
 
 def _name_of(url: str) -> str:
-    name = unquote(urlsplit(url).path.rpartition("/")[2])
+    name = (url if is_object(url) else urlsplit(url).path).rpartition("/")[2]
+    name = name if is_object(url) else unquote(name)
     if not _NAME.fullmatch(name) or len(name.encode()) > _MOST_NAME_BYTES:
         raise UsageError(
             f"{shown(url)}: {name!r} cannot be used as a file name: it must not be empty, start "

@@ -12,6 +12,7 @@ from penstock.atomic import hold_lock
 from penstock.errors import DatasetExistsError
 from penstock.fetching.addresses import DownloadTarget, shown
 from penstock.fetching.headers import RangeError, RefusedError
+from penstock.fetching.objects import ObjectClient, ObjectResponse, is_object
 from penstock.fetching.partial_file import PartialFile
 from penstock.fetching.records import DownloadRecords, FetchedFile
 from penstock.fetching.request import Client, FileResponse, InterruptedFetchError
@@ -35,6 +36,8 @@ class DownloadShared:
     workplace: Path
     """where parts, locks and records are"""
     client: Client
+    """for HTTP"""
+    objects: ObjectClient
     records: DownloadRecords
     max_bytes: int | None
     """larger files are refused"""
@@ -155,7 +158,9 @@ class Download:
     def _ask(self, part: PartialFile) -> bool:
         """Request the file once; False if the part was discarded, so that it must be repeated."""
         try:
-            response = self._job.client.get(self.target.url, part.size_bytes)
+            url = self.target.url
+            client = self._job.objects if is_object(url) else self._job.client
+            response = client.get(url, part.size_bytes)
         except RangeError as error:
             if not part.size_bytes:
                 raise RefusedError(str(error)) from None
@@ -191,7 +196,7 @@ class Download:
         return False
 
     def _identity(
-        self, response: FileResponse, sha256: str | None, total: int | None
+        self, response: FileResponse | ObjectResponse, sha256: str | None, total: int | None
     ) -> str | None:
         """Return what must be unchanged for a part to be continued.
 
@@ -201,7 +206,7 @@ class Download:
         known = sha256 or (response.validator and f"{self.target.url} {response.validator}")
         return known and f"{known} {total}"
 
-    def _check_size(self, response: FileResponse, part: PartialFile) -> None:
+    def _check_size(self, response: FileResponse | ObjectResponse, part: PartialFile) -> None:
         """Refuse a file that exceeds `max_bytes` or the free disk space."""
         total_bytes, max_bytes = response.total_bytes, self._job.max_bytes
         if total_bytes is None:
@@ -216,7 +221,7 @@ class Download:
                 "free some space and run it again"
             )
 
-    def _is_right(self, response: FileResponse, sha256: str | None) -> bool:
+    def _is_right(self, response: FileResponse | ObjectResponse, sha256: str | None) -> bool:
         """Tell whether the existing file is the server's, as far as the response tells."""
         if not self._may_be_right or not self.path.exists():
             return False
@@ -236,7 +241,7 @@ class Download:
         self.was_there = True
         return True
 
-    def _receive(self, response: FileResponse, part: PartialFile) -> None:
+    def _receive(self, response: FileResponse | ObjectResponse, part: PartialFile) -> None:
         self.size_bytes = part.size_bytes
         total_bytes, max_bytes = response.total_bytes, self._job.max_bytes
         while data := response.read(_CHUNK_BYTES):

@@ -1,8 +1,9 @@
 """Retries: how long to wait after a failed attempt."""
 
-import random
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+
+from penstock.system.backoff import jittered
 
 _LONGEST_BACKOFF_S = 60.0
 
@@ -10,7 +11,7 @@ _LONGEST_BACKOFF_S = 60.0
 def next_wait_s(failed: int, backoff_s: float, asked_s: float) -> float:
     """The wait after `failed` attempts in a row: doubled by each, and at least what is asked."""
     wait_s = min(_LONGEST_BACKOFF_S, backoff_s * 2 ** (failed - 1))
-    return float(max(asked_s, wait_s * random.uniform(0.5, 1)))
+    return max(asked_s, jittered(wait_s))
 
 
 def asked_wait_s(retry_after: str) -> float:

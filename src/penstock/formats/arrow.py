@@ -23,7 +23,7 @@ from penstock.formats.arrow_lists import (
     validated,
 )
 from penstock.formats.document_tables import make_tables
-from penstock.formats.files import Head
+from penstock.formats.files import Head, open_regular
 from penstock.formats.list_rows import read_lists
 from penstock.formats.optional_pyarrow import pyarrow
 from penstock.formats.row_documents import is_padded, to_run
@@ -43,7 +43,7 @@ def describe_parquet(
     head: Head, column: str | None = None, wanted: Wanted | None = None
 ) -> Undecoded:
     """Choose the columns to read."""
-    with _readable(head.path):
+    with _readable(head.path), open_regular(head.path):  # pyarrow opens it by name
         columns = columns_of(
             head.path, _parquet(head.path).schema_arrow, column, wanted or Wanted()
         )
@@ -185,7 +185,11 @@ def _parquet(path: Path) -> Any:
 
 
 def _parquet_batches(path: Path, columns: TokenColumns) -> Iterator[Any]:
-    file = _parquet(path)
+    with open_regular(path), _readable(path):
+        yield from _parquet_rows(_parquet(path), columns)
+
+
+def _parquet_rows(file: Any, columns: TokenColumns) -> Iterator[Any]:
     metadata = file.metadata
     chunks = (
         metadata.row_group(group).column(k)
@@ -215,7 +219,7 @@ def _arrow_batches(path: Path, columns: TokenColumns) -> Iterator[Any]:
 def _batches(path: Path) -> Iterator[tuple[Any, Iterator[Any], int]]:
     """Schema, record batches, and the address at which the file is mapped."""
     arrow = pyarrow()
-    with arrow.memory_map(str(path)) as file:
+    with open_regular(path), arrow.memory_map(str(path)) as file:
         address = file.read_buffer().address
         file.seek(0)
         if file.read(6) == b"ARROW1":

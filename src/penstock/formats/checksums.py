@@ -28,7 +28,7 @@ from penstock.system.checksums import BLOCK_BYTES, block_checksums, num_blocks
 
 CHECKSUMS = ".checksums"
 FORMAT, VERSION = "penstock-checksums", 1
-_MAX_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 _END_BYTES = 8
 _XXH3 = re.compile(r"[0-9a-f]{16}")
 
@@ -87,9 +87,9 @@ def read_companion(path: Path) -> dict[str, FileChecksums]:
     """Read and check a companion: checksums by file name."""
     with open_regular(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        start = os.pread(file.fileno(), _MAX_LINE_BYTES, 0)
+        start = os.pread(file.fileno(), MAX_LINE_BYTES, 0)
         line = start[: max(start.find(b"\n"), 0)]
-        files = _parse(path, line)
+        files = parse_listed(path, line)
         counts = [num_blocks(written.size_bytes) for written in files.values()]
         end = len(line) + 1 + 4 * sum(counts)
         if size_bytes != end + _END_BYTES:
@@ -111,8 +111,8 @@ def read_companion(path: Path) -> dict[str, FileChecksums]:
     }
 
 
-def _parse(path: Path, line: bytes) -> dict[str, Written]:
-    """Parse the first line."""
+def parse_listed(path: Path, line: bytes) -> dict[str, Written]:
+    """Parse the first line of a companion: sizes and checksums by file name."""
     try:
         head: Any = json.loads(line)
     except (ValueError, RecursionError):

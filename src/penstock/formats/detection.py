@@ -24,6 +24,7 @@ from penstock.errors import (
 from penstock.formats import stream
 from penstock.formats.directories import (
     INDEX_NAME,
+    companions_of,
     data_of,
     divide_files,
     nothing_in,
@@ -45,6 +46,7 @@ from penstock.formats.shard import Manifest
 from penstock.formats.splits import choose, divide, find, refuse, split_of
 from penstock.formats.undecoded import Described
 from penstock.formats.wanted_columns import Wanted
+from penstock.remote.mirror import look_for
 from penstock.suggestions import did_you_mean_path
 
 _HF_STATE = "state.json"
@@ -105,6 +107,7 @@ def _describe_list(
     path: Path, said: Said, split: str | None, allow_outside: bool
 ) -> list[Described]:
     listed = read_current(path, path.parent, allow_outside=allow_outside)
+    look_for(name for file in listed for name in companions_of(str(file.path)))
     files = [file for file in listed if data_of(file.path) is None]
     if not files:
         raise FormatError(f"{path}: the list names no token files")

@@ -38,6 +38,7 @@ _COMPANIONS = {
     ".ds.metadata": ".ds",
     ".csv.gz": ".npy",
 }
+_OF_ANY_FILE = (".index", ".loss", ".metadata")
 _HF_SPLITS = "dataset_dict.json"
 _MANIFESTS = (MANIFEST_NAME, FILE_LIST, INDEX_NAME)
 _NOT_DATA = (".md", ".yaml", ".yml", ".py", ".sh", ".toml", ".lock")
@@ -152,6 +153,21 @@ def data_of(path: Path) -> Path | None:
         if path.name.endswith(ending):
             return path.with_name(path.name.removesuffix(ending) + data)
     return None
+
+
+def companions_of(name: str) -> list[str]:
+    """The names that companions of a token file would have.
+
+    >>> companions_of("train.bin")
+    ['train.idx', 'train.bin.index', 'train.bin.loss', 'train.bin.metadata']
+    """
+    known = [
+        name.removesuffix(data) + ending
+        for ending, data in _COMPANIONS.items()
+        if name.endswith(data)
+    ]
+    # An index makes any file one of datatrove's.
+    return list(dict.fromkeys([*known, *(f"{name}{ending}" for ending in _OF_ANY_FILE)]))
 
 
 def nothing_in(listing: DirectoryListing, name: str) -> MissingDataError:

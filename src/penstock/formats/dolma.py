@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import FormatError, ReadError
+from penstock.errors import FormatError
 from penstock.formats.document_tables import make_table, num_entries
-from penstock.formats.files import MOST, Head, num_items, read_head, read_part
+from penstock.formats.files import MOST, Head, num_items, open_regular, read_head, read_part
 from penstock.formats.flat import describe_flat, one_file
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
 
@@ -94,23 +94,23 @@ class DolmaDocuments:
         import gzip
 
         number = 0
-        try:
-            with gzip.open(self.path, "rt", newline="", errors="replace") as file:
-                for number, line in enumerate(csv.reader(_bounded(file))):  # noqa: B007
-                    start, end, *_ = line
-                    if max(len(start), len(end)) > _MAX_DIGITS:
-                        raise ValueError("too long")  # noqa: TRY301
-                    yield int(start), int(end)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise FormatError(
-                f"{self.path}: damaged after line {number:,} ({error}); copy it again"
-            ) from None
-        except (ValueError, csv.Error):
-            raise FormatError(
-                f"{self.path}: line {number + 1:,} does not start with two numbers, start and end"
-            ) from None
-        except OSError as error:
-            raise ReadError(error.errno, f"{self.path}: {error.strerror}") from None
+        with open_regular(self.path) as packed:
+            try:
+                with gzip.open(packed, "rt", newline="", errors="replace") as file:
+                    for number, line in enumerate(csv.reader(_bounded(file))):  # noqa: B007
+                        start, end, *_ = line
+                        if max(len(start), len(end)) > _MAX_DIGITS:
+                            raise ValueError("too long")  # noqa: TRY301
+                        yield int(start), int(end)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise FormatError(
+                    f"{self.path}: damaged after line {number:,} ({error}); copy it again"
+                ) from None
+            except (ValueError, csv.Error):
+                raise FormatError(
+                    f"{self.path}: line {number + 1:,} does not start with two numbers, start and "
+                    "end"
+                ) from None
 
 
 def _bounded(file: Any) -> Iterator[str]:

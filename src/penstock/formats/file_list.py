@@ -21,9 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from penstock.atomic import TEMPORARY, hold_lock, publish
-from penstock.errors import FormatError, MissingDataError, ReadError, UsageError
+from penstock.errors import (
+    FormatError,
+    MissingDataError,
+    PenstockError,
+    ReadError,
+    UsageError,
+)
 from penstock.formats.checksums import publish_checked
+from penstock.formats.files import read_whole
 from penstock.formats.recognition import is_json_lines, text_advice
+from penstock.remote.mirror import look_for
 
 FILE_LIST = "files.json"
 """the name under which a directory's list is found"""
@@ -86,7 +94,7 @@ def list_files(
 
 def read_file_list(list_path: Path, root: Path) -> Sequence[ListedFile]:
     """Read and check a list; `is_current` says whether its files are unchanged."""
-    return _parse(list_path, root, _read(list_path))
+    return parse_list(list_path, root, _read(list_path))
 
 
 def _refuse_outside(list_path: Path, root: Path, files: Sequence[ListedFile]) -> None:
@@ -117,6 +125,7 @@ def read_current(
         _refuse_outside(list_path, root, files)
     if not files:
         raise FormatError(f"{list_path}: the list is empty; remove it, or list files")
+    look_for(each.path for file in files for each in (file, *file.companions))
     for file in files:
         for each in (file, *file.companions):
             _refuse_if_changed(each, list_path)
@@ -173,7 +182,7 @@ def _read_if_current(list_path: Path, root: Path) -> Sequence[ListedFile] | None
     except MissingDataError:
         return None
     try:
-        files = _parse(list_path, root, text)
+        files = parse_list(list_path, root, text)
     except FormatError:
         # A half-written list can be made again; anything else belongs to the user.
         if not _begins_like_a_list(text):
@@ -204,9 +213,11 @@ def _read(list_path: Path) -> bytes:
         found = list_path.stat()
         # Opening a pipe would block, and a file that is too large is not worth reading.
         is_regular, size_bytes = stat.S_ISREG(found.st_mode), found.st_size
-        text = list_path.read_bytes() if is_regular and size_bytes <= _MAX_LIST_BYTES else b""
+        text = read_whole(list_path) if is_regular and size_bytes <= _MAX_LIST_BYTES else b""
     except FileNotFoundError:
         raise MissingDataError(f"{list_path}: no such file list") from None
+    except PenstockError:
+        raise
     except OSError as error:
         raise ReadError(error.errno, f"{list_path}: {error.strerror}") from None
     if not is_regular:
@@ -219,7 +230,8 @@ def _read(list_path: Path) -> bytes:
     return text
 
 
-def _parse(list_path: Path, root: Path, text: bytes) -> list[ListedFile]:
+def parse_list(list_path: Path, root: Path, text: bytes) -> list[ListedFile]:
+    """Check a list that was read."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -4,13 +4,14 @@ import contextlib
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
+from penstock.remote.mirror import find_mirrored
 
 MOST = (1 << 62) - 1
 _MAX_READ_BYTES = 1 << 24
@@ -24,7 +25,8 @@ class Head:
     start: bytes
     size_bytes: int
     times_ns: tuple[int, int]
-    """mtime and ctime: users can set the first, but not the second"""
+    """mtime and ctime: users can set the first, but not the second; those of a mirrored file change
+    as it is fetched, so the number of the object's ETag stands for both"""
     file_id: tuple[int, int] = (0, 0)
     """device and inode: the same for all paths that lead to the file"""
 
@@ -35,14 +37,28 @@ class Head:
 
 
 @contextlib.contextmanager
-def open_regular(path: str | Path) -> Iterator[io.FileIO]:
-    """Open a regular file; errors while it is open name it."""
+def open_regular(
+    path: str | Path, parts: Iterable[tuple[int, int]] | None = None
+) -> Iterator[io.FileIO]:
+    """Open a regular file; errors while it is open name it.
+
+    If it mirrors a remote one, the bytes that will be read are fetched first: `parts`, as pairs of
+    start and stop, or all.
+    """
+    mirrored = find_mirrored(path)
+    if mirrored is not None:
+        mirrored.make()
     try:
         # Check before opening: opening a pipe waits for a writer. An opener with O_NONBLOCK would
         # leak the descriptor if interrupted.
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 (it may be a string)
             raise FormatError(f"{path}: is not a regular file")
         with io.FileIO(path) as file:
+            if mirrored is not None:
+                mirrored.hold(file)
+                mirrored.provide(parts)
+                if not mirrored.is_in(file):
+                    raise FormatError(f"{path}: was removed or replaced meanwhile; open it again")
             yield file
     except PenstockError:
         raise
@@ -52,18 +68,35 @@ def open_regular(path: str | Path) -> Iterator[io.FileIO]:
         raise ReadError(error.errno, f"{path}: {error.strerror or error}") from None
 
 
+@contextlib.contextmanager
+def open_once(path: str | Path) -> Iterator[io.RawIOBase]:
+    """Open a regular file to read it once, from some byte on; a remote one is not cached."""
+    mirrored = find_mirrored(path)
+    if mirrored is None:
+        with open_regular(path) as file:
+            yield file
+    else:
+        from penstock.remote.object_stream import ObjectStream
+
+        with ObjectStream(mirrored) as stream:
+            yield stream
+
+
 def read_head(path: Path, num_bytes: int = 4096) -> Head:
     """Read the first bytes of a regular file."""
-    with open_regular(path) as file:
+    with open_regular(path, [(0, num_bytes)]) as file:
         found = os.fstat(file.fileno())
         start = os.pread(file.fileno(), num_bytes, 0)
+    mirrored = find_mirrored(path)
     times_ns = (found.st_mtime_ns, found.st_ctime_ns)
+    if mirrored is not None:
+        times_ns = (mirrored.identity, mirrored.identity)
     return Head(path, start, found.st_size, times_ns, (found.st_dev, found.st_ino))
 
 
 def read_part(path: Path, start: int, num_bytes: int) -> bytes:
     """Read exactly `num_bytes` bytes."""
-    with open_regular(path) as file:
+    with open_regular(path, [(start, start + num_bytes)]) as file:
         part = os.pread(file.fileno(), num_bytes, start)
     if len(part) != num_bytes:
         raise FormatError(

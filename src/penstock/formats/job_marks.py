@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from penstock.errors import MissingDataError
-from penstock.formats.files import read_whole
+from penstock.formats.files import read_head, read_whole
 
 UNFINISHED = "unfinished.json"
 """a directory with this is still being written"""
@@ -38,7 +38,8 @@ def _command_of(mark: Path) -> str:
         command = json.loads(read_whole(mark, _MAX_MARK_BYTES)).get("command")
     except (OSError, ValueError, AttributeError, RecursionError):
         command = None
-    return f"penstock {command}" if command in ("convert", "repack") else "the same command"
+    known = ("convert", "copy", "repack", "tokenize")
+    return f"penstock {command}" if command in known else "the same command"
 
 
 def planned_in(directory: Path) -> Path | None:
@@ -46,6 +47,6 @@ def planned_in(directory: Path) -> Path | None:
     for place in (directory, directory.parent):
         path = place / PLAN
         with contextlib.suppress(OSError):  # missing, or just removed
-            if path.is_file() and PLAN_FORMAT in path.read_text(errors="replace")[:64]:
+            if path.is_file() and PLAN_FORMAT.encode() in read_head(path, 64).start:
                 return place
     return None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, MissingDataError, ReadError
+from penstock.remote.mirror import find_mirrored
 
 STREAM, DOCUMENTS, INDEX, METADATA = ".stream", ".documents", ".index", ".metadata"
 APART = ".apart"
@@ -91,6 +92,10 @@ class Shard:
         """Compare the sizes on disk, of all files or of `kinds`, with the manifest."""
         for kind in self.files if kinds is None else kinds:
             path, expected = self._path(kind), self.files[kind].size_bytes
+            mirrored = find_mirrored(path)
+            if mirrored is not None:
+                mirrored.check_size(expected)
+                continue
             try:
                 found = os.stat(path).st_size  # noqa: PTH116 (20,000 of them at a time)
             except FileNotFoundError:

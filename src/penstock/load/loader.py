@@ -20,6 +20,7 @@ from penstock.load.plan import Step, StepPlan, Tail
 from penstock.load.read_ahead import ReadAhead
 from penstock.load.state import State, check_identity
 from penstock.load.stats import LoaderStats, LoaderTotals, common_stats
+from penstock.load.step_ranges import StepRanges
 from penstock.load.tensors import plain_dtype, register_as_dataset
 from penstock.load.thread_counts import num_reading_threads, reading_depth
 from penstock.load.walk import Iteration, Walk
@@ -375,6 +376,10 @@ class Loader(BaseLoader):
 
     def _totals(self) -> LoaderTotals:
         return self._walk.totals
+
+    def new_step_ranges(self) -> StepRanges:
+        """The bytes of the steps from the current position on, for what fetches them."""
+        return self._source.new_step_ranges(self.position)
 
     def samples(self) -> Indices:
         """Which samples of the view the rows of the last step are, on this rank."""

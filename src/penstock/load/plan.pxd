@@ -48,6 +48,7 @@ cdef class StepPlan:
     cdef StepSpan find_step(self, int64_t position) noexcept
     cdef MicroBatch first_batch(self, int64_t position) noexcept
     cdef MicroBatch batch_after(self, MicroBatch batch) noexcept
+    cdef MicroBatch take_batch(self, MicroBatch *next, int64_t every) noexcept
     cpdef int64_t size_at(self, int64_t position) noexcept
     cpdef int64_t left_in_epoch(self, int64_t position) noexcept
     cpdef int64_t settle(self, int64_t position) noexcept

@@ -184,6 +184,18 @@ cdef class StepPlan:
         batch.rows = max(0, min(self.batch_size, batch.step.rows - num_before))
         return batch
 
+    cdef MicroBatch take_batch(self, MicroBatch *next, int64_t every) noexcept:
+        """Return `next`, and advance it: within its step, or to the `every`-th step from there."""
+        cdef MicroBatch batch = next[0]
+        cdef int64_t position = batch.step.end
+        if batch.num_left:
+            next[0] = self.batch_after(batch)
+            return batch
+        for _ in range(1, every):
+            position = self.find_step(position).end
+        next[0] = self.first_batch(position)
+        return batch
+
     def step_at(self, int64_t position):
         """Return the step that starts at `position`."""
         cdef StepSpan step = self.find_step(position)

@@ -20,13 +20,16 @@ from penstock.load.announcing import Announcer
 from penstock.load.batch_maker import BatchMaker
 from penstock.load.batch_memory import BatchMemory, Pool
 from penstock.load.devices import crosses_compactly, new_feed
+from penstock.load.fetch_ahead import FetchAhead
 from penstock.load.file_caching import pass_over_files
 from penstock.load.file_pass import FilePass
+from penstock.load.next_use import next_use_of
 from penstock.load.plan import Step, StepPlan
 from penstock.load.ranks import num_rank_processors
 from penstock.load.source_counter import SourceCounter
 from penstock.load.stats import LoaderTotals
 from penstock.load.step_queue import StepQueue
+from penstock.load.step_ranges import StepRanges
 from penstock.load.step_reader import StepReader
 from penstock.load.tensors import as_tensors, from_numpy, new_pinned
 from penstock.load.token_digest import token_digest
@@ -129,7 +132,8 @@ class ReadAhead:
     ) -> StepQueue:
         """Return a queue of every `every`-th step from `position` on, after `skip` steps."""
         file_pass = None
-        if self.announce:
+        fetch_ahead = self._new_fetch_ahead(position, skip, every)
+        if self.announce and fetch_ahead is None:
             layout = self.memory_layout
             file_pass = pass_over_files(
                 self.view.sources, layout, self.plan.ranks, self.cache_files
@@ -141,7 +145,7 @@ class ReadAhead:
         return StepQueue(
             self.plan,
             [
-                self._new_reader(file_pass, num_left, object_pool)
+                self._new_reader(file_pass, num_left, object_pool, fetch_ahead)
                 for num_left in range(num_readers, 0, -1)
             ],
             position=position,
@@ -152,16 +156,38 @@ class ReadAhead:
             transform=transform,
         )
 
+    def new_step_ranges(self, position: int, skip: int = 0, every: int = 1) -> StepRanges:
+        """Return the bytes that steps read, from a position on."""
+        batches = SampleReader(self.view, self.memory_layout).batches
+        order = self.order.new_state()
+        return StepRanges(self.plan, order, batches, position=position, skip=skip, every=every)
+
+    def _new_fetch_ahead(self, position: int, skip: int, every: int) -> FetchAhead | None:
+        """What fetches the files of the view from other machines; None if all are local."""
+        readers = [source.dataset.reader for source in self.view.sources]
+        if not any(reader.has_remote_files for reader in readers):
+            return None
+        new_ranges = partial(self.new_step_ranges, position, skip, every)
+        next_use = next_use_of(self.view, self.order, self.plan)
+        order, block_of = self.order, None
+        if isinstance(order, Order) and order.block_size > 1:
+            block_of = partial(_block_of, order)
+        return FetchAhead(new_ranges, readers, next_use, block_of)
+
     def _new_reader(
-        self, file_pass: FilePass | None, num_left: int, object_pool: ObjectPool
+        self,
+        file_pass: FilePass | None,
+        num_left: int,
+        object_pool: ObjectPool,
+        fetch_ahead: FetchAhead | None,
     ) -> StepReader:
         reader = SampleReader(self.view, self.memory_layout, num_left, object_pool)
         # Announcing may be an epoch ahead of reading, and a state remembers one epoch. With many
         # sources that matters little, and their tables would take too much memory.
         order = self.order.new_state()
-        ahead = order if len(self.view.sources) > 1 else self.order.new_state()
-        announcer = Announcer(ahead, reader.batches, self.layout.rows, file_pass)
-        return StepReader(self.plan, order, announcer, reader)
+        later = order if len(self.view.sources) > 1 else self.order.new_state()
+        announcer = Announcer(later, reader.batches, self.layout.rows, file_pass)
+        return StepReader(self.plan, order, announcer, reader, fetch_ahead)
 
     def _check_waiting(self, first: LoaderTotals, now: LoaderTotals, is_uncached: bool) -> float:
         if find_worker() is not None:  # a DataLoader has batches in store
@@ -263,3 +289,8 @@ class ReadAhead:
         lengths = self.layout.row_lengths(content, step.rows)
         first = step.position + self.plan.rank
         return digest_text(token_digest(inputs, labels, lengths, first, self.plan.ranks))
+
+
+def _block_of(order: Order, position: int) -> int:
+    """The block of samples that an order has at a position."""
+    return int(order.samples_at([position])[0]) // order.block_size

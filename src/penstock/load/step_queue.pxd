@@ -63,7 +63,6 @@ cdef class StepQueue:
     cdef int64_t num_batches
     cdef int64_t num_tokens
     cdef int64_t num_columns
-    cdef MicroBatch step_forward(self, MicroBatch *next) noexcept
     cdef int request(self, BatchMemory memory) except -1
     cdef int start_threads(self) except -1
     cdef int wait_for(self, int64_t number) except -1

@@ -124,7 +124,7 @@ cdef class StepQueue:
         self.next = self.next_ahead = plan.first_batch(position)
         self.announces = announce > 0
         for _ in range(announce):
-            self.step_forward(&self.next_ahead)
+            self.plan.take_batch(&self.next_ahead, self.every)
         self.memories = [None] * self.queue.num_places
         self.decoded = [None] * self.queue.num_places
         self.failures = [None] * self.queue.num_places
@@ -173,18 +173,6 @@ cdef class StepQueue:
             self.num_started += 1
         return 0
 
-    cdef MicroBatch step_forward(self, MicroBatch *next) noexcept:
-        """Return `next`, and advance it to the batch that follows, of the same step or a later."""
-        cdef MicroBatch batch = next[0]
-        cdef int64_t position = batch.step.end
-        if batch.num_left:
-            next[0] = self.plan.batch_after(batch)
-            return batch
-        for _ in range(1, self.every):
-            position = self.plan.find_step(position).end
-        next[0] = self.plan.first_batch(position)
-        return batch
-
     cdef int request(self, BatchMemory memory) except -1:
         """Request the next step; only this method adds to the queue."""
         cdef StepRing *queue = &self.queue
@@ -193,9 +181,9 @@ cdef class StepQueue:
         if memory is None or memory.num_bytes < self.least_bytes:
             raise ValueError(f"the memory is smaller than a batch of {self.least_bytes:,} bytes")
         self.memories[place] = memory
-        wanted.batch = self.step_forward(&self.next)
+        wanted.batch = self.plan.take_batch(&self.next, self.every)
         if self.announces:
-            wanted.ahead = self.step_forward(&self.next_ahead)
+            wanted.ahead = self.plan.take_batch(&self.next_ahead, self.every)
         wanted.is_first = queue.end == 0
         wanted.memory = memory.address
         pthread_mutex_lock(&queue.mutex)
@@ -296,8 +284,12 @@ cdef class StepQueue:
         cdef StepReader reader = self.readers[number]
         cdef const MicroBatch *batch = &self.queue.places[place].batch
         decoded = None
-        if not was_read:
-            raise reader.sample_reader.error()
+        while not was_read:
+            reader.recover(batch)
+            with nogil:
+                was_read = read_step(&reader.steps, &self.queue.places[place])
+            if is_set(&self.queue.is_stopped):
+                return None
         if reader.decodes:
             self.num_decoding += self.num_threads == 0
             try:

@@ -24,6 +24,7 @@ cdef struct StepReading:
     int64_t ranks
     int64_t *positions
     int64_t *samples
+    int64_t *reached  # the position of the step that is being read, for who fetches ahead; or NULL
 
 
 cdef class StepReader:
@@ -34,6 +35,9 @@ cdef class StepReader:
     cdef BatchReader batches
     cdef readonly object sample_reader
     cdef readonly bint decodes
+    cdef object ahead  # a FetchAhead, or None
+    cdef int64_t[::1] reached
+    cdef int recover(self, const MicroBatch *batch) except -1
 
 
 cdef bint is_step_cached(StepReading *reading, const MicroBatch *batch) noexcept nogil

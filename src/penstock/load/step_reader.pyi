@@ -2,6 +2,7 @@ from typing import Self
 
 from penstock.batches.sample_reader import SampleReader
 from penstock.load.announcing import Announcer
+from penstock.load.fetch_ahead import FetchAhead
 from penstock.load.plan import StepPlan
 from penstock.order.shuffling import OrderState
 
@@ -14,4 +15,5 @@ class StepReader:
         order: OrderState,
         announcer: Announcer,
         sample_reader: SampleReader,
+        ahead: FetchAhead | None = None,
     ) -> Self: ...

@@ -16,10 +16,12 @@ cdef class StepReader:
     """Reads the steps of a plan in one thread.
 
     `sample_reader` is a `SampleReader`: it decodes metadata, turns faults into exceptions, and
-    closes the files.
+    closes the files. `ahead`, if given, is a `FetchAhead` for mirrored files.
     """
 
-    def __cinit__(self, StepPlan plan, OrderState order, Announcer announcer, sample_reader):
+    def __cinit__(
+        self, StepPlan plan, OrderState order, Announcer announcer, sample_reader, ahead=None
+    ):
         cdef BatchReader batches = sample_reader.batches
         cdef int64_t rows = plan.batch_size
         if batches is None or (
@@ -39,6 +41,16 @@ cdef class StepReader:
         self.steps.samples = <int64_t *>malloc(max(rows, 2) * sizeof(int64_t))
         if not self.steps.positions or not self.steps.samples:
             raise MemoryError
+        self.ahead = ahead
+        if ahead is not None:
+            self.reached = ahead.new_mark(batches)
+            self.steps.reached = &self.reached[0]
+
+    cdef int recover(self, const MicroBatch *batch) except -1:
+        """Get what is missing of a step that could not be read; raise if that is hopeless."""
+        if self.ahead is None or not self.ahead.provide(batch.position, self.batches):
+            self.sample_reader.recover()
+        return 0
 
     def __dealloc__(self):
         free(self.steps.positions)
@@ -65,6 +77,8 @@ cdef bint is_step_cached(StepReading *reading, const MicroBatch *batch) noexcept
 cdef bint read_step(StepReading *reading, const WantedStep *wanted) noexcept nogil:
     """Read a batch into its memory; False if that fails, with the fault in `reading.reading`."""
     cdef int64_t between = wanted.batch.position, rows = wanted.batch.rows, k
+    if reading.reached:
+        reading.reached[0] = wanted.batch.position
     if wanted.is_first and rows:
         while between < wanted.ahead.position:
             announce(reading, between, rows)

@@ -53,9 +53,8 @@ class SpanReader:
     def read(self, rows: int) -> dict[str, Any]:
         """Decode the metadata of a batch of `rows` rows: lists of objects, or arrays."""
         data = np.empty(self._spans.total_bytes, np.uint8)
-        fault = self._spans.read(self._files, data)
-        if fault is not None:
-            raise self._reader.error(fault)
+        while fault := self._spans.read(self._files, data):
+            self._reader.recover(fault)
         spans = self._spans.spans[: self._spans.num_spans]
         row_first = self._spans.row_first[: rows + 1]
         if isinstance(self._decode, np.dtype):

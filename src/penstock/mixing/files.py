@@ -5,7 +5,7 @@
     seq_len = 2048
 
     [sources.web]
-    data = "data/web"             # a path, a pattern or a list, relative to this file
+    data = "data/web"             # a path, a pattern, a URL or a list, relative to this file
     weight = 0.7                  # and shuffle, seed, max_epochs
 
     [sources.code]
@@ -40,6 +40,7 @@ from penstock.mixing.mixture import Mixture
 from penstock.mixing.source import MixtureSource
 from penstock.opening import open
 from penstock.order.shuffle_text import parse_shuffle
+from penstock.remote.urls import is_remote
 from penstock.suggestions import closest, did_you_mean
 from penstock.views.view import View
 
@@ -164,7 +165,8 @@ def _source(table: dict[str, Any], directory: Path) -> MixtureSource:
         settings["shuffle"] = parse_shuffle(settings["shuffle"])
     kind = one_of("view", table.pop("view", "windows"), _VIEWS)
     slicing: dict[str, Any] = {key: table.pop(key) for key in _SLICING if key in table}
-    data = open([str(_located(path, directory)) for path in paths], **opening)
+    located = [path if is_remote(path) else str(_located(path, directory)) for path in paths]
+    data = open(located, **opening)
     try:
         view: View = getattr(data, kind)(**table)
     except TypeError as error:

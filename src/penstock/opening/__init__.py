@@ -26,9 +26,12 @@ from penstock.opening.source_paths import (
     expand,
     find_listed,
     find_paths,
+    located,
 )
 from penstock.read.eos_scan import find_documents
 from penstock.read.local_reader import Access
+from penstock.remote.mirror import find_mirrored, naming_urls
+from penstock.remote.options import Remote
 from penstock.suggestions import did_you_mean
 
 __all__ = ["DatasetSource", "expand", "open"]
@@ -36,6 +39,7 @@ __all__ = ["DatasetSource", "expand", "open"]
 _WITH_COLUMNS = ("arrow", "parquet")
 
 
+@naming_urls()
 def open(
     source: DatasetSource | Iterable[DatasetSource],
     *,
@@ -51,8 +55,9 @@ def open(
     fields: str | Iterable[str] = (),
     metadata: str | Iterable[str] = (),
     ignore: str | Iterable[str] = (),
+    remote: Remote | None = None,
 ) -> Dataset:
-    """Open a file, a directory, a pattern, or a list of them, in any known format, as one dataset.
+    """Open a file, a directory, a pattern, a URL, or a list of them, in any known format.
 
     Opening reads manifests and headers and checks the files' sizes. `check_sizes=False` delays the
     check of our own files to the first read of each, for file systems where `stat` is slow and
@@ -80,6 +85,9 @@ def open(
     one value per document, stored as JSON. `ignore` are columns to leave out whatever their names
     mean.
 
+    URLs (`s3://`, `gs://`, `az://`, `http://`, `https://`) are read in place; `remote` says how
+    they are reached and cached (docs/remote.md).
+
     >>> data = penstock.open(tmp / "data")
     >>> data.num_records, data.fields["token"]
     (100, dtype('uint16'))
@@ -90,6 +98,8 @@ def open(
     wanted = None
     if fields or metadata or ignore:
         wanted = Wanted(fields=_names(fields), metadata=_names(metadata), ignore=_names(ignore))
+    source = located(source, remote)
+    loss_masks = None if loss_masks is None else located(loss_masks, remote)
     described: Sequence[Described]
     if file_list is None:
         described = _describe(find_paths(source, split), format, wanted, allow_outside)
@@ -106,6 +116,12 @@ def open(
     _check_same_groups(manifests)
     if check_sizes:
         _check_own_sizes(manifests)
+    if access == "mmap" and any(
+        find_mirrored(shard.directory / shard.name)
+        for manifest in manifests
+        for shard in manifest.shards
+    ):
+        raise UsageError('access="mmap" is for local files; leave it out for URLs')
     data = Dataset(manifests, access)
     if data.num_records >= 1 << 63:
         raise FormatError(f"{data.num_records:,} records; a dataset has fewer than 2^63")
@@ -197,9 +213,10 @@ def _check_same_groups(manifests: tuple[Manifest, ...]) -> None:
 
 
 def _check_own_sizes(manifests: tuple[Manifest, ...]) -> None:
+    """Compare the sizes of our own files; those of remote ones come with the first answer."""
     for manifest in manifests:
-        if manifest.format == FORMAT:
-            for shard in manifest.shards:
+        for shard in manifest.shards if manifest.format == FORMAT else ():
+            if find_mirrored(shard.directory / shard.name) is None:
                 shard.check_sizes()
 
 

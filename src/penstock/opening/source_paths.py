@@ -10,11 +10,12 @@ from typing import NamedTuple
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import data_files
-from penstock.formats.directories import data_of, divide_files, refuse_cached
+from penstock.formats.directories import companions_of, data_of, divide_files, refuse_cached
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.job_marks import FINISHED
 from penstock.formats.splits import choose
-from penstock.paths import local_path
+from penstock.remote.mirror import local_path
+from penstock.remote.options import Remote
 
 DatasetSource = str | os.PathLike[str]
 
@@ -24,6 +25,13 @@ class SourcePath(NamedTuple):
 
     path: Path
     split: str | None
+
+
+def located(
+    source: DatasetSource | Iterable[DatasetSource], remote: Remote | None = None
+) -> list[DatasetSource]:
+    """A source with local paths in place of URLs; those of remote data are paths of mirrors."""
+    return [local_path(each, remote, companions_of) for each in _as_list(source)]
 
 
 def find_paths(

@@ -34,6 +34,7 @@ from penstock.pack.policy import Recipe, make_rows, num_passes
 from penstock.pack.report import OBJECTS, PackReport
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.record_stream import RecordStream
+from penstock.remote.mirror import find_mirrored
 from penstock.system.checksums import (
     BLOCK_BYTES,
     BlockHasher,
@@ -125,13 +126,16 @@ def find_rows(
 ) -> PlannedRows:
     """Open the stored rows of a recipe, or make and store them.
 
-    They are stored beside the dataset, or in the user's cache if that directory is read-only or of
-    another format. If several processes call this at once, one makes the rows and the others wait.
+    They are stored beside the dataset, or in the user's cache if that directory is read-only,
+    remote, or of another format. If several processes call this at once, one makes the rows and the
+    others wait.
     """
     if not (data.num_documents if recipe.policy == OBJECTS else data.num_records):
         return PlannedRows(None, recipe, make_rows(data, recipe, None))
     name = f"{recipe.name}-{data.documents_fingerprint}{SUFFIX}"
-    homes = [data.shards[0].directory / "plans"] if data.manifests[0].format == FORMAT else []
+    beside = data.shards[0].directory / "plans"
+    is_own = data.manifests[0].format == FORMAT and find_mirrored(beside) is None
+    homes = [beside] if is_own else []
     with contextlib.suppress(ReadError):  # no cache directory
         homes.append(cache_directory("plans"))
     for home in homes:

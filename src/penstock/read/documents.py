@@ -98,7 +98,8 @@ def document_offsets(shard: Shard, first: int, count: int) -> NDArray[np.int64]:
     path, file = document_table(shard)
     implied = file.num_implied if first == 0 else 0
     start = file.first_byte + (first - file.num_implied + implied) * OFFSET.itemsize
-    with open_regular(path) as opened:
+    stop = start + (count - implied) * OFFSET.itemsize
+    with open_regular(path, [(start, stop)]) as opened:
         offsets = np.fromfile(opened, OFFSET, count - implied, offset=start)
     if offsets.size != count - implied:
         raise FormatError(f"{path}: truncated: ends at offset {first + offsets.size:,}")

@@ -74,7 +74,8 @@ class _EosPlaces:
                 min(count, self.num_tokens - first),
                 self.first_byte + first * self.dtype.itemsize,
             )
-            with open_regular(self.path) as file:
+            part = offset, offset + wanted * self.dtype.itemsize
+            with open_regular(self.path, [part]) as file:
                 tokens = np.fromfile(file, self.dtype, wanted, offset=offset)
             if tokens.size != wanted:
                 problem = "truncated while it was read; copy or write it again"

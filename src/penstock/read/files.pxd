@@ -1,6 +1,6 @@
 """The files of a dataset as compiled code sees them. See `files.pyx`."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from penstock.system.checks cimport is_set
 from penstock.system.threads cimport seconds_now
@@ -25,6 +25,8 @@ cpdef enum FaultCode:
     WRONG_CONTENT
     WRONG_ROWS  # of a view, not of a file of the dataset
     DAMAGED_ROWS  # by the checksum of a block
+    NOT_HERE  # of a mirrored file: it can be fetched
+    OTHER_OBJECT  # of a mirrored file: it was replaced by that of a changed object
 
 # What went wrong; kernels cannot raise.
 cdef struct Fault:
@@ -43,12 +45,22 @@ cdef struct Geometry:
     int64_t block_bytes  # from the start of one block to the next
     int64_t num_implied  # entries at the start of a document table that are 0 and not stored
     int64_t row_records  # the length of every document, if there is no table; else 0
+    int64_t identity  # of a mirrored file's object, and its map's path follows its own; else 0
+
+# Bytes of shards that were fetched into memory, in ascending order.
+cdef struct FetchedRange:
+    int64_t shard
+    int64_t start
+    int64_t stop
+    const char *data
 
 cdef struct OpenShardFile:
     int64_t number  # of the shard, or -1
     int descriptor
     char *mapping  # with mmap, else NULL
     int64_t mapped_bytes
+    const uint64_t *blocks  # the map of a mirrored file, else NULL
+    int64_t num_blocks
 
 # The files of one kind of all shards, which together are one array of items, and those open.
 #
@@ -66,6 +78,8 @@ cdef struct FileTable:
     int64_t first_number
     int64_t num_places
     OpenShardFile *places
+    const FetchedRange *fetched  # looked at before the files
+    int64_t num_fetched
 
 # The bytes of a shard's file that hold its items.
 cdef struct FileSpan:
@@ -104,6 +118,8 @@ cdef class Files:
     cdef FileTable table
     cdef readonly ShardFiles shards  # what the table points into
     cdef OpenFiles open_files
+    cdef FetchedRange *fetched
+    cdef object fetched_data
 
 
 cdef object describe_fault(const Fault *fault)
@@ -112,7 +128,7 @@ cdef bint set_fault(
 ) noexcept nogil
 cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil
 cdef bint read_exactly(
-    const FileTable *files, const OpenShardFile *file, char *target, ItemRun bytes_, Fault *fault
+    const FileTable *files, OpenShardFile *file, char *target, ItemRun bytes_, Fault *fault
 ) noexcept nogil
 cdef bint read_items(
     FileTable *files, int64_t shard, ItemRun items, char *target, Fault *fault

@@ -1,5 +1,5 @@
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ class FaultCode(IntEnum):
     WRONG_CONTENT = 6
     WRONG_ROWS = 7
     DAMAGED_ROWS = 8
+    NOT_HERE = 9
+    OTHER_OBJECT = 10
 
 class FaultReport(NamedTuple):
     code: FaultCode
@@ -57,3 +59,4 @@ class Files:
     def shards(self) -> ShardFiles: ...
     def __new__(cls, shards: ShardFiles, open_files: OpenFiles, *, use_mmap: bool) -> Self: ...
     def close(self) -> None: ...
+    def use_fetched(self, ranges: NDArray[np.int64], data: list[Any]) -> None: ...

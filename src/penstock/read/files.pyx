@@ -10,13 +10,20 @@ import numpy as np
 
 cimport cython
 from libc.errno cimport EINTR, EMFILE, ENFILE, errno
-from libc.stdint cimport int64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, strlen
 from posix.fcntl cimport O_CLOEXEC, O_NONBLOCK, O_RDONLY, O_WRONLY, open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport SEEK_END, close, lseek, pread
 
+from penstock.remote.block_map cimport (
+    MAP_BLOCK_BITS,
+    MAP_HEADER_BYTES,
+    BlockMapHeader,
+    has_blocks,
+)
 from penstock.system.checks cimport check
 from penstock.system.memory_access cimport prefetch
 
@@ -45,6 +52,7 @@ GEOMETRY = np.dtype([
         "block_bytes",
         "num_implied",
         "row_records",
+        "identity",
     )
 ])
 FILE_SPAN = np.dtype([(name, np.int64) for name in ("source", "kind", "shard", "start", "stop")])
@@ -70,6 +78,10 @@ cdef class ShardFiles:
                 raise ValueError("a shard's path starts outside of the names")
             if first_item[shard] > first_item[shard + 1] or geometry[shard].block_items < 0:
                 raise ValueError("shards must be in ascending order")
+            if geometry[shard].identity and not 0 < (
+                names.find(b"\0", geometry[shard].name_start) + 1
+            ) < len(names):
+                raise ValueError("the path of a map must follow that of its mirrored file")
         self.kind = kind
         self.item_bytes = item_bytes
         self.first_item = first_item
@@ -138,6 +150,41 @@ cdef class Files:
         """Close all files, also of tables that share the places; reading opens them again."""
         self.open_files.close()
 
+    def __dealloc__(self):
+        free(self.fetched)
+
+    def use_fetched(self, const int64_t[:, ::1] ranges, list data):
+        """Read from memory what is there; `ranges` has the shard, start and stop of each of `data`.
+
+        Ranges of a shard are in ascending order, do not overlap, and stay in use until the next
+        call.
+        """
+        cdef FetchedRange *fetched = <FetchedRange *>malloc(
+            max(ranges.shape[0], 1) * sizeof(FetchedRange)
+        )
+        cdef const unsigned char[::1] content
+        cdef Py_ssize_t k
+        if not fetched:
+            raise MemoryError
+        try:
+            if ranges.shape[1] != 3 or ranges.shape[0] != len(data):
+                raise ValueError("expected a shard, a start and a stop for each range")
+            for k in range(ranges.shape[0]):
+                content = data[k]
+                if not 0 <= ranges[k, 1] < ranges[k, 2] == ranges[k, 1] + content.shape[0]:
+                    raise ValueError("a range does not have as many bytes as its data")
+                if k and (ranges[k - 1, 0], ranges[k - 1, 2]) > (ranges[k, 0], ranges[k, 1]):
+                    raise ValueError("ranges must be in ascending order")
+                fetched[k] = FetchedRange(
+                    ranges[k, 0], ranges[k, 1], ranges[k, 2], <const char *>&content[0]
+                )
+        except BaseException:
+            free(fetched)
+            raise
+        free(self.fetched)
+        self.fetched, self.fetched_data = fetched, data
+        self.table.fetched, self.table.num_fetched = fetched, ranges.shape[0]
+
 
 FaultReport = namedtuple("FaultReport", "code kind shard offset detail")
 
@@ -158,11 +205,18 @@ cdef bint set_fault(
     return False
 
 
+cdef inline int64_t map_bytes(int64_t num_blocks) noexcept nogil:
+    """The size of the map of a mirrored file."""
+    return MAP_HEADER_BYTES + num_blocks * sizeof(uint64_t)
+
+
 cdef void close_place(OpenShardFile *file) noexcept nogil:
     """Close the file at a place, if there is one."""
     if file.number >= 0:
         if file.mapping:
             munmap(file.mapping, file.mapped_bytes)
+        if file.blocks:
+            munmap(<char *>file.blocks - MAP_HEADER_BYTES, map_bytes(file.num_blocks))
         close(file.descriptor)
         file.number = -1
 
@@ -177,15 +231,47 @@ cdef bint close_one(FileTable *files) noexcept nogil:
     return False
 
 
-cdef int open_path(FileTable *files, int64_t shard) noexcept nogil:
-    """Open a shard's file, closing others if the process is out of descriptors; or -1."""
+cdef int open_path(FileTable *files, const char *path) noexcept nogil:
+    """Open a file, closing others if the process is out of descriptors; or -1."""
     # O_NONBLOCK: if the file has been replaced by a pipe, opening must not wait for a writer.
     cdef int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK
-    cdef const char *path = files.names + files.geometry[shard].name_start
     cdef int descriptor = open(path, flags)
     while descriptor < 0 and (errno == EMFILE or errno == ENFILE) and close_one(files):
         descriptor = open(path, flags)
     return descriptor
+
+
+cdef bint open_blocks(
+    FileTable *files, int64_t shard, OpenShardFile *file, Fault *fault
+) noexcept nogil:
+    """Map the map of a mirrored file that has been opened; False, with a fault, on failure."""
+    cdef const Geometry *geometry = &files.geometry[shard]
+    cdef const char *path = files.names + geometry.name_start
+    cdef int64_t num_blocks = (geometry.size_bytes + (1 << MAP_BLOCK_BITS) - 1) >> MAP_BLOCK_BITS
+    cdef const BlockMapHeader *header
+    cdef struct_stat found
+    cdef bint is_paired, is_same
+    cdef char *mapping
+    cdef int descriptor = open_path(files, path + strlen(path) + 1)
+    if descriptor < 0 or lseek(descriptor, 0, SEEK_END) != map_bytes(num_blocks):
+        if descriptor >= 0:
+            close(descriptor)
+        return set_fault(fault, NOT_HERE, files.kind, shard, 0, 0)
+    mapping = <char *>mmap(NULL, map_bytes(num_blocks), PROT_READ, MAP_SHARED, descriptor, 0)
+    close(descriptor)
+    if mapping == <char *>MAP_FAILED:
+        return set_fault(fault, CANNOT_MAP, files.kind, shard, 0, errno)
+    header = <const BlockMapHeader *>mapping
+    is_paired = fstat(file.descriptor, &found) == 0 and header.inode == found.st_ino
+    is_same = <uint64_t>geometry.identity in (header.etag, header.stated)
+    if not is_paired or not is_same:
+        munmap(mapping, map_bytes(num_blocks))
+        return set_fault(
+            fault, NOT_HERE if not is_paired else OTHER_OBJECT, files.kind, shard, 0, 0
+        )
+    file.blocks = <const uint64_t *>(mapping + MAP_HEADER_BYTES)
+    file.num_blocks = num_blocks
+    return True
 
 
 cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil:
@@ -196,13 +282,24 @@ cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) no
     if file.number == number:
         return file
     close_place(file)
-    file.descriptor = open_path(files, shard)
+    file.blocks = NULL
+    file.descriptor = open_path(files, files.names + files.geometry[shard].name_start)
     if file.descriptor < 0:
-        set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, errno)
+        set_fault(
+            fault,
+            NOT_HERE if files.geometry[shard].identity else CANNOT_OPEN,
+            files.kind,
+            shard,
+            0,
+            0 if files.geometry[shard].identity else errno,
+        )
         return NULL
     size_bytes = lseek(file.descriptor, 0, SEEK_END)
     if size_bytes != files.geometry[shard].size_bytes:
         set_fault(fault, WRONG_SIZE, files.kind, shard, 0, size_bytes)
+        close(file.descriptor)
+        return NULL
+    if files.geometry[shard].identity and not open_blocks(files, shard, file, fault):
         close(file.descriptor)
         return NULL
     # Rows are far apart: the system's read-ahead would read 32 times as much as is needed.
@@ -219,14 +316,23 @@ cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) no
 
 
 cdef bint read_exactly(
-    const FileTable *files, const OpenShardFile *file, char *target, ItemRun bytes_, Fault *fault
+    const FileTable *files, OpenShardFile *file, char *target, ItemRun bytes_, Fault *fault
 ) noexcept nogil:
     """Read a run of bytes, in several calls if need be.
 
-    A read may be short after a signal, on network file systems, and at 2 GiB.
+    A read may be short after a signal, on network file systems, and at 2 GiB. A block of a mirrored
+    file may be dropped while it is read. A file without a block is closed: others may replace it.
     """
-    cdef int64_t done = 0, left
+    cdef int64_t done = 0, left, shard = file.number - files.first_number
+    cdef uint64_t before = 0, after = 0
     cdef ssize_t got
+    if files.num_fetched and copy_fetched(files, shard, bytes_, target):
+        return True
+    if file.blocks and not has_blocks(
+        file.blocks, bytes_.offset, bytes_.offset + bytes_.count, &before
+    ):
+        close_place(file)
+        return set_fault(fault, NOT_HERE, files.kind, shard, bytes_.offset, bytes_.count)
     while done < bytes_.count:
         left = bytes_.count - done
         got = pread(file.descriptor, target + done, left, bytes_.offset + done)
@@ -234,23 +340,43 @@ cdef bint read_exactly(
             done += got
         elif got == 0:
             return set_fault(
-                fault,
-                SHORT_READ,
-                files.kind,
-                file.number - files.first_number,
-                bytes_.offset + done,
-                left,
+                fault, SHORT_READ, files.kind, shard, bytes_.offset + done, left
             )
         elif errno != EINTR:
             return set_fault(
-                fault,
-                CANNOT_READ,
-                files.kind,
-                file.number - files.first_number,
-                bytes_.offset + done,
-                errno,
+                fault, CANNOT_READ, files.kind, shard, bytes_.offset + done, errno
             )
+    if file.blocks and not (
+        has_blocks(file.blocks, bytes_.offset, bytes_.offset + bytes_.count, &after)
+        and before == after
+    ):
+        close_place(file)
+        return set_fault(fault, NOT_HERE, files.kind, shard, bytes_.offset, bytes_.count)
     return True
+
+
+cdef bint copy_fetched(
+    const FileTable *files, int64_t shard, ItemRun bytes_, char *target
+) noexcept nogil:
+    """Copy bytes of a shard from memory; False if not all of them were fetched."""
+    cdef const FetchedRange *found
+    cdef int64_t low = 0, high = files.num_fetched, middle, offset = bytes_.offset, left, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = &files.fetched[middle]
+        if found.shard < shard or (found.shard == shard and found.start <= offset):
+            low = middle
+        else:
+            high = middle
+    left = bytes_.count
+    while left > 0 and low < files.num_fetched:
+        found = &files.fetched[low]
+        if found.shard != shard or not found.start <= offset < found.stop:
+            return False
+        count = min(left, found.stop - offset)
+        memcpy(target, found.data + offset - found.start, count)
+        target, offset, left, low = target + count, offset + count, left - count, low + 1
+    return left == 0
 
 
 cdef bint read_items(
@@ -340,10 +466,13 @@ cdef int64_t cache_bytes(
 
 
 cdef bint is_cached(FileTable *files, int64_t start, Fault *fault) noexcept nogil:
-    """Whether the first byte of an item can be read without waiting for the disk."""
+    """Whether the first byte of an item can be read without waiting for the disk or a server."""
     cdef int64_t shard = find_shard(files, start)
     cdef OpenShardFile *file = open_shard(files, shard, fault)
     if not file:
-        return True
+        return files.geometry[shard].identity == 0
     cdef ItemRun run = find_run(files, shard, start - files.first_item[shard])
+    cdef uint64_t total
+    if file.blocks and not has_blocks(file.blocks, run.offset, run.offset + 1, &total):
+        return False
     return is_byte_cached(file.descriptor, run.offset)

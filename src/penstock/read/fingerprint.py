@@ -26,8 +26,9 @@ def _file_digest(shard: Shard, kind: str) -> str:
         return file.xxh3
     content = xxhash.xxh3_64(f"{file.size_bytes} {file.first_byte}".encode())
     last = max(0, file.size_bytes - _BLOCK_BYTES)
-    with open_regular(shard.path(kind)) as opened:
-        for block in range(_NUM_BLOCKS):
-            start = last * block // (_NUM_BLOCKS - 1)
+    starts = [last * block // (_NUM_BLOCKS - 1) for block in range(_NUM_BLOCKS)]
+    parts = [(start, start + _BLOCK_BYTES) for start in starts]
+    with open_regular(shard.path(kind), parts) as opened:
+        for start in starts:
             content.update(os.pread(opened.fileno(), _BLOCK_BYTES, start))
     return content.hexdigest()

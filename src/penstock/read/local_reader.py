@@ -8,7 +8,7 @@ touched counts as the process's memory.
 import errno
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -40,6 +40,7 @@ from penstock.read.files import (
     num_reserved_places,
 )
 from penstock.read.segments import OUTPUT, SEGMENT, OutputTable, read_segments
+from penstock.remote.mirror import MirroredFile, find_mirrored, shown
 
 Access = Literal["pread", "mmap"]
 
@@ -80,7 +81,15 @@ class LocalReader:
             files = [self.file(number, kind) for number in range(len(self.shards))]
             first_item = np.zeros(len(files) + 1, np.int64)
             np.cumsum([self._num_items(shard, kind) for shard in self.shards], out=first_item[1:])
-            names = [os.fsencode(path) + b"\0" for path, _ in files]
+            mirrored = [_mirrored(path, file) for path, file in files]
+            for mirror in mirrored:
+                # Checks the blocks of a machine that has crashed, which kernels do not.
+                if mirror is not None and mirror.map_path.exists():
+                    mirror.make()
+            names = [
+                b"".join(os.fsencode(each) + b"\0" for each in (path, *_map_path(mirror)))
+                for (path, _), mirror in zip(files, mirrored, strict=True)
+            ]
             starts = np.cumsum([0, *map(len, names)]).tolist()
             geometry = [
                 (
@@ -91,8 +100,11 @@ class LocalReader:
                     file.block_bytes,
                     file.num_implied,
                     shard.row_records,
+                    mirror.identity if mirror is not None else 0,
                 )
-                for start, shard, (_, file) in zip(starts, self.shards, files, strict=False)
+                for start, shard, (_, file), mirror in zip(
+                    starts, self.shards, files, mirrored, strict=False
+                )
             ]
             table, item_bytes = np.array(geometry, GEOMETRY), self._item_bytes(kind)
             self._spans[kind] = _spans(kind, item_bytes, np.diff(first_item), table)
@@ -165,18 +177,51 @@ class LocalReader:
         scratch = np.empty(outputs.scratch_records * size, np.uint8)
         files = self.new_files(kind, new_open_files(len(self.shards)))
         try:
-            fault = read_segments(files, outputs, segments[lengths > 0], items, scratch)
+            while fault := read_segments(files, outputs, segments[lengths > 0], items, scratch):
+                self.recover(fault)
         finally:
             files.close()
-        if fault is not None:
-            raise self.error(fault)
         return items
+
+    def recover(self, fault: FaultReport, is_stopped: Callable[[], bool] | None = None) -> None:
+        """Fetch the bytes of a mirrored file that a kernel missed; raise any other fault.
+
+        Returns early if `is_stopped` returns True.
+        """
+        if fault.code != FaultCode.NOT_HERE:
+            raise self.error(fault)
+        mirrored = self.mirrored(fault.shard, fault.kind)
+        assert mirrored is not None, fault
+        mirrored.provide([_worth_fetching(fault, mirrored.blocks.size_bytes)], is_stopped)
+
+    def mirrored(self, shard_number: int, kind: FileKind) -> MirroredFile | None:
+        """The remote file that a file of a shard stands for; None if it is local."""
+        return _mirrored(*self.file(shard_number, kind))
+
+    @cached_property
+    def has_remote_files(self) -> bool:
+        """Whether some shards are mirrored."""
+        return any(
+            find_mirrored(self.file(k, FileKind.RECORDS)[0]) for k in range(len(self.shards))
+        )
+
+    def mirrored_files(self) -> list[MirroredFile]:
+        """The remote files of all shards, in order."""
+        kinds = [FileKind.RECORDS] + ([FileKind.FIELD_APART] if self.apart_bytes else [])
+        numbers = range(len(self.shards))
+        found = (self.mirrored(number, kind) for number in numbers for kind in kinds)
+        return [each for each in found if each is not None]
 
     def error(self, fault: FaultReport) -> PenstockError:
         """The error for a fault that a kernel left."""
         code, kind, shard_number, offset, detail = fault
         path, file = self.file(shard_number, kind)
-        expected = file.size_bytes
+        path, expected = shown(path), file.size_bytes
+        if code == FaultCode.OTHER_OBJECT:
+            return FormatError(
+                f"{path}: has changed since it was opened, as another process has found; open it "
+                "again"
+            )
         if code == FaultCode.WRONG_SIZE and detail < 0:
             return FormatError(f"{path}: no longer a file of {expected:,} bytes")
         if code == FaultCode.WRONG_SIZE:
@@ -206,6 +251,32 @@ _WRONG_CONTENT = {
     FileKind.DOCUMENT_OFFSETS: _WRONG_OFFSET,
     FileKind.METADATA_OFFSETS: _WRONG_OFFSET,
 }
+
+
+# Kernels search in tables, and read the metadata of neighbours: those are fetched with them.
+_AROUND_BYTES = {
+    FileKind.DOCUMENT_OFFSETS: 8 << 20,
+    FileKind.METADATA_OFFSETS: 8 << 20,
+    FileKind.METADATA_BYTES: 1 << 20,
+}
+
+
+def _worth_fetching(fault: FaultReport, size_bytes: int) -> tuple[int, int]:
+    """The bytes to fetch for those that a kernel missed."""
+    around = _AROUND_BYTES.get(fault.kind, 1)
+    stop = fault.offset + max(fault.detail, 1)
+    return fault.offset // around * around, min(-(-stop // around) * around, size_bytes)
+
+
+def _mirrored(path: str, file: StoredFile) -> MirroredFile | None:
+    """The remote file that a path stands for, with what the manifest says of it; or None."""
+    found = find_mirrored(path)
+    is_own = file.xxh3 is not None and not file.path
+    return found.state(file.size_bytes, file.xxh3 or "") if found and is_own else found
+
+
+def _map_path(mirrored: MirroredFile | None) -> tuple[str, ...]:
+    return () if mirrored is None else (str(mirrored.map_path),)
 
 
 def new_open_files(num_shards: int, num_left: int = 1) -> OpenFiles:

@@ -15,6 +15,7 @@ from penstock.read.documents import document_offsets, document_table, documents_
 from penstock.read.files import FileKind
 from penstock.read.fingerprint import records_digest
 from penstock.read.local_reader import Access, LocalReader
+from penstock.remote.mirror import shown
 from penstock.reprs import counted, one_line
 
 
@@ -33,7 +34,7 @@ class RecordStream:
             return f"without shards: {size}"
         first = self.shards[0]
         stored = first.files[STREAM].path if STREAM in first.files else ""
-        place = self.manifests[0].decoded_from or stored or first.directory
+        place = shown(self.manifests[0].decoded_from or stored or first.directory)
         more = f" and {len(self.manifests) - 1:,} more" if len(self.manifests) > 1 else ""
         return f"{place}{more}: {size}"
 

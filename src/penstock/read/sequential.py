@@ -6,14 +6,13 @@ system's read-ahead. Here a chunk is one read into one buffer.
 """
 
 import io
-import os
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError
-from penstock.formats.files import open_regular
+from penstock.formats.files import open_once
 from penstock.formats.shard import STREAM
 from penstock.read.files import FileKind
 from penstock.read.local_reader import LocalReader
@@ -41,8 +40,8 @@ def stored_chunks(reader: LocalReader, start: int, stop: int) -> Iterator[NDArra
         if begin >= end:
             continue
         path, file = reader.file(number, FileKind.RECORDS)
-        with open_regular(path) as opened:
-            size_bytes = os.fstat(opened.fileno()).st_size
+        with open_once(path) as opened:
+            size_bytes = opened.seek(0, io.SEEK_END)
             if size_bytes != file.size_bytes:
                 raise FormatError(
                     f"{path}: {size_bytes:,} bytes, expected {file.size_bytes:,}; "
@@ -51,15 +50,15 @@ def stored_chunks(reader: LocalReader, start: int, stop: int) -> Iterator[NDArra
             opened.seek(file.first_byte + begin * reader.record_bytes)
             for record in range(begin, end, count):
                 chunk = buffer[: min(count, end - record) * reader.record_bytes]
-                _fill(chunk, opened)
+                _fill(chunk, opened, path)
                 yield chunk
 
 
-def _fill(chunk: NDArray[np.uint8], file: io.FileIO) -> None:
+def _fill(chunk: NDArray[np.uint8], file: io.RawIOBase, path: str) -> None:
     """Read until the chunk is full, which may take several calls."""
     done = 0
     while done < chunk.size:
         got = file.readinto(chunk[done:].data)
         if not got:
-            raise FormatError(f"{file.name}: truncated while it was read; copy or write it again")
+            raise FormatError(f"{path}: truncated while it was read; copy or write it again")
         done += got

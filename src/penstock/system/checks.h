@@ -27,4 +27,7 @@ static inline void penstock_set(int *flag) { __atomic_store_n(flag, 1, __ATOMIC_
 static inline int penstock_try_lock(int *lock) { return !__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE); }
 static inline void penstock_unlock(int *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }
 
+/* A number in a file that other processes may write. */
+static inline uint64_t penstock_load_entry(const uint64_t *entry) { return __atomic_load_n(entry, __ATOMIC_ACQUIRE); }
+
 #endif

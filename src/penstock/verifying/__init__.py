@@ -21,7 +21,7 @@ from penstock.errors import PenstockError
 from penstock.formats.checksums import CHECKSUMS, read_companion
 from penstock.formats.document_tables import entries_bytes, is_table, table_checksum
 from penstock.formats.file_list import FILE_LIST
-from penstock.formats.files import open_regular, read_whole
+from penstock.formats.files import open_once, open_regular, read_whole
 from penstock.formats.job_marks import FINISHED
 from penstock.formats.llmbatch import TOKEN_BYTES
 from penstock.formats.shard import (
@@ -188,7 +188,7 @@ def _verify_foreign(
                     yield from _verify_table(Path(path), meter)
                     continue
                 hashes = FileHashes(Path(path))
-                with open_regular(path) as opened:
+                with open_once(path) as opened:
                     while chunk := opened.read(_CHUNK_BYTES):
                         hashes.update(chunk)
                         meter.advance(len(chunk))
@@ -233,7 +233,7 @@ def _verify_shard(
         end = -1
         try:
             shard.check_sizes((suffix,))
-            with open_regular(path) as file:
+            with open_once(path) as file:
                 record = manifest.fields if suffix == STREAM else OFFSET
                 # A multiple of the record's size: chunks hold whole records.
                 chunk_bytes = max(1, _CHUNK_BYTES // record.itemsize) * record.itemsize

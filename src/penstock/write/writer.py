@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
 from penstock.atomic import hold_lock, publish
+from penstock.copying.staging import find_staged, refuse_several_machines
 from penstock.errors import FormatError, UsageError
 from penstock.formats import stream
 from penstock.formats.checksums import publish_checked
@@ -26,6 +27,7 @@ from penstock.formats.shard import (
     Shard,
 )
 from penstock.new_directory import new_directory
+from penstock.remote.options import Remote
 from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
 from penstock.write.leftovers import OwnFiles
@@ -57,6 +59,8 @@ class Writer:
         group_size: every so many consecutive documents belong together, such as 2 for the pairs of
             preference training; views keep them in one row. Threads that share a writer must
             then append whole groups, with `extend`.
+        remote: how `path` is reached, if it is a URL. Shards are then written to the user's cache,
+            and copied when the dataset is finished.
 
     >>> with Writer(tmp / "out", vocab_size=50_257) as writer:
     ...     writer.append([15496, 11, 995])
@@ -79,6 +83,7 @@ class Writer:
         eos_id: int | None = None,
         split: Mapping[str, str] | None = None,
         group_size: int = 1,
+        remote: Remote | None = None,
     ) -> None:
         if tokenizer is not None and not isinstance(tokenizer, Mapping):
             raise UsageError(
@@ -99,7 +104,10 @@ class Writer:
             of_tokens = {"fields": fields, "vocab_size": vocab_size, "tokenizer": tokenizer}
             check_encoder(encode, {**of_tokens, "bos_id": bos_id, "eos_id": eos_id})
         self._num_extended_documents = self._num_extended_records = 0
-        self._directory = Path(path).absolute()
+        if part is not None:
+            refuse_several_machines(path, "parts")
+        self._staged = find_staged(path, "", remote)
+        self._directory = self._staged.directory if self._staged else Path(path).absolute()
         self._head = Manifest(
             self.fields,
             vocab_size,
@@ -134,6 +142,9 @@ class Writer:
         self._group_thread = 0
         """the thread that appended the latest document, if documents belong to groups"""
         self._lock = contextlib.ExitStack()
+        if self._staged is not None:
+            self._staged.refuse_finished()
+            self._staged.refuse_staged()
         try:
             self._lock.enter_context(new_directory(self._directory))
             is_left_by_killed = self._lock.enter_context(
@@ -150,7 +161,8 @@ class Writer:
         part = "" if self._part is None else f", part {self._part}"
         documents, records = counted(self.num_documents, "document"), self.num_records
         state = "closed" if self._closed else "open"
-        return f"{self._directory}{part}: {documents}, {counted(records, 'record')}, {state}"
+        where = self._staged.url if self._staged else self._directory
+        return f"{where}{part}: {documents}, {counted(records, 'record')}, {state}"
 
     @property
     def num_documents(self) -> int:
@@ -398,6 +410,8 @@ class Writer:
                 self.abort()
                 raise
             self._close()
+            if self._staged is not None:
+                self._staged.send()
 
     def abort(self) -> None:
         """Remove what this writer wrote; finished datasets and parts are not touched."""

@@ -13,6 +13,7 @@ from penstock.compat.nanochat.states import STATE_KEY
 from penstock.errors import MissingDataError, StateError, UsageError
 from penstock.formats.text_names import SourceKind, kind_of
 from penstock.load.ranks import find_rank
+from penstock.remote.urls import is_remote, parse_url
 from penstock.text.live.packing import LivePolicy, Packing
 
 _POLICIES: dict[str, LivePolicy] = {
@@ -128,7 +129,12 @@ def _source(data_shards: Shards) -> CountingSource:
     if not shards:
         raise MissingDataError("data_shards is empty; pass the files to read")
     source = CountingSource(shards, kind=_kind(shards))
-    wanted = [str(Path(shard).expanduser().absolute()) for shard in shards]
+    wanted = [
+        str(
+            parse_url(os.fspath(shard)) if is_remote(shard) else Path(shard).expanduser().absolute()
+        )
+        for shard in shards
+    ]
     if wanted != list(source.files):
         raise UsageError(
             f"data_shards has {len(wanted):,} paths, which are not {len(source.files):,} distinct "

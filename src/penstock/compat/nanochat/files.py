@@ -8,7 +8,9 @@ from pathlib import Path
 
 from penstock.arguments import integer, one_of
 from penstock.errors import MissingDataError, UsageError
+from penstock.remote.urls import is_remote, parse_url
 from penstock.text.sources import Source
+from penstock.text.sources.listing import ALL
 from penstock.text.tokenizers.library_engines import texts
 
 CURRENT, LEGACY = "base_data_climbmix", "base_data"
@@ -20,8 +22,13 @@ def list_parquet_files(
 ) -> list[str]:
     """Return the paths of the Parquet files in a directory, sorted; by default in nanochat's.
 
-    With `warn_on_legacy`, it warns if nanochat's directory is the one of its earlier dataset.
+    For the URL of a prefix in an object store they are URLs, which a `Source` reads. With
+    `warn_on_legacy`, it warns if nanochat's directory is the one of its earlier dataset.
     """
+    if data_dir is not None and is_remote(data_dir):
+        prefix = str(parse_url(os.fspath(data_dir)))
+        files = Source(prefix, kind="parquet", split=ALL).files
+        return [file for file in files if file.rpartition("/")[0] == prefix]
     directory = data_directory() if data_dir is None else Path(data_dir)
     if data_dir is None and warn_on_legacy and directory.name == LEGACY:
         warnings.warn(

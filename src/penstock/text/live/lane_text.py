@@ -10,6 +10,7 @@ from penstock.errors import FormatError
 from penstock.text.batch import TextBatch
 from penstock.text.live.block_dealing import Lanes
 from penstock.text.sources import BadRow, Source
+from penstock.text.sources.slices_ahead import fetching_ahead
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +49,8 @@ class LaneText:
     lanes: Lanes
     batch_bytes: int
     """approximately how much text is read at a time"""
+    num_lanes: int = 1
+    """the lanes that are read at once"""
     skipped: Callable[[BadRow], None] = lambda row: None
     """called for every bad row that is skipped"""
 
@@ -55,11 +58,8 @@ class LaneText:
         self, lane: int, place: LanePosition, epoch: int | None = None
     ) -> Generator[BlockText]:
         """Yield the documents of a lane from `place` on: endlessly, or to the end of `epoch`."""
-        ordinal, num_empty = place.ordinal, 0
-        while True:
-            current, block = self.lanes.block_at(lane, ordinal)
-            if epoch is not None and current != epoch:
-                return
+        num_empty = 0
+        for ordinal, block in self._fetching_ahead(self._blocks(lane, place.ordinal, epoch)):
             skip = place.number if ordinal == place.ordinal else 0
             num_empty += 1
             for text in self.read_block(block, skip, ordinal):
@@ -70,7 +70,24 @@ class LaneText:
                 raise FormatError(
                     f"lane {lane}: its last {num_empty:,} blocks of text contain no document"
                 )
+
+    def _blocks(self, lane: int, ordinal: int, epoch: int | None) -> Iterator[tuple[int, int]]:
+        """Yield the blocks of a lane from `ordinal` on: endlessly, or to the end of `epoch`."""
+        while True:
+            current, block = self.lanes.block_at(lane, ordinal)
+            if epoch is not None and current != epoch:
+                return
+            yield ordinal, block
             ordinal += 1
+
+    def _fetching_ahead(self, blocks: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield blocks; meanwhile, fetch those that follow, if they are remote."""
+        max_bytes = self.source.ahead_bytes // self.num_lanes
+        if not max_bytes:
+            return blocks
+        return fetching_ahead(
+            blocks, lambda each: self.lanes.blocks[each[1]], self.source.announce, max_bytes
+        )
 
     def read_block(self, block: int, skip: int = 0, ordinal: int = 0) -> Iterator[BlockText]:
         """Yield the documents of a block, except the first `skip`."""

@@ -435,6 +435,7 @@ class LiveWalk:
             source=self.plan.source,
             lanes=self.lanes,
             batch_bytes=read_bytes,
+            num_lanes=lanes_of_rank,
             skipped=self._skipped,
         )
 

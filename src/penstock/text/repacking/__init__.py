@@ -8,16 +8,18 @@ written as bytes to a dataset, where each of them can be read by its number.
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from penstock.arguments import integer, one_of
 from penstock.atomic import sync_directory
+from penstock.copying.staging import output_directory, relative_to
 from penstock.errors import UsageError
 from penstock.formats.checksums import CHECKSUMS, read_companion, write_companion
 from penstock.formats.files import MOST
 from penstock.progress import OnProgress, ProgressMeter
+from penstock.remote.options import Remote
 from penstock.system.processors import num_processors
 from penstock.text.repacking.documents import Document, documents_of_order, documents_of_slice
 from penstock.text.repacking.shard_formats import SHARDS
@@ -40,6 +42,7 @@ class RepackReport:
     """What `penstock.repack` wrote."""
 
     files: tuple[Path, ...]
+    """relative to the target, if that is a URL"""
     num_documents: int
     num_characters: int
     num_bytes: int
@@ -62,10 +65,13 @@ def repack(
     workers: int | None = None,
     allow_empty: bool = False,
     progress: OnProgress | None = None,
+    remote: Remote | None = None,
 ) -> RepackReport:
     r"""Write the documents of a source into shards. To resume after a crash, call it again.
 
     A finished job is not run again: the same call returns the same report.
+
+    If `out` is a URL, the shards are made in the user's cache and then copied (see `copy`).
 
     Arguments:
         source: files, directories or patterns; or a `Source`, which says more about them.
@@ -77,6 +83,7 @@ def repack(
         workers: how many shards are written at a time; by default one per processor.
         allow_empty: write nothing if the source has no documents, which is an error otherwise.
         progress: is called with a `Progress` in bytes of text.
+        remote: how `out` is reached, if it is a URL.
 
     >>> _ = (tmp / "lines.txt").write_text("one\ntwo\n")
     >>> report = repack(tmp / "lines.txt", tmp / "packed")
@@ -90,27 +97,28 @@ def repack(
     seed = None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1)
     workers = integer("workers", workers or num_processors(), 1)
     source.warn_of_missing_keys()
-    directory = Path(out).absolute()
     wanted = {"to": to, "shard_chars": shard_chars, "shuffle": seed, "source": source.identity()}
-    job = ShardJob(directory, wanted, _differences, command="repack")
     total = sum(piece.size_bytes for piece in source.slices(1 << 40)) if progress else None
     meter = ProgressMeter(progress, "repacking", total=total, unit="bytes", every=1 << 20)
+    with output_directory(out, "repack", remote=remote, progress=progress) as directory:
+        job = ShardJob(directory, wanted, _differences, command="repack")
 
-    def advance(num_bytes: int) -> None:
-        job.check()
-        meter.advance(num_bytes)
+        def advance(num_bytes: int) -> None:
+            job.check()
+            meter.advance(num_bytes)
 
-    work = _RepackWork(
-        source=source, to=to, shard_chars=shard_chars, allow_empty=allow_empty, advance=advance
-    )
-    with job.begin() as done:
-        if done is not None:
-            files = tuple(directory / name for name in done.pop("files"))
-            done["places"] = tuple(done["places"])
-            return RepackReport(files=files, was_finished=True, **done)
-        report = work.run(job, directory, seed, workers)
-        meter.finish()
-        return report
+        work = _RepackWork(
+            source=source, to=to, shard_chars=shard_chars, allow_empty=allow_empty, advance=advance
+        )
+        with job.begin() as done:
+            if done is None:
+                report = work.run(job, directory, seed, workers)
+                meter.finish()
+            else:
+                files = tuple(directory / name for name in done.pop("files"))
+                done["places"] = tuple(done["places"])
+                report = RepackReport(files=files, was_finished=True, **done)
+    return replace(report, files=tuple(map(relative_to(out, directory), report.files)))
 
 
 def _check_columns(source: Source, to: To) -> None:

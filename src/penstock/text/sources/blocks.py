@@ -10,7 +10,8 @@ latter, and slow file systems.
 import functools
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import overload
 
@@ -30,6 +31,7 @@ BLOCKS_VERSION = 1  # increment if files are cut differently: saved states count
 BLOCK_BYTES = 1 << 22  # of text: cheap to read again after a restart, large for one request
 _NUM_TIMED, _SLOW_SECONDS = 8, 0.008  # use threads if the first files take this long
 _NUM_THREADS = 8
+_NUM_TAILS, _TAIL_BYTES = 64, 1 << 16  # as much as pyarrow reads first
 
 
 class TextBlocks(Sequence[Slice]):
@@ -78,7 +80,7 @@ def list_blocks(
     by_line: bool,
 ) -> TextBlocks:
     """Return all blocks, in order. Files without text have none."""
-    remaining = iter(files)
+    remaining = tails_ahead(files) if kind == "parquet" else iter(files)
     list_one = functools.partial(
         _file_blocks, kind=kind, columns=columns, renderer=renderer, by_line=by_line
     )
@@ -98,6 +100,18 @@ def list_blocks(
             return TextBlocks(itertools.chain(found, threads.map(list_next, remaining)))
 
     return call_in_background(list_others, "penstock-list", stop)
+
+
+def tails_ahead(files: Iterable[TextFile]) -> Iterator[TextFile]:
+    """Yield Parquet files; meanwhile, fetch the footers of remote ones that follow."""
+    following = deque[TextFile]()
+    for file in files:
+        tail = max(0, file.size_bytes - _TAIL_BYTES), file.size_bytes
+        file.announce([tail], _TAIL_BYTES)
+        following.append(file)
+        if len(following) > (_NUM_TAILS if file.remote else 0):
+            yield following.popleft()
+    yield from following
 
 
 def _file_blocks(
@@ -120,10 +134,12 @@ def _file_blocks(
         return cut_bytes(file.path, file.size_bytes, BLOCK_BYTES) if file.size_bytes else []
     file.check_header()
     if file.codec == ".zst" and by_line:
-        return [
-            Slice(files=files, start=run.start, stop=run.stop, size_bytes=run.text_bytes)
-            for run in find_frame_runs(file, BLOCK_BYTES)
-        ]
+        # Frames do not say how long they are; their blocks do, one after the other.
+        with file.held_whole():
+            return [
+                Slice(files=files, start=run.start, stop=run.stop, size_bytes=run.text_bytes)
+                for run in find_frame_runs(file, BLOCK_BYTES)
+            ]
     size_bytes = file.size_bytes * (COMPRESSION_RATIO if file.codec else 1)
     whole = Slice(files=files, start=0, stop=file.size_bytes, size_bytes=size_bytes)
     return [whole] if size_bytes else []

@@ -33,7 +33,8 @@ Line = bytes | memoryview
 def read_jsonl(file: TextFile, start: int, stop: int, reading: ReadOptions) -> Iterator[TextBatch]:
     """Yield the documents whose lines begin in bytes [start, stop) of a file."""
     builder = BatchBuilder(reading, "byte" if start else "line")
-    for number, (place, line, encoding) in enumerate(_lines(file, start, stop, reading)):
+    lines = _lines(file, start, stop, reading, to_end=True)
+    for number, (place, line, encoding) in enumerate(lines):
         row = place if start else number
         try:
             if line is None:
@@ -97,14 +98,15 @@ def _parse(line: Line, encoding: str) -> dict[str, object] | None:
 
 
 def _lines(
-    file: TextFile, start: int, stop: int, reading: ReadOptions
+    file: TextFile, start: int, stop: int, reading: ReadOptions, *, to_end: bool = False
 ) -> Iterator[tuple[int, Line | None, str]]:
     """Yield each line's position, the line (None if too long), and its encoding."""
     columns, limit_bytes = reading.columns, reading.max_document_bytes
     is_only_text = not columns.metadata and columns.spans is None and columns.text.isascii()
     is_only_text = is_only_text and reading.renderer is None
     parts, size, begins = list[memoryview](), 0, -1
-    for place, chunk in read_line_chunks(file, reading.batch_bytes, start, stop):
+    chunks = read_line_chunks(file, reading.batch_bytes, start, stop, to_end=to_end)
+    for place, chunk in chunks:
         view, at = memoryview(chunk), 0
         escapes = _escapes(chunk, is_cut=bool(parts)) if is_only_text else None
         begins = place if begins < 0 else begins

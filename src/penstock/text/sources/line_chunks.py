@@ -7,22 +7,34 @@ from penstock.formats.files import MOST
 from penstock.text.sources.text_file import TextFile
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LAST_LINE_BYTES = 1 << 16
 
 
 def read_line_chunks(
-    file: TextFile, chunk_bytes: int, start: int = 0, stop: int = MOST
+    file: TextFile, chunk_bytes: int, start: int = 0, stop: int = MOST, *, to_end: bool = False
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that begin in bytes [start, stop), as (position, chunk).
+
+    With `to_end`, all of them will be read, and are fetched ahead if the file is remote.
 
     Skips byte order marks at the start of the file. gzip files are read whole. zstd files may be
     read by runs of frames: then the lines are those from the first newline in the run to the first
     one after it, and positions count decompressed bytes from `start` on.
     """
+    expected = line_parts(file, start, stop) if to_end else []
     if file.codec == ".zst" and (start > 0 or stop < file.size_bytes):
-        chunks = _chunks_of_frames(file, chunk_bytes, start, stop)
+        chunks = _chunks_of_frames(file, chunk_bytes, start, stop, expected)
     else:
-        chunks = _chunks_of_bytes(file, chunk_bytes, start, MOST if file.codec else stop)
+        stop = MOST if file.codec else stop
+        chunks = _chunks_of_bytes(file, chunk_bytes, start, stop, expected)
     return chunks if start else _without_marks(chunks)
+
+
+def line_parts(file: TextFile, start: int, stop: int) -> list[tuple[int, int]]:
+    """Return the bytes that are read of a file for its lines in [start, stop), but for the last."""
+    if file.codec and file.codec != ".zst":
+        return [(0, file.size_bytes)]
+    return [(max(0, start - (not file.codec)), min(stop, file.size_bytes))]
 
 
 def _without_marks(chunks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -40,15 +52,16 @@ def _without_marks(chunks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, b
 
 
 def _chunks_of_bytes(
-    file: TextFile, chunk_bytes: int, start: int, stop: int
+    file: TextFile, chunk_bytes: int, start: int, stop: int, expected: list[tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
-    with file.open_text() as text:
+    with file.open_text(expected=expected) as text:
         place = _next_line(text, start, stop, chunk_bytes) if start else 0
         if place >= stop:
             return
         if start:
             text.seek(place)
-        while chunk := text.read(chunk_bytes):
+        # Of a remote file, no more than the last line is fetched after `stop`.
+        while chunk := text.read(min(chunk_bytes, max(stop - place, _LAST_LINE_BYTES))):
             # The last line ends at the first newline from its last possible start on.
             newline = chunk.find(b"\n", max(stop - 1 - place, 0))
             if newline >= 0:
@@ -59,7 +72,7 @@ def _chunks_of_bytes(
 
 
 def _chunks_of_frames(
-    file: TextFile, chunk_bytes: int, start: int, stop: int
+    file: TextFile, chunk_bytes: int, start: int, stop: int, expected: list[tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
     """Yield lines from the first newline in the frames, or the file's start, to the first after.
 
@@ -68,7 +81,7 @@ def _chunks_of_frames(
     cheaper.
     """
     place, has_begun = 0, start == 0
-    with file.open_text(start, stop) as text:
+    with file.open_text(start, stop, expected) as text:
         while chunk := text.read(chunk_bytes):
             first = 0 if has_begun else chunk.find(b"\n") + 1
             has_begun = has_begun or first > 0
@@ -91,7 +104,7 @@ def _next_line(text: Any, start: int, stop: int, chunk_bytes: int) -> int:
     """Return where the first line begins at or after `start`; at most `stop`."""
     place = start - 1
     text.seek(place)
-    while place < stop and (chunk := text.read(chunk_bytes)):
+    while place < stop and (chunk := text.read(min(chunk_bytes, stop - place))):
         newline: int = chunk.find(b"\n")
         if newline >= 0:
             return min(place + newline + 1, stop)

@@ -1,11 +1,13 @@
 """Lists the files that paths, directories and patterns name; all must be of one kind."""
 
+import functools
 import glob
 import itertools
 import os
 import stat
 import warnings
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,8 +16,11 @@ from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.job_marks import FINISHED, UNFINISHED, refuse_unfinished
 from penstock.formats.splits import choose, divide
 from penstock.formats.text_names import CODECS, ENDINGS, SourceKind, ending_of, kind_of
-from penstock.paths import local_path
+from penstock.remote.mirror import find_mirrored, local_path, naming_urls, shown
+from penstock.remote.options import Remote
+from penstock.remote.urls import is_remote
 from penstock.suggestions import did_you_mean_path
+from penstock.system.background_thread import StopSignal, call_in_background
 from penstock.text.sources.own_output import (
     hint_at_skipped,
     is_own_output,
@@ -29,14 +34,18 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _NOTES = (CHECKSUMS, "/dataset_info.json", "/dataset_infos.json", "/dataset_dict.json")
 """files about data end in these: ours, and those of Hugging Face's datasets"""
 _NO_TABLES = "CSV and TSV are not supported; convert the file to Parquet or JSONL"
+_NUM_THREADS = 16
 ALL = "all"
 """the split name that selects all splits"""
 
 
 def list_files(
-    paths: Paths, kind: SourceKind | None, split: str | None = None
+    paths: Paths, kind: SourceKind | None, split: str | None = None, remote: Remote | None = None
 ) -> tuple[SourceKind, tuple[TextFile, ...]]:
     """Return the kind of the files, and the files, sorted and without duplicates.
+
+    URLs name files, directories and patterns in the mirror of a store (`remote.mirror`); `remote`
+    says how the store is reached. Those files are named by their URLs.
 
     A directory is searched recursively for files with the suffixes of a kind; hidden files are
     skipped. So is Penstock's own output below it, whose text would be read a second time; the same
@@ -48,9 +57,18 @@ def list_files(
         raise MissingDataError(
             "the list of paths is empty; name at least one file, directory or pattern"
         )
+    with naming_urls():
+        return _list(wanted, kind, split, remote or Remote())
+
+
+def _list(
+    wanted: list[str | os.PathLike[str]],
+    kind: SourceKind | None,
+    split: str | None,
+    remote: Remote,
+) -> tuple[SourceKind, tuple[TextFile, ...]]:
     resolved, found, skipped = dict[str, str](), dict[str, str](), list[str]()
-    for each in wanted:
-        source = local_path(os.fsdecode(each))
+    for source in _locate(wanted, remote):
         for path in _of_split(
             source, sorted(_without_notes(_expand(source, kind, skipped))), split
         ):
@@ -60,15 +78,15 @@ def list_files(
                 resolved[directory] = os.path.realpath(directory)
                 refuse_unfinished(Path(directory))
             found.setdefault(os.path.join(resolved[directory], name), path)  # noqa: PTH118
-    files = tuple(_without_links(sorted(found.values())))
+    files = tuple(_named(_without_links(sorted(found.values())), remote))
     if not files:
         refuse_unfinished(Path(os.fsdecode(wanted[0])))
         raise MissingDataError(f"{wanted[0]}: not a file of text")
     if skipped:
         warnings.warn(
-            f"skipped Penstock's own output: {named(skipped)}; to read text from there, name that "
-            "directory itself",
-            stacklevel=3,
+            f"skipped Penstock's own output: {shown(named(skipped))}; to read text from there, "
+            "name that directory itself",
+            stacklevel=4,
         )
     known = kind or _only_kind(files)
     for file in files if known == "parquet" else ():
@@ -77,6 +95,39 @@ def list_files(
                 f"{file.path}: compressed Parquet files are not supported; decompress it first"
             )
     return known, files
+
+
+def _locate(wanted: list[str | os.PathLike[str]], remote: Remote) -> Iterator[str]:
+    """Yield the local paths of sources: for URLs, those of mirrors. Stores are asked at once."""
+    sources = [each if isinstance(each, os.PathLike) else os.fsdecode(each) for each in wanted]
+    locate = functools.partial(local_path, options=remote, manifests=False)
+    if sum(map(is_remote, sources)) < 2:
+        yield from map(locate, sources)
+        return
+    stop = StopSignal()
+
+    def locate_one(source: str | os.PathLike[str]) -> str:
+        stop.check()
+        return locate(source)
+
+    def locate_all() -> list[str]:
+        with ThreadPoolExecutor(_NUM_THREADS) as threads:
+            return list(threads.map(locate_one, sources))
+
+    yield from call_in_background(locate_all, "penstock-list", stop)
+
+
+def _named(files: Iterable[TextFile], remote: Remote) -> list[TextFile]:
+    """Return files with URLs instead of the paths of mirrors, sorted."""
+    named = list[TextFile]()
+    for file in files:
+        mirrored = find_mirrored(file.path)
+        if mirrored is not None:
+            facts = mirrored.look()
+            size_bytes, mtime_ns, etag = facts.size_bytes, facts.mtime_ns, facts.etag
+            file = TextFile(mirrored.name, size_bytes, mtime_ns, remote, etag)
+        named.append(file)
+    return sorted(named, key=lambda file: file.path)
 
 
 def _without_notes(paths: Iterable[str]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError, PenstockError
 from penstock.formats.json_values import can_be_json, python_values
 from penstock.formats.optional_pyarrow import pyarrow
+from penstock.remote.fetching_file import FetchingFile
 from penstock.suggestions import did_you_mean
 from penstock.system.lent_memory import LentMemory
 from penstock.text.batch import TextBatch, TextSpan
@@ -128,10 +129,39 @@ def _without_nulls(value: Any) -> Any:
     return list(map(_without_nulls, value)) if isinstance(value, list) else value
 
 
+def column_parts(
+    file: TextFile,
+    start: int,
+    stop: int,
+    columns: Columns,
+    renderer: ChatRenderer | None = None,
+) -> list[tuple[int, int]]:
+    """Return the bytes that are read of row groups [start, stop)."""
+    with file.open() as raw, _readable(file.path):
+        table = _open(raw)
+        names = _check_columns(file.path, table.schema_arrow, columns, renderer)
+        return _column_parts(table, names, start, stop)
+
+
+def _column_parts(table: Any, names: list[str], start: int, stop: int) -> list[tuple[int, int]]:
+    metadata, parts = table.metadata, list[tuple[int, int]]()
+    for number in range(start, min(stop, metadata.num_row_groups)):
+        group = metadata.row_group(number)
+        for k in range(group.num_columns):
+            chunk = group.column(k)
+            if chunk.path_in_schema.partition(".")[0] in names:
+                first = chunk.dictionary_page_offset or chunk.data_page_offset
+                begin = min(first, chunk.data_page_offset)
+                parts.append((begin, begin + chunk.total_compressed_size))
+    return [(begin, end) for begin, end in parts if 0 <= begin < end]
+
+
 def _open(raw: Any) -> Any:
     # Arrow opens the file itself: through a Python file it would hold the GIL and copy every page.
-    with contextlib.suppress(OSError):  # no /proc
-        raw = pyarrow().OSFile(f"/proc/self/fd/{raw.fileno()}")
+    # A remote file has to be fetched while it is read, 256 KiB at a time.
+    if not isinstance(raw, FetchingFile):
+        with contextlib.suppress(OSError):  # no /proc
+            raw = pyarrow().OSFile(f"/proc/self/fd/{raw.fileno()}")
     return pyarrow("pyarrow.parquet").ParquetFile(
         raw, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
     )
@@ -156,6 +186,8 @@ def _batches(
         table = _open(raw)
         names = _check_columns(file.path, table.schema_arrow, reading.columns, reading.renderer)
         num_rows, text_bytes = _row_groups(file.path, table, names, reading.renderer)
+        if isinstance(raw, FetchingFile):
+            raw.expect(_column_parts(table, names, start, stop))
         row = sum(num_rows[:start])
         for number in range(start, min(stop, len(num_rows))):
             end = row + num_rows[number]

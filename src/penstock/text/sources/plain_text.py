@@ -65,9 +65,8 @@ def read_plain(
     """Yield the documents of a file, or those whose lines begin in bytes [start, stop)."""
 
     def chunks() -> Iterator[_Chunk]:
-        return _chunks(
-            read_line_chunks(file, reading.batch_bytes, start, stop), layout, reading.batch_bytes
-        )
+        lines = read_line_chunks(file, reading.batch_bytes, start, stop, to_end=True)
+        return _chunks(lines, layout, reading.batch_bytes)
 
     def report(number: int, place: int, reason: str) -> None:
         unpacked_from = start if file.codec else 0

@@ -11,18 +11,21 @@ from typing import Any, Literal, Self, get_args
 import xxhash
 
 from penstock.arguments import integer, one_of
-from penstock.errors import FormatError, UsageError
+from penstock.errors import FormatError, PenstockError, UsageError
 from penstock.formats.files import MOST
 from penstock.formats.text_names import SourceKind
+from penstock.remote.options import Remote
 from penstock.reprs import one_line
 from penstock.suggestions import did_you_mean
 from penstock.text.batch import TextBatch
 from penstock.text.chats.rendering import ChatRenderer
 from penstock.text.sources import iterables, jsonl, missing_keys, parquet, plain_text
-from penstock.text.sources.blocks import BLOCKS_VERSION, TextBlocks, list_blocks
+from penstock.text.sources.blocks import BLOCKS_VERSION, TextBlocks, list_blocks, tails_ahead
+from penstock.text.sources.line_chunks import line_parts
 from penstock.text.sources.listing import Paths, list_files
 from penstock.text.sources.read_options import BadRow, BadRows, Columns, ReadOptions
 from penstock.text.sources.slices import Slice, cut_bytes, cut_groups, join_small
+from penstock.text.sources.slices_ahead import fetching_ahead
 from penstock.text.sources.text_file import COMPRESSION_RATIO, TextFile
 
 DocumentUnit = Literal["line", "file", "block"]
@@ -35,7 +38,7 @@ class Source:
     r"""Files of text of one kind.
 
     Arguments:
-        paths: a file, a directory, a pattern (`**` too), or a list of them.
+        paths: a file, a directory, a pattern (`**` too), a URL of these, or a list of them.
         kind: "parquet", "jsonl" or "text"; by default, by the suffix of the files.
         split: the files to read from a directory or pattern with several splits, by their names:
             "train", "val", …, or "all". Required if there are several; a list of files needs none.
@@ -46,6 +49,9 @@ class Source:
             and reports them.
         max_document_bytes: a longer row of Parquet or line of JSONL is a bad row, since it has to
             be in memory whole. Plain text has no limit.
+        remote: how files behind URLs (`s3://`, `gs://`, `az://`, `https://`) are reached and
+            cached. Such a file is fetched as it is read; HTTP servers do not list files, so name
+            each.
 
     >>> _ = (tmp / "two.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     >>> source = Source(tmp / "two.jsonl")
@@ -63,11 +69,12 @@ class Source:
         documents: DocumentUnit = "line",
         bad_rows: BadRows = "refuse",
         max_document_bytes: int = 64 << 20,
+        remote: Remote | None = None,
     ) -> None:
         if kind is not None:
             one_of("kind", kind, get_args(SourceKind))
         self._set_options(columns, documents, bad_rows, max_document_bytes)
-        self.kind, files = list_files(paths, kind, split)
+        self.kind, files = list_files(paths, kind, split, remote)
         self._files = {file.path: file for file in files}
         self._iterable: Iterable[Any] | None = None
         self._is_spent = False
@@ -154,8 +161,13 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All paths, sorted."""
+        """All paths and URLs, sorted."""
         return tuple(self._files)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.size_bytes for file in self._files.values())
 
     def warn_of_missing_keys(self) -> None:
         """Warn of JSONL columns that the first objects lack; they may be misspelt."""
@@ -178,7 +190,9 @@ class Source:
             options["chat"] = self.renderer.identity
         if self._iterable is not None:
             return options | {"iterable": True}
-        return options | {"files": [asdict(file) for file in self._files.values()]}
+        names = ("path", "size_bytes", "mtime_ns")
+        files = [{name: getattr(file, name) for name in names} for file in self._files.values()]
+        return options | {"files": files}
 
     @property
     def fingerprint(self) -> str:
@@ -282,7 +296,10 @@ class Source:
         target_bytes = integer("target_bytes", target_bytes, 1)
         if self._iterable is not None:
             return [Slice(files=(), start=0, stop=0, size_bytes=0)]
-        cut = (self._cut(file, target_bytes) for file in self._files.values())
+        files: Iterable[TextFile] = self._files.values()
+        if self.kind == "parquet":
+            files = tails_ahead(files)
+        cut = (self._cut(file, target_bytes) for file in files)
         return list(join_small(cut, target_bytes))
 
     def _cut(self, file: TextFile, target_bytes: int) -> list[Slice]:
@@ -314,15 +331,59 @@ class Source:
                 )
             self._is_spent = iter(self._iterable) is self._iterable
             yield from iterables.read_iterable(self._iterable, reading)
+        if len(piece.files) > 1 and self.ahead_bytes:
+            whole = [replace(piece, files=(path,), stop=MOST) for path in piece.files]
+            for each in self.fetching_ahead(whole):
+                yield from self._read_slice(each, reading)
+        else:
+            yield from self._read_slice(piece, reading)
+
+    def _read_slice(self, piece: Slice, reading: ReadOptions) -> Iterator[TextBatch]:
+        for file, start, stop in self._ranges(piece):
+            unpacked_from = start if file.codec else 0
+            for batch in self._read_file(file, start, stop, reading):
+                yield replace(batch, file=file.path, unpacked_from=unpacked_from)
+
+    def _ranges(self, piece: Slice) -> Iterator[tuple[TextFile, int, int]]:
+        """Yield each file of a slice, with the row groups or bytes to read of it."""
         for path in piece.files:
             file = self._files.get(path)
             if file is None:
                 raise UsageError(f"{path}: not a file of this source; call slices() again")
             is_range = len(piece.files) == 1 and file.codec != ".gz"
-            start, stop = (piece.start, piece.stop) if is_range else (0, MOST)
-            unpacked_from = start if file.codec else 0
-            for batch in self._read_file(file, start, stop, reading):
-                yield replace(batch, file=path, unpacked_from=unpacked_from)
+            yield file, *((piece.start, piece.stop) if is_range else (0, MOST))
+
+    @property
+    def ahead_bytes(self) -> int:
+        """How much of remote files may be fetched ahead of reading; 0 if all files are local."""
+        options = (file.remote for file in self._files.values())
+        return max((each.ahead_bytes for each in options if each is not None), default=0)
+
+    def fetching_ahead(self, pieces: Iterable[Slice]) -> Iterator[Slice]:
+        """Yield slices to read; meanwhile, fetch those that follow, if they are remote."""
+        max_bytes = self.ahead_bytes
+        return (
+            fetching_ahead(pieces, _same, self.announce, max_bytes) if max_bytes else iter(pieces)
+        )
+
+    def announce(self, piece: Slice, max_bytes: int) -> int:
+        """Start to fetch a remote slice; returns how many bytes, at most `max_bytes`."""
+        try:
+            return self._announce(piece, max_bytes)
+        except PenstockError:  # whoever reads the slice raises it
+            return 0
+
+    def _announce(self, piece: Slice, max_bytes: int) -> int:
+        num_bytes = 0
+        for file, start, stop in self._ranges(piece):
+            if file.remote is None or num_bytes >= max_bytes:
+                continue
+            if self.kind == "parquet":
+                parts = parquet.column_parts(file, start, stop, self.columns, self.renderer)
+            else:
+                parts = line_parts(file, start, stop)
+            num_bytes += file.announce(parts, max_bytes - num_bytes)
+        return num_bytes
 
     def _reading(self, bad: Callable[[BadRow], None] | None, batch_bytes: int) -> ReadOptions:
         return ReadOptions(
@@ -352,3 +413,7 @@ class Source:
             )
         if bad is not None:
             bad(row)
+
+
+def _same(piece: Slice) -> Slice:
+    return piece

@@ -5,14 +5,20 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from penstock.errors import FormatError
 from penstock.formats.files import MOST, open_regular
 from penstock.formats.optional_pyarrow import pyarrow
 from penstock.formats.text_names import CODECS
+from penstock.remote.fetching_file import FetchingFile, announce, open_mirrored
+from penstock.remote.mirror import naming_urls
+from penstock.remote.options import Remote
+from penstock.remote.store import ObjectFacts
+from penstock.remote.urls import parse_url
 
 COMPRESSION_RATIO = 3  # typical of English text under gzip or zstd
 
@@ -22,8 +28,13 @@ class TextFile:
     """A file, with its size and time when it was listed."""
 
     path: str
+    """or the URL"""
     size_bytes: int
     mtime_ns: int
+    remote: Remote | None = None
+    """how it is fetched; None for a local file"""
+    etag: str = ""
+    """of a remote file: changes with its content"""
 
     @property
     def codec(self) -> str:
@@ -31,20 +42,60 @@ class TextFile:
         return next((codec for codec in CODECS if self.path.lower().endswith(codec)), "")
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[io.FileIO]:
-        """Open the file; raise if it changes before it is closed."""
-        with open_regular(self.path) as file:
+    def open(self, expected: Iterable[tuple[int, int]] = ()) -> Iterator[io.FileIO]:
+        """Open the file; raise if it changes before it is closed.
+
+        A remote file is fetched as it is read. `expected` will be read, in this order, and is
+        fetched ahead.
+        """
+        with self._opened(expected) as file:
             self._check(file)
             yield file
             self._check(file)
 
+    def _opened(
+        self, expected: Iterable[tuple[int, int]]
+    ) -> contextlib.AbstractContextManager[io.FileIO]:
+        return open_regular(self.path) if self.remote is None else self._fetching(expected)
+
     @contextlib.contextmanager
-    def open_text(self, start: int = 0, stop: int = MOST) -> Iterator[Any]:
+    def _fetching(self, expected: Iterable[tuple[int, int]]) -> Iterator[io.FileIO]:
+        assert self.remote is not None
+        with naming_urls(), open_mirrored(self.path, self.remote, self._facts, expected) as file:
+            yield file
+
+    @property
+    def _facts(self) -> ObjectFacts:
+        """What the store said about a remote file when it was listed."""
+        return ObjectFacts(parse_url(self.path).key, self.size_bytes, self.etag, self.mtime_ns)
+
+    @contextlib.contextmanager
+    def held_whole(self) -> Iterator[None]:
+        """Fetch all of a remote file, and keep it, for code that reads by its descriptor."""
+        if self.remote is None:
+            yield
+            return
+        with self.open() as file:
+            assert isinstance(file, FetchingFile)
+            file.fetch_all()
+            yield
+
+    def announce(self, parts: Iterable[tuple[int, int]], max_bytes: int) -> int:
+        """Start to fetch parts of a remote file; returns how many bytes, at most `max_bytes`."""
+        if self.remote is None:
+            return 0
+        with naming_urls():
+            return announce(self.path, self.remote, self._facts, parts, max_bytes)
+
+    @contextlib.contextmanager
+    def open_text(
+        self, start: int = 0, stop: int = MOST, expected: Iterable[tuple[int, int]] = ()
+    ) -> Iterator[Any]:
         """Open the decompressed content; raise if compressed data is damaged or truncated.
 
         For zstd, [start, stop) may select a run of whole frames.
         """
-        with self.open() as file:
+        with self.open(expected) as file:
             if not self.codec:
                 yield file
                 return
@@ -65,11 +116,17 @@ class TextFile:
             raise FormatError(f"{self.path}: empty; a {self.codec} file has at least a header")
 
     def _check(self, file: io.FileIO) -> None:
-        found = os.fstat(file.fileno())
-        if (found.st_size, found.st_mtime_ns) != (self.size_bytes, self.mtime_ns):
+        etag = ""
+        if isinstance(file, FetchingFile):
+            facts = file.facts
+            size_bytes, mtime_ns, etag = facts.size_bytes, facts.mtime_ns, facts.etag
+        else:
+            found = os.fstat(file.fileno())
+            size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
+        if (size_bytes, mtime_ns, etag) != (self.size_bytes, self.mtime_ns, self.etag):
             raise FormatError(
                 f"{self.path}: changed since it was listed ({self.size_bytes:,} bytes then, "
-                f"{found.st_size:,} now); start again once nothing writes to it"
+                f"{size_bytes:,} now); start again once nothing writes to it"
             )
 
 
@@ -77,19 +134,22 @@ def _decompressed(file: io.FileIO, codec: str, start: int, stop: int) -> Any:
     if codec == ".gz":
         return gzip.GzipFile(fileobj=file, mode="rb")
     arrow = pyarrow()
-    return arrow.CompressedInputStream(arrow.PythonFile(_Range(file, start, stop), "r"), "zstd")
+    return arrow.CompressedInputStream(arrow.PythonFile(_FileRange(file, start, stop), "r"), "zstd")
 
 
-class _Range:
+class _FileRange:
     """A byte range of a file, with the methods that pyarrow expects of a file."""
 
     closed = False
 
     def __init__(self, file: io.FileIO, start: int, stop: int) -> None:
-        self._descriptor, self._at, self._stop = file.fileno(), start, stop
+        self._at, self._stop = start, stop
+        self._pread = (
+            file.pread if isinstance(file, FetchingFile) else partial(os.pread, file.fileno())
+        )
 
     def read(self, size: int) -> bytes:
-        part = os.pread(self._descriptor, max(0, min(size, self._stop - self._at)), self._at)
+        part = self._pread(max(0, min(size, self._stop - self._at)), self._at)
         self._at += len(part)
         return part
 

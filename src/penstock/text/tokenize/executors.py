@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn
 
 from penstock.errors import PenstockError, UsageError
 from penstock.progress import OnProgress, Progress
+from penstock.remote.store import has_sent_requests
 from penstock.system.processors import num_processors
 from penstock.text.tokenize.stage import Stage, run_once, task_progress
 
@@ -30,9 +31,9 @@ _SECONDS_BETWEEN_REPORTS = 0.2
 _SECONDS_TO_END = 30
 _PR_SET_PDEATHSIG = 1
 _NO_START = (
-    "a worker process could not start; its error is above. In a program with threads, workers "
-    "import the main module, which must be a file that calls tokenize only under "
-    'if __name__ == "__main__": (or use workers=1)'
+    "a worker process could not start; its error is above. In a program with threads, or with "
+    "remote data, workers import the main module, which must be a file that calls tokenize only "
+    'under if __name__ == "__main__": (or use workers=1)'
 )
 
 
@@ -100,8 +101,8 @@ class _TaskProcess:
 
     def __init__(self, stage: Stage) -> None:
         # A new interpreter takes seconds to import what this one has; but threads and their locks
-        # do not survive a fork.
-        self.is_forked = threading.active_count() == 1
+        # do not survive a fork, nor do connections to object stores.
+        self.is_forked = threading.active_count() == 1 and not has_sent_requests()
         context = multiprocessing.get_context("fork" if self.is_forked else "spawn")
         self.connection, theirs = context.Pipe()
         inherited = (stage, self.connection) if self.is_forked else (None, None)

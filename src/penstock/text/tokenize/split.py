@@ -131,7 +131,7 @@ NO_SPLIT = {"kind": "none", "files": [], "fraction": 0.0, "count": 0, "by": TEXT
 
 def _absolute(pattern: str) -> str:
     """A pattern of relative paths, made absolute as the paths are that it is compared with."""
-    is_relative = "/" in pattern and not pattern.startswith(("/", "*"))
+    is_relative = "/" in pattern and not pattern.startswith(("/", "*")) and "://" not in pattern
     return str(Path(pattern).absolute()) if is_relative else pattern
 
 

@@ -4,15 +4,16 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
 from penstock.arguments import integer, one_of
+from penstock.copying.staging import output_directory, refuse_several_machines
 from penstock.errors import SplitsError, UsageError
 from penstock.formats.splits import choose, divide
 from penstock.progress import OnProgress
+from penstock.remote.options import Remote
 from penstock.text.chats.chat import Chat
 from penstock.text.chats.loading import renderer_of
 from penstock.text.marks import Add, choose_marks
@@ -53,8 +54,11 @@ def tokenize(
     task_bytes: int | None = None,
     allow_empty: bool = False,
     progress: OnProgress | None = None,
+    remote: Remote | None = None,
 ) -> TokenizeReport | None:
     r"""Make a dataset of text, in the directory `path`. To resume after a crash, call it again.
+
+    If `path` is a URL, the dataset is made in the user's cache and then copied (see `copy`).
 
     Arguments:
         source: files, directories or patterns; or a `Source`, which says more about them.
@@ -80,6 +84,7 @@ def tokenize(
         allow_empty: write a dataset without tokens if the source has none, which is an error
             otherwise.
         progress: is called with a `Progress` a few times a second.
+        remote: how `path` is reached, if it is a URL.
 
     >>> _ = (tmp / "corpus.txt").write_text("a line\nanother one\n")
     >>> report = tokenize(tmp / "corpus.txt", "bytes", tmp / "out", workers=1)
@@ -92,6 +97,8 @@ def tokenize(
     workers = None if workers is None else integer("workers", workers, 1)
     one_of("executor", executor, get_args(Executor))
     share = _check_share(task)
+    if task is not None or executor == "ray":
+        refuse_several_machines(path, "tasks of several machines")
     if split is not None and not isinstance(split, Split):
         raise UsageError(
             f"split is {split!r:.60}; it must be a penstock.Split, as in "
@@ -112,28 +119,30 @@ def tokenize(
     if split is not None:
         split.check(source.files, source.columns.metadata)
     source.warn_of_missing_keys()
-    job = _TokenizeJob(
-        directory=JobDirectory(Path(path).absolute()),
-        head=TokenizePlan(
-            tokenizer={
-                name: getattr(loaded, name)
-                for name in ("name", "fingerprint", "vocab_size", "bos_id", "eos_id")
-            },
-            source=source.identity(),
-            add=choose_marks(add or (None if chat is None else chat.default_add), loaded).add,
-            shuffle=None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1),
-            split=split,
-            with_metadata=bool(source.columns.metadata or source.columns.spans),
-            span_unit=one_of("span_unit", span_unit, get_args(SpanUnit)),
-            shard_bytes=integer("shard_bytes", shard_bytes, 1),
-            task_bytes=_check_task_bytes(task_bytes, source),
-        ),
-        source=source,
-        tokenizer=loaded,
-        reference=reference,
-        runner=StageRunner(executor, workers, progress),
+    head = TokenizePlan(
+        tokenizer={
+            name: getattr(loaded, name)
+            for name in ("name", "fingerprint", "vocab_size", "bos_id", "eos_id")
+        },
+        source=source.identity(),
+        add=choose_marks(add or (None if chat is None else chat.default_add), loaded).add,
+        shuffle=None if shuffle is None else integer("shuffle", shuffle, 0, (1 << 64) - 1),
+        split=split,
+        with_metadata=bool(source.columns.metadata or source.columns.spans),
+        span_unit=one_of("span_unit", span_unit, get_args(SpanUnit)),
+        shard_bytes=integer("shard_bytes", shard_bytes, 1),
+        task_bytes=_check_task_bytes(task_bytes, source),
     )
-    return job.run(share, started, finishes=task is None, allow_empty=allow_empty)
+    with output_directory(path, "tokenize", remote=remote, progress=progress) as directory:
+        job = _TokenizeJob(
+            directory=JobDirectory(directory),
+            head=head,
+            source=source,
+            tokenizer=loaded,
+            reference=reference,
+            runner=StageRunner(executor, workers, progress),
+        )
+        return job.run(share, started, finishes=task is None, allow_empty=allow_empty)
 
 
 def make_source(make: Callable[[str | None], Source], split: Split | None) -> Source:
@@ -144,8 +153,10 @@ def make_source(make: Callable[[str | None], Source], split: Split | None) -> So
         if split is None or split.kind != "files":
             raise
     source = make(ALL)
-    root = os.path.commonpath([os.path.dirname(file) for file in source.files])  # noqa: PTH120
-    kept = [os.path.relpath(file, root) for file in source.files if not split.matches(file)]
+    directories = [os.path.dirname(file) for file in source.files]  # noqa: PTH120
+    # Not commonpath: URLs and paths may be mixed.
+    root = os.path.commonprefix([f"{each}/" for each in directories]).rpartition("/")[0]  # noqa: RUF071
+    kept = [file[len(root) + 1 :] for file in source.files if not split.matches(file)]
     choose(f"{root} without the files for validation", divide(kept), of=" of Source")
     return source
 
@@ -249,7 +260,7 @@ def _check_share(task: tuple[int, int] | None) -> tuple[int, int]:
 def _check_task_bytes(wanted: int | None, source: Source) -> int:
     if wanted is not None:
         return integer("task_bytes", wanted, 1)
-    return choose_task_bytes(sum(Path(file).stat().st_size for file in source.files))
+    return choose_task_bytes(source.size_bytes)
 
 
 def _load(

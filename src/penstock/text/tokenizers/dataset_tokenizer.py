@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import FormatError, UsageError
+from penstock.remote.mirror import fetch_beside
 from penstock.text.tokenizers.bpe import BytePairTokenizer
 from penstock.text.tokenizers.byte_tokenizer import ByteTokenizer
 from penstock.text.tokenizers.library_engines import HuggingFaceTokenizer
@@ -63,6 +64,7 @@ def load_stored(directory: Path, fingerprint: str) -> Tokenizer | None:
     """
     if fingerprint == ByteTokenizer.fingerprint:
         return ByteTokenizer()
+    fetch_beside(directory, (JSON, RANKS, CONFIG))
     if not any((directory / name).exists() for name in (JSON, RANKS)):
         return None
     tokenizer = load_tokenizer(directory)

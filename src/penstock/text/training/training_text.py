@@ -28,7 +28,7 @@ class TrainingText:
         if self._max_bytes is not None:
             total = min(total, self._max_bytes)
         meter = ProgressMeter(self._progress, "reading", total=total, unit="bytes")
-        for piece in slices:
+        for piece in self._source.fetching_ahead(slices):
             for batch in self._source.read(piece, self._count_bad_row):
                 batch = self._within_limit(batch)
                 yield batch

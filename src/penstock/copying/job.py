@@ -1,0 +1,214 @@
+"""`CopyJob`: files from one place to another; killed at any moment, the next call continues.
+
+    unfinished.json    the mark: written first, removed last; nothing opens a directory with it
+    data files         several at a time; each appears when it is whole
+    manifests          after all data, those of inner directories first, never in place of others
+
+The record in the user's cache says which files have arrived. The mark says of which dataset.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import xxhash
+
+from penstock.copying.listing import LAST, CopiedFile, CopiedFiles
+from penstock.copying.place import CopyPlace, FileFacts
+from penstock.copying.record import CopyRecord
+from penstock.errors import DatasetExistsError, FormatError, ReadError
+from penstock.formats.job_marks import UNFINISHED
+from penstock.progress import OnProgress, ProgressMeter
+from penstock.system.background_thread import StopSignal, call_in_background
+
+WORKERS = 8
+"""files at a time; with 4 parts of 8 MiB each, at most some 350 MiB of memory"""
+_MAX_MARK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyReport:
+    """What `penstock.copy` did."""
+
+    num_files: int
+    size_bytes: int
+    num_resumed: int
+    """files that an earlier run had copied"""
+    num_checked: int
+    """files whose content was compared with the dataset's own checksums"""
+    was_finished: bool = False
+    """True if an earlier call had finished it"""
+
+
+class CopyJob:
+    """Copies files to a target."""
+
+    def __init__(
+        self,
+        files: CopiedFiles,
+        target: CopyPlace,
+        *,
+        command: str,
+        workers: int,
+        progress: OnProgress | None,
+    ) -> None:
+        """`command` is the one of `penstock` that continues the job."""
+        self._files, self._target, self._workers = files, target, workers
+        self._command, self._progress = command, progress
+        self._stop = StopSignal()
+
+    def run(self) -> CopyReport:
+        """Copy what is missing, and say what was done."""
+        with self._target.hold(), CopyRecord(self._target) as record:
+            there = self._target.list_files()
+            if self._is_finished(there, record):
+                return self._report(len(self._files.data) + len(self._files.last), finished=True)
+            self._begin(there)
+            todo = [
+                file for file in self._files.data if not record.confirms(file, there.get(file.name))
+            ]
+            self._copy(todo, record)
+            self._check_arrived(record)
+            for file in self._files.last:
+                self._publish(file)
+            self._target.remove(UNFINISHED)
+            return self._report(len(self._files.data) - len(todo))
+
+    def _report(self, num_resumed: int, *, finished: bool = False) -> CopyReport:
+        files = (*self._files.data, *self._files.last)
+        return CopyReport(
+            num_files=len(files),
+            size_bytes=self._files.size_bytes,
+            num_resumed=num_resumed,
+            num_checked=0 if finished else sum(file.xxh3 is not None for file in files),
+            was_finished=finished,
+        )
+
+    def _is_finished(self, there: dict[str, FileFacts], record: CopyRecord) -> bool:
+        """Whether the target holds these files; refuses it if it holds others."""
+        if not there or UNFINISHED in there:
+            return False
+        for file in self._files.last:
+            if file.name not in there or self._differs(file):
+                raise self._occupied(there)
+        for file in self._files.data:
+            found = there.get(file.name)
+            # An equal manifest was written after all data, so sizes are enough then.
+            is_equal = found is not None and found.size_bytes == file.facts.size_bytes
+            if not record.confirms(file, found) and not (self._files.last and is_equal):
+                raise self._occupied(there)
+        return True
+
+    def _differs(self, file: CopiedFile) -> bool:
+        return self._target.read(file.name) != self._files.contents[file.name]
+
+    def _occupied(self, there: dict[str, FileFacts]) -> DatasetExistsError:
+        finished = [name for name in there if PurePosixPath(name).name in LAST]
+        what = "already a finished dataset" if finished else "already exists"
+        name = min(finished or there)
+        return DatasetExistsError(
+            f"{self._target.show(name)}: {what}, and it is not a copy of "
+            f"{self._files.place.show()}; choose another target"
+        )
+
+    def _begin(self, there: dict[str, FileFacts]) -> None:
+        """Write the mark, or compare with the one that is there."""
+        source = self._files.place.show()
+        mark = {"command": self._command, "source": source, "digest": self._files.digest}
+        if UNFINISHED not in there:
+            self._target.publish(UNFINISHED, json.dumps(mark).encode())
+            return
+        try:
+            begun = json.loads(self._target.read(UNFINISHED, _MAX_MARK_BYTES))
+            digest, begun_of = begun["digest"], begun["source"]
+        except (ValueError, TypeError, KeyError):
+            digest, begun_of = None, "another job"
+        if digest != self._files.digest:
+            raise DatasetExistsError(
+                f"{self._target.show(UNFINISHED)}: a copy of {begun_of} was begun here, which is "
+                f"not the same dataset as {source} now; choose another target, or remove "
+                f"{self._target.show()}"
+            )
+
+    def _copy(self, todo: list[CopiedFile], record: CopyRecord) -> None:
+        num_bytes = sum(file.facts.size_bytes for file in self._files.data)
+        before = num_bytes - sum(file.facts.size_bytes for file in todo)
+        meter = ProgressMeter(
+            self._progress, "copying", total=num_bytes, unit="bytes", done_before=before
+        )
+
+        def copy_one(file: CopiedFile) -> None:
+            def chunks() -> Iterator[Any]:
+                return self._checked(file, meter)
+
+            identity = self._target.write(file.name, file.facts.size_bytes, chunks)
+            record.add(file, identity)
+
+        def copy_all() -> None:
+            with ThreadPoolExecutor(self._workers, "penstock-copy") as pool:
+                tasks = [pool.submit(copy_one, file) for file in todo]
+                try:
+                    for task in as_completed(tasks):
+                        task.result()
+                except BaseException:
+                    self._stop.set()
+                    pool.shutdown(cancel_futures=True)
+                    raise
+
+        # No thread continues to write after an interrupt, however often the user presses Ctrl-C.
+        call_in_background(copy_all, "penstock-copy", self._stop, is_waited_for=True)
+
+    def _checked(self, file: CopiedFile, meter: ProgressMeter) -> Iterator[Any]:
+        """Read a file; at its end, raise if it is not what the dataset's checksums say.
+
+        The target shows a file only after its end, so it never shows a damaged one.
+        """
+        place, hasher, sent, is_sound = self._files.place, xxhash.xxh3_64(), 0, False
+        try:
+            for chunk in place.chunks(file.name, file.facts):
+                if self._stop.is_set:
+                    raise ReadError(f"{place.show(file.name)}: stopped; run the command again")
+                hasher.update(chunk)
+                sent += len(chunk)
+                meter.advance(len(chunk))
+                yield chunk
+            if sent != file.facts.size_bytes:
+                raise FormatError(
+                    f"{place.show(file.name)}: {sent:,} bytes, expected "
+                    f"{file.facts.size_bytes:,}; it has changed: run the command again"
+                )
+            _check_xxh3(place.show(file.name), hasher.hexdigest(), file)
+            is_sound = True
+        finally:
+            if not is_sound:  # read once more, if the target asks again
+                meter.advance(-sent)
+
+    def _check_arrived(self, record: CopyRecord) -> None:
+        """Compare what the target lists with what was sent, before it opens as a dataset."""
+        there = self._target.list_files()
+        for file in self._files.data:
+            if not record.confirms(file, there.get(file.name)):
+                found = there.get(file.name)
+                what = (
+                    "missing" if found is None else f"{found.size_bytes:,} bytes, {found.identity}"
+                )
+                raise FormatError(
+                    f"{self._target.show(file.name)}: {what}; it was removed or replaced while the "
+                    "dataset was copied: run the command again"
+                )
+
+    def _publish(self, file: CopiedFile) -> None:
+        content = self._files.contents[file.name]
+        _check_xxh3(self._files.place.show(file.name), xxhash.xxh3_64_hexdigest(content), file)
+        self._target.publish(file.name, content)
+
+
+def _check_xxh3(name: str, found: str, file: CopiedFile) -> None:
+    if file.xxh3 not in (None, found):
+        raise FormatError(
+            f"{name}: xxh3 is {found}, expected {file.xxh3}; the source is damaged: find where "
+            "with penstock verify, and write or copy it again"
+        )

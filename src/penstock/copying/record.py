@@ -1,0 +1,73 @@
+"""`CopyRecord`: which files have arrived at a target, kept in the user's cache."""
+
+import contextlib
+import json
+import threading
+from pathlib import Path
+from typing import IO, Any, Self
+
+from penstock.cache import cache_directory
+from penstock.copying.listing import CopiedFile
+from penstock.copying.place import CopyPlace, FileFacts
+from penstock.copying.places import place_id
+from penstock.copying.remote_place import plain_etag
+from penstock.errors import ReadError
+
+
+class CopyRecord:
+    """The identities of copied files, at their source and at their target: a line of JSON each.
+
+    A size is not enough to know that a file is the one to copy. A lost record only costs time:
+    files that it does not confirm are copied again.
+    """
+
+    def __init__(self, target: CopyPlace) -> None:
+        self._path = cache_directory("copies") / f"{place_id(target)}.jsonl"
+        self._known = dict[str, list[Any]]()
+        self._file: IO[str] | None = None
+        self._lock = threading.Lock()
+        with contextlib.suppress(OSError), self._path.open(encoding="utf-8") as file:
+            for line in file:
+                with contextlib.suppress(ValueError):  # cut off when a copy was killed
+                    name, *facts = json.loads(line)
+                    self._known[name] = facts
+
+    def __enter__(self) -> Self:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", encoding="utf-8")
+            if self._file.tell():
+                self._file.write("\n")  # after a line that was cut off
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._file is not None
+        self._file.close()
+
+    def confirms(self, file: CopiedFile, found: FileFacts | None) -> bool:
+        """Whether what was found at the target is a copy of this file."""
+        if found is None or found.size_bytes != file.facts.size_bytes:
+            return False
+        known = self._known.get(file.name)
+        return known == [file.facts.size_bytes, file.identity, plain_etag(found.identity)]
+
+    def add(self, file: CopiedFile, identity: str) -> None:
+        """Note that a file has arrived, and its identity there."""
+        facts = [file.facts.size_bytes, file.identity, plain_etag(identity)]
+        assert self._file is not None
+        with self._lock:
+            self._known[file.name] = facts
+            try:
+                self._file.write(json.dumps([file.name, *facts]) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise _unwritable(self._path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> ReadError:
+    return ReadError(
+        error.errno,
+        f"{path}: {error.strerror}; set XDG_CACHE_HOME to a writable directory with enough space",
+    )

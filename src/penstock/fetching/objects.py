@@ -1,0 +1,117 @@
+"""Objects of stores (`s3://`, `gs://`, `az://`) to download: finding and requesting them."""
+
+import glob
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
+from itertools import takewhile
+from typing import Any, Self
+
+from penstock.errors import FormatError, MissingDataError, PenstockError
+from penstock.fetching.headers import RangeError, RefusedError
+from penstock.fetching.request import InterruptedFetchError
+from penstock.paths import names_match
+from penstock.remote.mirror import MAX_REQUEST_BYTES
+from penstock.remote.options import Remote
+from penstock.remote.requests import request_pool
+from penstock.remote.store import ObjectStore, find_store
+from penstock.remote.urls import is_remote, parse_url
+
+_NUM_AHEAD = 4  # requests of one object at a time: one connection gives 50 to 90 MB/s
+
+
+def is_object(url: str) -> bool:
+    """Whether a URL leads to an object store, not to an HTTP server."""
+    return is_remote(url) and not url.lower().startswith("http")
+
+
+def find_objects(url: str, options: Remote) -> list[str]:
+    """The URLs of the objects that a URL names: one, all below a prefix, or those of a pattern."""
+    parsed = parse_url(url)
+    store, key = find_store(parsed, options), parsed.key
+    if glob.has_magic(key):
+        parts = key.split("/")
+        fixed = "/".join(takewhile(lambda part: not glob.has_magic(part), parts))
+        keys = [facts.key for facts in store.list_objects(fixed)]
+        found = [each for each in keys if names_match(each.split("/"), parts)]
+    else:
+        found = list(_named(store, key))
+    if not found:
+        raise MissingDataError(f"{parsed}: no such object, and none below it")
+    return [store.name(each) for each in sorted(found)]
+
+
+def _named(store: ObjectStore, key: str) -> Iterator[str]:
+    try:
+        if key:
+            yield store.head(key).key
+            return
+    except MissingDataError:
+        pass
+    for facts in store.list_objects(key):
+        if not facts.key.rpartition("/")[2].startswith(".") and not facts.key.endswith("/"):
+            yield facts.key
+
+
+class ObjectClient:
+    """Requests objects."""
+
+    def __init__(self, options: Remote) -> None:
+        self._options = options
+
+    def get(self, url: str, start: int) -> "ObjectResponse":
+        """Request an object from byte `start` on."""
+        parsed = parse_url(url)
+        return ObjectResponse(find_store(parsed, self._options), parsed.key, start)
+
+
+class ObjectResponse:
+    """An object that is being received, in ranges; it has the interface of a `FileResponse`."""
+
+    sha256: str | None = None
+    """stores do not tell"""
+
+    def __init__(self, store: ObjectStore, key: str, start: int) -> None:
+        try:
+            self._facts = store.head(key)
+        except PenstockError as error:
+            raise _fetch_error(error) from None
+        self._store, self.start = store, start
+        self.total_bytes, self.validator = self._facts.size_bytes, self._facts.etag
+        if start and start >= self.total_bytes:
+            raise RangeError("the object has no bytes after this part")
+        options = store.options
+        self._pool = request_pool(options.max_requests, options.hedge_seconds)
+        self._next, self._under_way = start, deque[Future[Any]]()
+
+    def check(self, name: str, sha256: str | None) -> None:
+        """Do nothing: stores send objects as they are, and tell their sizes."""
+
+    def read(self, _: int) -> bytes:
+        """Return the next bytes; none at the end."""
+        while self._next < self.total_bytes and len(self._under_way) < _NUM_AHEAD:
+            stop = min(self._next + MAX_REQUEST_BYTES, self.total_bytes)
+            get = partial(self._store.get, self._facts.key, self._next, stop, expected=self._facts)
+            self._under_way.append(self._pool.submit(get))
+            self._next = stop
+        if not self._under_way:
+            return b""
+        try:
+            return bytes(self._under_way.popleft().result().data)
+        except PenstockError as error:
+            raise _fetch_error(error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._under_way.clear()
+
+
+def _fetch_error(error: PenstockError) -> Exception:
+    """The error for a failed request; stores have repeated it already."""
+    reason = str(error).partition(": ")[2] or str(error)  # the caller names the URL
+    if isinstance(error, FormatError):  # it has changed: the next attempt starts over
+        return InterruptedFetchError(reason)
+    return RefusedError(reason)

@@ -1,0 +1,435 @@
+"""`FetchAhead`: fetches what a loader will read of remote data, in the order of its steps.
+
+A thread lists the bytes of the steps to come, as many as `Remote.ahead_bytes` allows, merges those
+that are near to each other, and requests them, the first step first. With a cache, answers go into
+the mirrored files. Without, they stay in memory, and the thread that reads the step gets them.
+
+If all files fit into the cache, they are copied there too, in large pieces, in the order in which
+the steps first touch them, while nothing more urgent is to be done.
+"""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batches.batch_reader import BatchReader
+from penstock.errors import MissingDataError
+from penstock.formats.checksums import CHECKSUMS, read_companion
+from penstock.formats.shard import Shard
+from penstock.load.step_ranges import StepRanges, merge_spans
+from penstock.read.files import FileKind
+from penstock.read.local_reader import LocalReader
+from penstock.remote.cache_space import CacheSpace, NextUse
+from penstock.remote.mirror import MirroredFile, look_for
+from penstock.remote.options import Remote
+from penstock.system.background_thread import BackgroundThread, StopSignal
+from penstock.system.memory import new_pages
+
+# A request costs the client some 0.3 ms of processor time, in which it could receive 100 KB.
+_CACHED_GAP_BYTES = 64 << 10
+# Bytes in gaps are fetched in vain without a cache.
+_UNCACHED_GAP_SHARE = 0.05
+_MAX_STEPS_AHEAD = 1 << 12
+# If all files are copied to the cache, what lies in gaps is needed anyway.
+_COPIED_GAP_BYTES = 1 << 20
+# Larger answers stay in malloc's heap: with requests of 8 MiB a process grew by 195 MB, not by 120.
+_UNCACHED_REQUEST_BYTES = 1 << 20
+_OWN_PAGES_BYTES = 1 << 18
+_GROWTH = 8
+"""of the number of steps planned at once, so that the first batch does not wait for later ones"""
+_EXTENT_BYTES = 4 << 20
+_CHECKED_BYTES = 1 << 30
+"""Blocks of shards up to this size are compared with the dataset's checksums before they are
+stored. The checksums of larger ones would delay the first batch; they are fetched later."""
+_MAX_CHECKS = 2
+"""of such checksums that are fetched at once"""
+_TICK_SECONDS = 0.01
+_IDLE_SECONDS = 0.5
+_LATER = 1e15
+"""the priority of what no step waits for"""
+
+FileNumber = tuple[int, int, int]
+"""source, kind and shard"""
+
+
+@dataclass(slots=True)
+class FetchTotals:
+    """What has been requested for steps that are not cached; `penstock bench` prints it."""
+
+    num_steps: int = 0
+    num_requests: int = 0
+    num_bytes: int = 0
+
+
+totals = FetchTotals()
+"""of all loaders of this process"""
+
+
+@dataclass(slots=True)
+class _PlannedStep:
+    num_bytes: int
+    futures: "list[Future[Any]]" = field(default_factory=list)
+    pieces: "list[_FetchedPiece]" = field(default_factory=list)
+    """of a step whose bytes stay in memory"""
+
+
+@dataclass(frozen=True, slots=True)
+class _FetchedPiece:
+    """Bytes of a file that one request fetches into memory."""
+
+    file: FileNumber
+    start: int
+    stop: int
+    data: "Future[Any]"
+
+
+class FetchAhead:
+    """A thread that fetches ahead of those that read; it ends with this object."""
+
+    def __init__(
+        self,
+        new_ranges: Callable[[], StepRanges],
+        readers: Sequence[LocalReader],
+        next_use: NextUse | None,
+        block_of: Callable[[int], int] | None = None,
+    ) -> None:
+        """`readers` are those of the sources of a mixture, or of the only view.
+
+        If the order keeps blocks of samples together, `block_of` gives the block of a position.
+        """
+        self._fetching = _Fetching(new_ranges, readers, next_use, block_of)
+        self._thread = BackgroundThread(self._fetching.run, "penstock-fetcher", self._fetching.stop)
+        self._thread.start()
+
+    def new_mark(self, batches: BatchReader) -> NDArray[np.int64]:
+        """Where a thread is to note the position of the step that it reads, with `batches`."""
+        mark = np.full(1, -1, np.int64)
+        self._fetching.batches.append(batches)
+        self._fetching.marks.append(mark)
+        return mark
+
+    def provide(self, position: int, batches: BatchReader) -> bool:
+        """Wait until the bytes of a step are here; False if there is nothing to wait for."""
+        return self._fetching.provide(position, batches)
+
+
+class _Fetching:
+    """What the thread and its users share."""
+
+    def __init__(
+        self,
+        new_ranges: Callable[[], StepRanges],
+        readers: Sequence[LocalReader],
+        next_use: NextUse | None,
+        block_of: Callable[[int], int] | None,
+    ) -> None:
+        self.stop, self.marks = StopSignal(), list[NDArray[np.int64]]()
+        self.batches = list[BatchReader]()
+        self._block_of = block_of
+        self._wakes = self.stop.new_queue()
+        self._ranges, self._readers = new_ranges(), readers
+        self._files = dict[FileNumber, MirroredFile | None]()
+        self._planned, self._changed = dict[int, _PlannedStep](), threading.Condition()
+        self._end, self._failure = -1, None  # type: int, BaseException | None
+        self._num_planned, self._wanted = 0, -1
+        self._is_idle, self._next_look = False, 0.0
+        self._checks, self._checking = deque[Callable[[], None]](), list[Future[Any]]()
+        mirrored = [each for reader in readers for each in reader.mirrored_files()]
+        self._mirrored, self._options = mirrored, mirrored[0].options
+        limit = self._options.cache_limit
+        self._budget = self._options.ahead_bytes
+        self._is_cached = limit > 0
+        self._space: CacheSpace | None = None
+        self._copying: _Copying | None = None
+        if self._is_cached:
+            self._budget = min(self._budget, max(limit // 4, 1))
+            self._space = CacheSpace(limit, mirrored, next_use)
+            if self._space.fits(sum(each.size_bytes for each in mirrored)):
+                self._copying = _Copying(new_ranges(), self._file, self._options)
+
+    def provide(self, position: int, batches: BatchReader) -> bool:
+        """Wait until the bytes of a step are here; False if there is nothing to wait for."""
+        if self._is_idle:
+            return False
+        self._wakes.put(True)
+        with self._changed:
+            self._wanted = max(self._wanted, position)
+            while self._end < position and self._failure is None:
+                if batches.is_stopped or self.stop.is_set:
+                    return True
+                if self._ends_early():
+                    return False
+                self._changed.wait(_TICK_SECONDS)
+            if self._failure is not None:
+                raise self._failure
+            step = self._planned.pop(position, None)
+        if step is None:
+            return False
+        waiting = step.futures
+        while waiting:
+            _, rest = wait(waiting, _TICK_SECONDS)
+            waiting = list(rest)
+            if waiting and batches.is_stopped:
+                return True
+        with contextlib.suppress(CancelledError):  # another loader's request, and that has ended
+            for future in step.futures:
+                future.result()
+            _hand_over(step.pieces, batches)
+            return True
+        return False
+
+    def run(self) -> None:
+        """Fetch until told to stop."""
+        try:
+            num_steps = 1
+            while not self._is_stopped:
+                if self._has_all():
+                    self._check_some()
+                    self._wait(_IDLE_SECONDS)
+                elif self._has_room():
+                    self._plan(num_steps)
+                    # The rows of a block fill runs of bytes only together.
+                    growth = _GROWTH if self._block_of is None else _MAX_STEPS_AHEAD
+                    num_steps = min(growth * num_steps, _MAX_STEPS_AHEAD)
+                else:
+                    self._check_some()
+                    if self._copying is None or not self._copying.go_on():
+                        self._wait(_TICK_SECONDS)
+                if self._space is not None:
+                    self._space.make_room(self._reached)
+        except BaseException as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+        with self._changed:
+            for step in self._planned.values():
+                for future in step.futures:
+                    self._mirrored[0].pool.give_up(future)
+            self._planned.clear()
+        for future in [*self._checking, *(self._copying.under_way if self._copying else ())]:
+            self._mirrored[0].pool.give_up(future)
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether the loader has ended: it was closed, or nobody uses it any more."""
+        return self.stop.is_set or any(each.is_stopped for each in self.batches)
+
+    def _ends_early(self) -> bool:
+        """Whether nothing is planned any more; the thread may have found so a moment ago."""
+        return self._is_idle
+
+    def _wait(self, seconds: float) -> None:
+        with contextlib.suppress(Empty):
+            self._wakes.get(timeout=seconds)
+
+    def _has_all(self) -> bool:
+        """Whether all files are here; then nothing is planned any more.
+
+        Should blocks be dropped later, the threads that miss them fetch them.
+        """
+        if self._copying is None or self._is_idle or time.monotonic() < self._next_look:
+            return self._is_idle
+        self._is_idle = all(each.blocks.is_whole for each in self._mirrored)
+        if self._is_idle:
+            # Blocks may have been fetched by a process that did not get to check them.
+            for source, reader in enumerate(self._readers):
+                for shard in range(len(reader.shards)):
+                    self._file((source, FileKind.RECORDS, shard))
+        self._next_look = time.monotonic() + _IDLE_SECONDS
+        return self._is_idle
+
+    @property
+    def _reached(self) -> int:
+        """The last position that a thread has begun to read."""
+        return max((int(mark[0]) for mark in self.marks), default=-1)
+
+    def _has_room(self) -> bool:
+        """Whether more steps may be planned; forgets those that have been read."""
+        reached = self._reached
+        with self._changed:
+            passed = list(itertools.takewhile(lambda each: each < reached, self._planned))
+            for position in passed[: -len(self.marks)]:  # others may still read the last ones
+                del self._planned[position]
+            num_bytes = sum(step.num_bytes for step in self._planned.values())
+            # Steps that were here already, and those of a thread that is idle, may fill the budget.
+            is_waited_for = self._wanted > self._end
+            # As much again is planned at once.
+            has_room = num_bytes <= self._budget // 2 and len(self._planned) < _MAX_STEPS_AHEAD
+            return is_waited_for or has_room
+
+    def _plan(self, num_steps: int) -> None:
+        """Request the bytes of the next steps."""
+        positions, listed, total = list[int](), list[NDArray[np.void]](), 0
+        while not positions or (len(positions) < num_steps and total < self._budget // 2):
+            position, spans = self._ranges.take()
+            spans = self._remote_only(spans)
+            positions.append(position)
+            listed.append(spans)
+            total += _num_bytes(spans)
+            # The rows of a block of the order fill a run of bytes: those of half of it would not.
+            if total > self._budget // 8 and self._ends_block(position):
+                break
+        spans = np.concatenate(listed)
+        step_of = np.repeat(np.arange(len(listed)), [len(each) for each in listed])
+        is_copied = self._copying is not None and self._num_planned > 0
+        gap_bytes = _COPIED_GAP_BYTES if is_copied else _CACHED_GAP_BYTES
+        gap = {"gap_bytes": gap_bytes, "gap_share": 0.0}
+        if not self._is_cached:
+            gap = {"gap_bytes": 0, "gap_share": _UNCACHED_GAP_SHARE}
+        merged, group_of = merge_spans(spans, **gap)
+        first_step = np.full(len(merged), len(listed))
+        np.minimum.at(first_step, group_of, step_of)
+        requested = list[tuple[list[Future[Any]], list[_FetchedPiece]]]([([], [])] * len(merged))
+        for group in np.argsort(first_step, kind="stable").tolist():
+            priority = float(self._num_planned + first_step[group])
+            requested[group] = self._request(merged[group], priority)
+        steps = [_PlannedStep(_num_bytes(each)) for each in listed]
+        pairs = np.unique(np.stack([step_of, group_of], 1), axis=0).tolist() if len(spans) else []
+        for step, group in pairs:
+            futures, pieces = requested[group]
+            steps[step].futures += futures
+            steps[step].pieces += pieces
+        with self._changed:
+            self._planned.update(zip(positions, steps, strict=True))
+            self._end, self._num_planned = positions[-1], self._num_planned + len(positions)
+            totals.num_steps += len(positions)
+            self._changed.notify_all()
+
+    def _ends_block(self, position: int) -> bool:
+        """Whether the step after the one at a position begins another block."""
+        if self._block_of is None:
+            return False
+        return self._block_of(position) != self._block_of(self._ranges.position)
+
+    def _request(
+        self, span: Any, priority: float
+    ) -> "tuple[list[Future[Any]], list[_FetchedPiece]]":
+        """Request a run of bytes of a file."""
+        number = int(span["source"]), int(span["kind"]), int(span["shard"])
+        start, stop = int(span["start"]), int(span["stop"])
+        file = self._file(number)
+        assert file is not None
+        if self._is_cached:
+            return file.fetch([(start, stop)], priority), []
+        pieces = [
+            _FetchedPiece(
+                number, begin, end, file.pool.submit(partial(_get, file, begin, end), priority)
+            )
+            for begin in range(start, stop, _UNCACHED_REQUEST_BYTES)
+            for end in [min(begin + _UNCACHED_REQUEST_BYTES, stop)]
+        ]
+        totals.num_requests += len(pieces)
+        totals.num_bytes += stop - start
+        return [piece.data for piece in pieces], pieces
+
+    def _remote_only(self, spans: NDArray[np.void]) -> NDArray[np.void]:
+        """Leave out files that are local, of datasets that have both."""
+        numbers = zip(*(spans[name].tolist() for name in ("source", "kind", "shard")), strict=True)
+        is_remote = [self._file(number) is not None for number in numbers]
+        return spans if all(is_remote) else spans[np.array(is_remote)]
+
+    def _file(self, number: FileNumber) -> MirroredFile | None:
+        if number not in self._files:
+            source, kind, shard = number
+            reader = self._readers[source]
+            file = self._files[number] = reader.mirrored(shard, FileKind(kind))
+            if file is not None and self._is_cached:
+                check = partial(_expect_checksums, file, reader.shards[shard])
+                if file.size_bytes > _CHECKED_BYTES:
+                    self._checks.append(check)
+                elif file.awaited is None or file.awaited.done():
+                    file.awaited = file.pool.submit(check)
+        return self._files[number]
+
+    def _check_some(self) -> None:
+        """Compare more of the blocks that are here with the dataset's checksums."""
+        for check in [each for each in self._checking if each.done()]:
+            self._checking.remove(check)
+            check.result()
+        while self._checks and len(self._checking) < _MAX_CHECKS:
+            self._checking.append(self._mirrored[0].pool.submit(self._checks.popleft(), _LATER))
+
+
+class _Copying:
+    """Copies whole files into the cache, in the order in which steps first touch them."""
+
+    def __init__(
+        self,
+        ranges: StepRanges,
+        file: Callable[[FileNumber], MirroredFile | None],
+        options: Remote,
+    ) -> None:
+        self._ranges, self._file = ranges, file
+        self._num_at_once = max(1, options.max_requests // 2)
+        self._requested, self.under_way = set[tuple[FileNumber, int]](), list[Future[Any]]()
+        self._num_steps_in_vain = 0
+
+    def go_on(self) -> bool:
+        """Request more, if fewer requests than allowed are under way."""
+        self.under_way = [each for each in self.under_way if not each.done()]
+        if len(self.under_way) >= self._num_at_once or self._num_steps_in_vain > _MAX_STEPS_AHEAD:
+            return False
+        self._num_steps_in_vain += 1
+        _, spans = self._ranges.take()
+        names = ("source", "kind", "shard", "start", "stop")
+        for *number, start, stop in zip(*(spans[name].tolist() for name in names), strict=True):
+            file_number = number[0], number[1], number[2]
+            file = self._file(file_number)
+            for extent in range(start // _EXTENT_BYTES, -(-stop // _EXTENT_BYTES)):
+                if file is None or (file_number, extent) in self._requested:
+                    continue
+                self._requested.add((file_number, extent))
+                begin = extent * _EXTENT_BYTES
+                self.under_way += file.fetch([(begin, begin + _EXTENT_BYTES)], _LATER)
+                self._num_steps_in_vain = 0
+        return True
+
+
+def _hand_over(pieces: Iterable[_FetchedPiece], batches: BatchReader) -> None:
+    """Let a reader read bytes from memory."""
+    by_table = dict[tuple[int, int], dict[tuple[int, int, int], Any]]()
+    for piece in pieces:
+        source, kind, shard = piece.file
+        table = by_table.setdefault((source, kind), {})
+        table[shard, piece.start, piece.stop] = piece.data.result()
+    for (source, kind), table in by_table.items():
+        ranges = sorted(table)
+        data = [table[each] for each in ranges]
+        batches.use_fetched(source, kind, np.array(ranges, np.int64), data)
+
+
+def _get(file: MirroredFile, start: int, stop: int) -> Any:
+    """Fetch bytes into memory; many go to pages that the system gets back when they are freed."""
+    data = file.get(start, stop)
+    if stop - start < _OWN_PAGES_BYTES:
+        return data
+    pages = new_pages(stop - start, np.uint8)
+    pages[:] = np.frombuffer(data, np.uint8)
+    return pages
+
+
+def _num_bytes(spans: NDArray[np.void]) -> int:
+    return int((spans["stop"] - spans["start"]).sum())
+
+
+def _expect_checksums(file: MirroredFile, shard: Shard) -> None:
+    """Fetch the block checksums of a shard of our own, and compare the blocks that are here."""
+    if file.blocks.expected is not None or any(each.path for each in shard.files.values()):
+        return
+    with contextlib.suppress(MissingDataError):  # they are optional
+        companion = shard.directory / f"{shard.name}{CHECKSUMS}"
+        look_for([companion])  # this process may have read others, since written again
+        found = read_companion(companion).get(file.path.name)
+        if found is not None and found.written.size_bytes == file.blocks.size_bytes:
+            file.blocks.expect(found.blocks)

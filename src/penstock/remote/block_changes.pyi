@@ -1,0 +1,23 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def fill_blocks(
+    path: bytes,
+    map_path: bytes,
+    map_inode: int,
+    data: Any,
+    first: int,
+    checksums: NDArray[np.uint32],
+) -> int: ...
+def claim_blocks(
+    path: bytes,
+    map_path: bytes,
+    map_inode: int,
+    first: int,
+    is_ours: NDArray[np.uint8],
+    now: int,
+    life: int,
+) -> int: ...
+def drop_blocks(path: bytes, map_path: bytes, map_inode: int, first: int, count: int) -> int: ...

@@ -1,0 +1,192 @@
+"""Stores and drops blocks of a mirrored file, outside the GIL.
+
+Every call opens the files itself: the locks of the system then hold between threads too, and a
+process needs no descriptors for files that it does not change.
+"""
+
+from libc.errno cimport EINTR, ENOMEM, ESTALE, errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from posix.fcntl cimport O_CLOEXEC, O_RDWR, open
+from posix.stat cimport fstat, struct_stat
+from posix.unistd cimport close, pread, pwrite
+
+from penstock.remote.block_map cimport MAP_BLOCK_BITS, MAP_HEADER_BYTES, BlockMapHeader
+
+cdef extern from "range_locks.h" nogil:
+    int lock_range "penstock_lock_range"(int descriptor, int64_t start, int64_t size)
+    int punch_hole "penstock_punch_hole"(int descriptor, int64_t start, int64_t size)
+
+cdef extern from "<sys/file.h>" nogil:
+    int flock(int descriptor, int operation)
+    int LOCK_EX
+    int LOCK_NB
+
+cdef uint64_t PRESENT = <uint64_t>1 << 63
+cdef uint64_t DROPS = ((<uint64_t>1 << 31) - 1) << 32
+
+
+# Both files of an object, open, and the entries of some blocks, which are locked.
+cdef struct Change:
+    int blocks
+    int map
+    int64_t first
+    int64_t count
+    uint64_t *entries
+
+
+def fill_blocks(
+    bytes path,
+    bytes map_path,
+    uint64_t map_inode,
+    const uint8_t[::1] data,
+    int64_t first,
+    const uint32_t[::1] checksums,
+):
+    """Store blocks from number `first` on, with their checksums; returns 0 or an error number.
+
+    ESTALE means that the map is not the one with this inode any more: the files were replaced.
+    """
+    cdef const char *names[2]
+    cdef Change change
+    cdef int error
+    cdef int64_t k
+    if checksums.shape[0] == 0 or checksums.shape[0] != (
+        (data.shape[0] + (1 << MAP_BLOCK_BITS) - 1) >> MAP_BLOCK_BITS
+    ):
+        raise ValueError("expected a checksum for each block")
+    names[0], names[1] = path, map_path
+    with nogil:
+        error = begin(&change, names, map_inode, first, checksums.shape[0])
+        if not error:
+            error = write_all(
+                change.blocks, <const char *>&data[0], data.shape[0], first << MAP_BLOCK_BITS
+            )
+        if not error:
+            for k in range(change.count):
+                change.entries[k] = (change.entries[k] & DROPS) | PRESENT | checksums[k]
+            error = write_entries(&change)
+        end(&change)
+    return error
+
+
+def claim_blocks(
+    bytes path,
+    bytes map_path,
+    uint64_t map_inode,
+    int64_t first,
+    uint8_t[::1] is_ours,
+    uint32_t now,
+    uint32_t life,
+):
+    """Claim blocks that are not here, and that nobody has claimed within `life`.
+
+    Sets `is_ours` to 1 for those, and to 0 for others; returns 0 or an error number. `now` and
+    `life` are times on the clock of the machine; 0 is no time. The entry of a block that is not
+    here has the time of the claim in place of the checksum. A claim is a hint: without it, a block
+    would be fetched twice.
+    """
+    cdef const char *names[2]
+    cdef Change change
+    cdef uint32_t claimed
+    cdef int error
+    cdef int64_t k
+    if is_ours.shape[0] == 0 or first < 0 or now == 0:
+        raise ValueError("expected at least one block, and a time")
+    names[0], names[1] = path, map_path
+    with nogil:
+        error = begin(&change, names, map_inode, first, is_ours.shape[0])
+        if not error:
+            for k in range(change.count):
+                claimed = <uint32_t>change.entries[k]
+                is_ours[k] = not change.entries[k] >> 63 and not (
+                    claimed and now - claimed < life
+                )
+                if is_ours[k]:
+                    change.entries[k] = (change.entries[k] & DROPS) | now
+            error = write_entries(&change)
+        end(&change)
+    return error
+
+
+def drop_blocks(bytes path, bytes map_path, uint64_t map_inode, int64_t first, int64_t count):
+    """Free blocks; returns 0 or an error number, EWOULDBLOCK if a process holds the file."""
+    cdef const char *names[2]
+    cdef Change change
+    cdef int error
+    cdef int64_t k
+    if count < 1 or first < 0:
+        raise ValueError("expected at least one block")
+    names[0], names[1] = path, map_path
+    with nogil:
+        error = begin(&change, names, map_inode, first, count)
+        if not error and flock(change.blocks, LOCK_EX | LOCK_NB):
+            error = errno
+        if not error:
+            for k in range(count):
+                change.entries[k] = (change.entries[k] + (<uint64_t>1 << 32)) & DROPS
+            error = write_entries(&change)
+        if not error:
+            error = punch_hole(
+                change.blocks, first << MAP_BLOCK_BITS, count << MAP_BLOCK_BITS
+            )
+        end(&change)
+    return error
+
+
+cdef int begin(
+    Change *change, const char **names, uint64_t map_inode, int64_t first, int64_t count
+) noexcept nogil:
+    """Open both files, lock the entries of some blocks, and read them; 0 or an error number."""
+    cdef int64_t size = count * sizeof(uint64_t), offset = MAP_HEADER_BYTES + 8 * first
+    cdef BlockMapHeader header
+    cdef struct_stat map_, blocks
+    cdef int error
+    change.first, change.count, change.entries = first, count, NULL
+    change.map = open(names[1], O_RDWR | O_CLOEXEC)
+    change.blocks = open(names[0], O_RDWR | O_CLOEXEC) if change.map >= 0 else -1
+    if change.blocks < 0:
+        return errno
+    if fstat(change.map, &map_) or fstat(change.blocks, &blocks):
+        return errno
+    if map_.st_ino != map_inode or pread(change.map, &header, sizeof(header), 0) != sizeof(header):
+        return ESTALE
+    if header.inode != blocks.st_ino:
+        return ESTALE
+    error = lock_range(change.map, offset, size)
+    if error:
+        return error
+    change.entries = <uint64_t *>malloc(size)
+    if not change.entries:
+        return ENOMEM
+    return 0 if pread(change.map, change.entries, size, offset) == size else errno or ENOMEM
+
+
+cdef int write_entries(const Change *change) noexcept nogil:
+    return write_all(
+        change.map,
+        <const char *>change.entries,
+        change.count * sizeof(uint64_t),
+        MAP_HEADER_BYTES + 8 * change.first,
+    )
+
+
+cdef int write_all(int descriptor, const char *data, int64_t size, int64_t offset) noexcept nogil:
+    """Write bytes, in several calls if need be; 0 or an error number."""
+    cdef ssize_t done
+    while size > 0:
+        done = pwrite(descriptor, data, size, offset)
+        if done < 0 and errno != EINTR:
+            return errno
+        if done > 0:
+            data, size, offset = data + done, size - done, offset + done
+    return 0
+
+
+cdef void end(Change *change) noexcept nogil:
+    """Close both files, which releases the locks."""
+    if change.blocks >= 0:
+        close(change.blocks)
+    if change.map >= 0:
+        close(change.map)
+    free(change.entries)

@@ -1,0 +1,368 @@
+"""`BlockFile`: the local file of an object, sparse, and the map of the blocks that it has.
+
+    map       4,096 bytes   magic, version, the object's size, the data file's inode, two identities
+              uint64[n]     an entry for each block of 4 KiB: bit 63 is set if it is here, 31 bits
+                            count how often it was dropped, 32 bits are its CRC32C, or the time
+                            at which a process began to fetch it
+
+Any number of processes use a file at once. Filling writes the block, then its entry; dropping
+clears the entry, then frees the block. Both hold a lock of the system on the entry, which ends with
+its holder. A kernel takes no lock to read: it compares the entries before and after. Other code
+holds a shared lock on the file, which keeps its blocks. Entries are written by system calls, not
+through memory: on a full disk a system call fails, but a write to memory kills the process. A
+changed object gets new files; processes that have the old ones open still read those.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from penstock.atomic import temporary_path
+from penstock.errors import FormatError, ReadError
+from penstock.remote.block_changes import claim_blocks, drop_blocks, fill_blocks
+from penstock.system.checksums import BLOCK_BYTES, block_checksums, num_blocks
+from penstock.system.file_map import FileMap
+
+HEADER_BYTES = 4096
+PRESENT = np.uint64(1 << 63)
+_MAGIC, _VERSION = b"PENBLOCK", 1
+_HEADER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u8"),
+        ("size_bytes", "<u8"),
+        ("inode", "<u8"),
+        ("etag", "<u8"),
+        ("stated", "<u8"),
+        ("boot", "S40"),
+    ]
+)
+_CRC = np.uint64((1 << 32) - 1)
+_CLAIM_TICKS = 75  # 5 seconds, in units of 2^26 ns
+
+ByteRange = tuple[int, int]
+
+
+def identity_number(identity: str) -> int:
+    """An identity of an object as kernels compare it; 0 if it is not known."""
+    return (xxhash.xxh3_64_intdigest(identity.encode()) >> 1) | 1 if identity else 0
+
+
+class BlockFile:
+    """The local file of an object, and the map of the blocks that it has."""
+
+    def __init__(
+        self, path: Path, map_path: Path, size_bytes: int, *, etag: str = "", stated: str = ""
+    ) -> None:
+        """`etag` and `stated`, the checksum in a manifest, change with the object's content.
+
+        At least one is known. Files of another object are replaced.
+        """
+        self.path, self.map_path, self.size_bytes = path, map_path, size_bytes
+        self._etag, self._stated = identity_number(etag), identity_number(stated)
+        self.expected: NDArray[np.uint32] | None = None
+        """the CRC32C of every block, if the dataset has block checksums"""
+        with _cache_errors(path):
+            self._map = self._attach()
+        entries = np.frombuffer(memoryview(self._map), np.uint64, offset=HEADER_BYTES)
+        self._entries: NDArray[np.uint64] = entries
+
+    def _attach(self) -> FileMap:
+        """Map the map, made anew if there is none that fits."""
+        for directory in (self.path.parent, self.map_path.parent):
+            directory.mkdir(parents=True, exist_ok=True)
+        with self._locked_directory():
+            opened = self._open_fitting()
+            if opened is None:
+                self._make()
+                opened = self._open_fitting()
+            if opened is None:
+                raise ReadError(f"{self.map_path}: cannot be read back; check the disk")
+            try:
+                # While it is mapped, no other file gets its inode.
+                self._inode = os.fstat(opened).st_ino
+                return FileMap(opened, HEADER_BYTES + 8 * num_blocks(self.size_bytes))
+            finally:
+                os.close(opened)
+
+    @contextlib.contextmanager
+    def _locked_directory(self) -> Iterator[None]:
+        descriptor = os.open(self.map_path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _open_fitting(self) -> int | None:
+        """Open the map if it belongs to this object and these files; else None."""
+        try:
+            opened = os.open(self.map_path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        content = os.pread(opened, _HEADER.itemsize, 0)
+        fits = len(content) == _HEADER.itemsize and (
+            os.fstat(opened).st_size == HEADER_BYTES + 8 * num_blocks(self.size_bytes)
+        )
+        if fits:
+            header: Any = np.frombuffer(content, _HEADER)[0]
+            with contextlib.suppress(FileNotFoundError):
+                found = self.path.stat()
+                if (
+                    header["magic"] == _MAGIC
+                    and header["version"] == _VERSION
+                    and header["size_bytes"] == self.size_bytes == found.st_size
+                    and header["inode"] == found.st_ino
+                    and self._is_same(header)
+                ):
+                    self._write_identities(opened, header)
+                    if header["boot"] != _boot_id():
+                        self._drop_damaged(opened)
+                    return opened
+        os.close(opened)
+        return None
+
+    def _is_same(self, header: Any) -> bool:
+        """Whether a map belongs to this object: one identity is equal, and none differs."""
+        pairs = [
+            (header["etag"], self._etag),
+            (header["stated"], self._stated),
+        ]
+        known = [one == other for one, other in pairs if one and other]
+        return bool(known) and all(known)
+
+    def _write_identities(self, opened: int, header: Any) -> None:
+        """Add the identities that were not known when the map was made."""
+        for name, value in (("etag", self._etag), ("stated", self._stated)):
+            if value and not header[name]:
+                os.pwrite(opened, np.uint64(value).tobytes(), _offset(name))
+
+    def note_etag(self, etag: str) -> None:
+        """Add the ETag, which the first answer of the store has told.
+
+        Blocks of an object with another ETag are dropped: it was replaced between two runs.
+        """
+        self._etag = identity_number(etag)
+        with _cache_errors(self.path):
+            opened = os.open(self.map_path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                noted = int.from_bytes(os.pread(opened, 8, _offset("etag")), "little")
+                if noted not in (0, self._etag):
+                    self.drop_all(self.present())
+                os.pwrite(opened, np.uint64(self._etag).tobytes(), _offset("etag"))
+            finally:
+                os.close(opened)
+
+    def _make(self) -> None:
+        """Make empty files of the right sizes; the map appears last."""
+        data, map_ = temporary_path(self.path), temporary_path(self.map_path)
+        try:
+            with data.open("xb") as file:
+                os.truncate(file.fileno(), self.size_bytes)
+                inode = os.fstat(file.fileno()).st_ino
+            identities = self._etag, self._stated
+            header = (_MAGIC, _VERSION, self.size_bytes, inode, *identities, _boot_id())
+            with map_.open("xb") as file:
+                file.write(np.array([header], _HEADER).tobytes())
+                file.flush()
+                num_bytes = HEADER_BYTES + 8 * num_blocks(self.size_bytes)
+                if _is_tmpfs(self.map_path.parent):
+                    # If memory is short, reading a hole of a mapped file there kills the process.
+                    os.posix_fallocate(file.fileno(), 0, num_bytes)
+                else:
+                    file.truncate(num_bytes)
+            self.map_path.unlink(missing_ok=True)
+            data.rename(self.path)
+            map_.rename(self.map_path)
+        finally:
+            data.unlink(missing_ok=True)
+            map_.unlink(missing_ok=True)
+
+    def _drop_damaged(self, opened: int) -> None:
+        """Drop blocks that do not match their checksums.
+
+        If the machine crashed, entries may have reached the disk before their blocks.
+        """
+        entries = np.fromfile(self.map_path, "<u8", offset=HEADER_BYTES)
+        with self.path.open("rb") as file:
+            for block in np.flatnonzero(entries & PRESENT).tolist():
+                content = os.pread(file.fileno(), BLOCK_BYTES, block * BLOCK_BYTES)
+                if not content or block_checksums(content)[0] != entries[block] & _CRC:
+                    entries[block] = 0
+        os.pwrite(opened, entries.tobytes(), HEADER_BYTES)
+        os.fsync(opened)
+        os.pwrite(opened, _boot_id().ljust(40, b"\0"), _offset("boot"))
+
+    @property
+    def inode(self) -> int:
+        """Of the data file that the map belongs to; a path may lead to another one by now."""
+        return int(np.frombuffer(memoryview(self._map), _HEADER, count=1)["inode"][0])
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the files are still there; others may have removed or replaced them."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.map_path.stat().st_ino == self._inode and self.path.exists()
+        return False
+
+    def has(self, start: int, stop: int) -> bool:
+        """Whether all bytes [start, stop) are here."""
+        return bool((self._entries[start // BLOCK_BYTES : num_blocks(stop)] & PRESENT).all())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all blocks are here."""
+        return self.has(0, self.size_bytes)
+
+    def missing(self, start: int, stop: int) -> list[ByteRange]:
+        """The runs of bytes that are not here, in whole blocks."""
+        first = start // BLOCK_BYTES
+        return self._runs(first, (self._entries[first : num_blocks(stop)] & PRESENT) == 0)
+
+    def claim(self, start: int, stop: int) -> list[ByteRange]:
+        """The runs of missing bytes that this caller is to fetch, as nobody else does so now.
+
+        A claim ends after some seconds, so that nothing is lost if a process ends.
+        """
+        first = start // BLOCK_BYTES
+        is_ours = np.empty(num_blocks(stop) - first, np.uint8)
+        if not is_ours.size:
+            return []
+        now = (time.clock_gettime_ns(time.CLOCK_BOOTTIME) >> 26) & 0xFFFF_FFFF or 1
+        _check(self.path, claim_blocks(*self._names, first, is_ours, now, _CLAIM_TICKS))
+        return self._runs(first, is_ours != 0)
+
+    def _runs(self, first: int, is_wanted: NDArray[np.bool_]) -> list[ByteRange]:
+        """The runs of bytes of some blocks, from block `first` on."""
+        if not is_wanted.any():
+            return []
+        edges = np.flatnonzero(np.diff(is_wanted, prepend=False, append=False)) + first
+        return [
+            (begin * BLOCK_BYTES, min(end * BLOCK_BYTES, self.size_bytes))
+            for begin, end in edges.reshape(-1, 2).tolist()
+        ]
+
+    def present(self) -> NDArray[np.int64]:
+        """The numbers of the blocks that are here."""
+        return np.flatnonzero(self._entries & PRESENT)
+
+    def fill(self, start: int, data: Any) -> None:
+        """Store whole blocks from byte `start` on; the object's last may be shorter."""
+        first, checksums = start // BLOCK_BYTES, block_checksums(data)
+        stop = start + len(data)
+        if (
+            start % BLOCK_BYTES
+            or stop > self.size_bytes
+            or (stop % BLOCK_BYTES and stop < self.size_bytes)
+        ):
+            raise ValueError("only whole blocks of the object can be stored")
+        self._compare(first, checksums)
+        _check(self.path, fill_blocks(*self._names, data, first, checksums))
+
+    def drop_all(self, blocks: NDArray[np.int64]) -> bool:
+        """Free blocks, given by number, ascending; False if a process holds the file."""
+        cuts = np.flatnonzero(np.diff(blocks) > 1) + 1
+        runs = [(int(each[0]), int(each[-1]) + 1) for each in np.split(blocks, cuts) if each.size]
+        return all(self.drop(first, stop) for first, stop in runs)
+
+    def drop(self, first: int, stop: int) -> bool:
+        """Free blocks [first, stop); False if a process holds the file (`MirroredFile.hold`).
+
+        Files that were removed or replaced are left alone.
+        """
+        error = drop_blocks(*self._names, first, stop - first)
+        if error not in (errno.EWOULDBLOCK, errno.ENOENT, errno.ESTALE):
+            _check(self.path, error)
+        return error == 0
+
+    def expect(self, checksums: NDArray[np.uint32]) -> None:
+        """Compare all blocks with the dataset's checksums, those here and those to come."""
+        self.expected = checksums
+        entries = self._entries.copy()
+        there = np.flatnonzero(entries & PRESENT)
+        self._compare(there, (entries[there] & _CRC).astype(np.uint32))
+
+    def _compare(self, blocks: int | NDArray[np.int64], found: NDArray[np.uint32]) -> None:
+        if self.expected is None:
+            return
+        numbers = np.arange(found.size) + blocks if isinstance(blocks, int) else blocks
+        wrong = numbers[self.expected[numbers] != found]
+        if wrong.size:
+            block = int(wrong[0])
+            self.drop_all(wrong)
+            raise FormatError(
+                f"{self.path}: bytes {block * BLOCK_BYTES:,} to "
+                f"{min((block + 1) * BLOCK_BYTES, self.size_bytes):,} do not match the dataset's "
+                "block checksums; the object is damaged: copy or write it again"
+            )
+
+    @property
+    def _names(self) -> tuple[bytes, bytes, int]:
+        return os.fsencode(self.path), os.fsencode(self.map_path), self._inode
+
+
+def _offset(name: str) -> int:
+    """Where a field of the header lies."""
+    assert _HEADER.fields is not None
+    return int(_HEADER.fields[name][1])
+
+
+def _check(path: Path, error: int) -> None:
+    """Raise the error with this number, if it is not 0."""
+    if error:
+        with _cache_errors(path):
+            raise OSError(error, os.strerror(error))
+
+
+@contextlib.contextmanager
+def _cache_errors(path: Path) -> Iterator[None]:
+    """Say what to do about errors of the cache's disk."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ReadError | NotADirectoryError | IsADirectoryError | FileExistsError):
+            raise
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise _disk_error(path, error) from None
+        raise ReadError(
+            errno.ENOENT,
+            f"{path}: was removed from the cache while in use; start again",
+        ) from None
+
+
+def _disk_error(path: Path, error: OSError) -> ReadError:
+    remedy = "set XDG_CACHE_HOME to a writable directory"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = (
+            "the disk of the cache is full: free space, set a lower limit "
+            "(PENSTOCK_CACHE_BYTES or penstock.Remote(cache_bytes=…)), or set XDG_CACHE_HOME "
+            "to a directory on a larger disk"
+        )
+    return ReadError(error.errno, f"{path}: {error.strerror}; {remedy}")
+
+
+def _is_tmpfs(directory: Path) -> bool:
+    """Whether a directory lies in memory."""
+    device = directory.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            if line.split()[2] == wanted:
+                return line.partition(" - ")[2].startswith("tmpfs ")
+    return False
+
+
+def _boot_id() -> bytes:
+    """Differs after the machine was started again."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:40]
+    return b"unknown"

@@ -1,0 +1,77 @@
+"""URLs of remote data: which store they lead to, and the key of the object there."""
+
+import os
+import re
+from typing import NamedTuple
+
+from penstock.errors import UsageError
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")  # a Path makes one slash of two
+# The spellings of fsspec, Hadoop and others, and ours.
+_SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "azure": "az",
+    "adl": "az",
+    "abfs": "az",
+    "abfss": "az",
+    "http": "http",
+    "https": "https",
+}
+
+
+class RemoteUrl(NamedTuple):
+    """A URL, cut at the root of its store."""
+
+    scheme: str
+    root: str
+    """the bucket, the container, or the host with its port"""
+    key: str
+    """the object in the store, or a prefix, or a pattern"""
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.key}" if self.key else self.store
+
+    @property
+    def store(self) -> str:
+        """The URL of the store."""
+        return f"{self.scheme}://{self.root}"
+
+
+def is_remote(source: str | os.PathLike[str]) -> bool:
+    """Whether a source is the URL of remote data, in any known spelling."""
+    return not isinstance(source, os.PathLike) and _scheme(source) is not None
+
+
+def _scheme(source: str) -> str | None:
+    found = _URL.match(source)
+    return None if found is None else _SCHEMES.get(found[1].lower())
+
+
+def parse_url(source: str) -> RemoteUrl:
+    """Cut a URL at the root of its store; refuse what cannot be one.
+
+    >>> parse_url("s3a://bucket/web/train")
+    RemoteUrl(scheme='s3', root='bucket', key='web/train')
+    """
+    found, scheme = _URL.match(source), _scheme(source)
+    assert found is not None, source
+    assert scheme is not None, source
+    root, _, key = source[found.end() :].partition("/")
+    container, at, host = root.rpartition("@")
+    if scheme in ("http", "https") and at:
+        raise UsageError(
+            f"{scheme}://…@{host}/…: a password in a URL would be written to logs and states; "
+            "use a URL without one"
+        )
+    if scheme == "az" and at:  # abfss://container@account.dfs.core.windows.net/key
+        root = f"{container}@{host.split('.')[0]}"
+    if not root:
+        kind = "host" if scheme in ("http", "https") else "bucket"
+        raise UsageError(f"{source}: no {kind} in the URL; write {scheme}://NAME/PATH")
+    if any(part == ".." for part in key.split("/")):
+        raise UsageError(f"{source}: contains '..', which object stores do not resolve")
+    return RemoteUrl(scheme, root, "/".join(part for part in key.split("/") if part))

@@ -1,0 +1,256 @@
+"""The cache of remote data: its limit, its disk, and objects that change behind it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import obstore
+import pytest
+
+import penstock
+from penstock.errors import FormatError, PenstockError
+from tests.helpers.programs import run_python
+from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
+from tests.helpers.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def local(tmp_path):
+    """1 MB in five shards."""
+    return write_tokens(tmp_path / "data", 500_000, shard_bytes=200_000)
+
+
+@pytest.fixture
+def url(s3, bucket, local, s3_environment):
+    upload(s3.store(bucket), local.shards[0].directory, "data/")
+    return f"s3://{bucket}/data"
+
+
+def loader(data, **options):
+    return penstock.Loader(data.windows(64), 4, **{"seed": 7, "output": "numpy"} | options)
+
+
+READ = """
+import sys
+import penstock
+from tests.helpers.remote_data import batches_of
+import hashlib
+
+url, limit, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+data = penstock.open(url, remote=penstock.Remote(cache_bytes=limit, ahead_bytes=1 << 16))
+loader = penstock.Loader(data.windows(64), 4, seed=7, output="numpy")
+print(hashlib.sha256(repr(batches_of(loader, count)).encode()).hexdigest())
+"""
+
+
+def digest_of(data, count):
+    import hashlib
+
+    return hashlib.sha256(repr(batches_of(loader(data), count)).encode()).hexdigest()
+
+
+def test_all_data_are_read_once_and_then_from_the_cache(local, url, s3_proxy):
+    remote = penstock.Remote(endpoint=s3_proxy.endpoint)
+    expected = batches_of(loader(local))
+    assert batches_of(loader(penstock.open(url, remote=remote))) == expected
+    first = s3_proxy.counts()["body_bytes"]
+    assert first < 1.2 * sum(shard.files[".stream"].size_bytes for shard in local.shards)
+    s3_proxy.reset_counts()
+    assert batches_of(loader(penstock.open(url, remote=remote))) == expected
+    assert s3_proxy.counts()["body_bytes"] < 20_000
+
+
+@pytest.mark.slow
+def test_the_cache_goes_back_to_its_limit(tmp_path, s3, bucket, s3_environment):
+    """It is measured every half second, and exceeds its limit by what is fetched meanwhile."""
+    local = write_tokens(tmp_path / "large", 3_000_000, shard_bytes=1 << 20)
+    upload(s3.store(bucket), tmp_path / "large", "large/")
+    remote = penstock.Remote(cache_bytes=1 << 20, ahead_bytes=1 << 16)
+    data = penstock.open(f"s3://{bucket}/large", remote=remote)
+    found = []
+    with loader(data) as batches:
+        for batch in batches:
+            found.append(plain(batch))
+            if len(found) in (1000, 2000):
+                wait_until(lambda: cached_bytes(tmp_path / "cache") <= 1 << 20, 10)
+            if len(found) == 3000:
+                break
+    assert found == batches_of(loader(local), 3000)
+
+
+def test_without_a_cache_only_manifests_and_tables_stay(local, url, tmp_path):
+    data = penstock.open(url, remote=penstock.Remote(cache_bytes=0))
+    assert batches_of(loader(data)) == batches_of(loader(local))
+    assert cached_bytes(tmp_path / "cache") < 50_000
+
+
+def test_a_cache_that_was_removed_is_made_again(local, url, tmp_path):
+    data, expected = penstock.open(url), batches_of(loader(local), 600)
+    found = []
+    with loader(data, prefetch=1) as batches:
+        for batch in batches:
+            found.append(plain(batch))
+            if len(found) == 20:
+                shutil.rmtree(tmp_path / "cache")
+            if len(found) == 600:
+                break
+    assert found == expected
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    assert batches_of(loader(data), 600) == expected
+    assert plain(data.windows(64)[3]) == plain(local.windows(64)[3])
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_with_what_to_do(url, small_disk, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    done = run_python(READ, url, 1 << 30, 1500)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    for part in ("No space left", "disk of the cache is full", "PENSTOCK_CACHE_BYTES", url):
+        assert part in last, last
+
+
+@pytest.mark.slow
+def test_a_limit_below_the_size_of_the_disk_keeps_it_from_filling(
+    local, url, small_disk, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    done = run_python(READ, url, 0, 1500)
+    assert done.stdout.strip() == digest_of(local, 1500), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="runs a program as another user")
+def test_a_read_only_cache_is_told_with_what_to_do(url, tmp_path):
+    (tmp_path / "cache").mkdir(mode=0o555)
+    program = "import os, sys; os.setuid(65534); import penstock; penstock.open(sys.argv[1])"
+    done = run_python(program, url)
+    if "ModuleNotFoundError" in done.stderr or "can't open" in done.stderr:
+        pytest.skip("another user cannot read this checkout")
+    assert "Permission denied; set XDG_CACHE_HOME to a writable directory" in done.stderr
+
+
+def damage(path):
+    """Flip a byte in every block, and keep the size."""
+    content = bytearray(path.read_bytes())
+    for at in range(7, len(content), 4096):
+        content[at] ^= 1
+    return bytes(content)
+
+
+def test_a_damaged_object_is_found_by_the_block_checksums(local, url, s3, bucket):
+    shard = local.shards[1].path(".stream")
+    obstore.put(s3.store(bucket), f"data/{shard.name}", damage(shard))
+    with pytest.raises(FormatError, match="block checksums; the object is damaged") as failure:
+        batches_of(loader(penstock.open(url)))
+    assert f"{url}/{shard.name}" in str(failure.value)
+
+
+def test_an_object_that_was_damaged_between_two_runs_is_found(local, url, s3, bucket):
+    """Some blocks are in the cache; those of both objects must not be mixed."""
+    run_python(READ, url, 1 << 30, 1)
+    shard = local.shards[2].path(".stream")
+    obstore.put(s3.store(bucket), f"data/{shard.name}", damage(shard))
+    data = penstock.open(url)
+    expected = [plain(each) for each in loader(local)]
+    found = []
+    try:
+        with loader(data) as batches:
+            found = [plain(each) for each in batches]
+    except FormatError as error:
+        assert "block checksums" in str(error)  # noqa: PT017
+    else:  # all of it was in the cache, as it was at first
+        assert found == expected
+
+
+@pytest.mark.slow
+def test_an_object_that_changed_between_two_runs_is_read_anew(file_server, tmp_path):
+    generator = np.random.default_rng(1)
+    path = file_server.directory / "x.bin"
+    for _ in range(3):
+        (tmp_path / "new").write_bytes(generator.bytes(600_000))
+        (tmp_path / "new").replace(path)
+        local = penstock.open(path, format="flat:uint16")
+        for count in (5, None):  # in part, then all
+            data = penstock.open(f"{file_server.endpoint}/x.bin", format="flat:uint16")
+            assert batches_of(loader(data), count) == batches_of(loader(local), count)
+
+
+def test_a_dataset_that_was_written_again_is_read_anew(local, url, s3, bucket, tmp_path):
+    assert batches_of(loader(penstock.open(url))) == batches_of(loader(local))
+    other = write_tokens(tmp_path / "other", 500_000, shard_bytes=200_000, seed=1)
+    upload(s3.store(bucket), tmp_path / "other", "data/")
+    assert batches_of(loader(penstock.open(url))) == batches_of(loader(other))
+
+
+def test_a_damaged_block_of_the_cache_is_fetched_again_after_a_reboot(local, url, tmp_path):
+    expected = digest_of(local, 900)
+    assert run_python(READ, url, 1 << 30, 900).stdout.strip() == expected
+    for map_path in (tmp_path / "cache").rglob("maps/**/*.stream.blocks"):
+        content = bytearray(map_path.read_bytes())
+        content[48:88] = b"another boot".ljust(40, b"\0")
+        map_path.write_bytes(bytes(content))
+    for path in (tmp_path / "cache").rglob("files/**/*.stream"):
+        with path.open("r+b") as file:
+            file.seek(5000)
+            file.write(b"\0" * 3000)
+    assert run_python(READ, url, 1 << 30, 900).stdout.strip() == expected
+
+
+@pytest.mark.slow
+def test_two_services_with_buckets_of_one_name_have_caches_of_their_own(
+    local, url, s3, s3_proxy, tmp_path, monkeypatch
+):
+    """A mirror that another process made with another endpoint stays what it is."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
+    expected = digest_of(local, 50)
+    assert run_python(READ, url, 1 << 30, 50).stdout.strip() == expected
+    size = cached_bytes(tmp_path / "cache")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    from penstock.remote.cache_space import cached_files
+
+    assert sum(file.num_bytes for file in cached_files()) == size
+    assert run_python(READ, url, 1 << 30, 50).stdout.strip() == expected
+
+
+@pytest.mark.slow
+def test_a_small_cache_drops_files_that_nobody_uses(local, url, tmp_path, s3, bucket):
+    write_tokens(tmp_path / "old", 300_000)
+    upload(s3.store(bucket), tmp_path / "old", "old/")
+    run_python(READ, f"s3://{bucket}/old", 1 << 30, 1000)
+    old = list((tmp_path / "cache").rglob("maps/old/*.blocks"))
+    assert old
+    for path in old:
+        os.utime(path, (0, 0))
+    before = cached_bytes(tmp_path / "cache")
+    assert before > 500_000
+    data = penstock.open(url, remote=penstock.Remote(cache_bytes=before // 2, ahead_bytes=1 << 16))
+    assert batches_of(loader(data), 1500) == batches_of(loader(local), 1500)
+    names = {Path(path).name for path in (tmp_path / "cache").rglob("maps/old/*.stream.blocks")}
+    assert not names
+
+
+def test_an_object_that_is_also_a_prefix_is_told(s3, bucket, s3_environment):
+    store = s3.store(bucket)
+    obstore.put(store, "a/x.bin/part.bin", bytes(10_000))
+    penstock.open(f"s3://{bucket}/a/x.bin/part.bin", format="flat:uint16")
+    try:
+        obstore.put(store, "a/x.bin", bytes(10_000))
+    except Exception:
+        pytest.skip("this server has no such objects")
+    with pytest.raises(PenstockError, match="is both an object and a prefix"):
+        penstock.open(f"s3://{bucket}/a/x.bin", format="flat:uint16")
+
+
+def test_damage_is_found_by_verify(local, url, s3, bucket):
+    shard = local.shards[0].path(".stream")
+    obstore.put(s3.store(bucket), f"data/{shard.name}", damage(shard))
+    command = [sys.executable, "-m", "penstock", "verify", url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert f"data/{shard.name}: xxh3 is" in done.stdout

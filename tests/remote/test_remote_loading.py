@@ -1,0 +1,295 @@
+"""Loaders of remote data return what those of local files return, whatever the network does."""
+
+import itertools
+import os
+import random
+import resource
+import tempfile
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.errors import FormatError, ReadError
+from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
+
+pytest.importorskip("obstore")
+pytestmark = pytest.mark.process
+
+_numbers = itertools.count(32)
+FAULTS = {"503": 0.01, "429": 0.01, "reset": 0.01, "short": 0.01, "stall": 0.005}
+FAULTS |= {"wrong_length": 0.005}
+CACHES = pytest.mark.parametrize("cache_bytes", [1 << 30, 0])
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    """1.6 MB in eight shards."""
+    return write_tokens(tmp_path_factory.mktemp("local") / "data", 800_000, shard_bytes=200_000)
+
+
+@pytest.fixture(scope="module")
+def url(s3, local):
+    s3.create_bucket("loading")
+    upload(s3.store("loading"), local.shards[0].directory, "data/")
+    return "s3://loading/data"
+
+
+@pytest.fixture
+def open_url(s3, s3_proxy, url, s3_environment):
+    """Opens the dataset through the proxy; faults come after that."""
+
+    def open_url(**options):
+        # Requests that another test left in flight have threads of another pool.
+        own = {"endpoint": s3_proxy.endpoint, "max_requests": next(_numbers)}
+        options = own | {"request_seconds": 1.0} | options
+        return penstock.open(url, remote=penstock.Remote(**options))
+
+    return open_url
+
+
+def loader(data, batch_size=4, seq_len=192, **options):
+    options = {"seed": 7, "output": "numpy"} | options
+    return penstock.Loader(data.windows(seq_len), batch_size, **options)
+
+
+@pytest.mark.slow
+@CACHES
+def test_1000_batches_with_faults_equal_those_of_local_files(
+    local, open_url, s3_proxy, cache_bytes
+):
+    data = open_url(cache_bytes=cache_bytes, ahead_bytes=1 << 17, max_requests=16)
+    # Without a cache there are hundreds of requests; with one, a few large ones.
+    rates = {name: rate * (1 if cache_bytes == 0 else 6) for name, rate in FAULTS.items()}
+    s3_proxy.set(rates=rates, seed=3)
+    s3_proxy.reset_counts()
+    assert batches_of(loader(data), 1000) == batches_of(loader(local), 1000)
+    counts = s3_proxy.counts()
+    assert sum(counts["faults"].values()) >= 5
+    assert counts["max_in_flight"] <= 16
+
+
+def test_retries_leave_the_random_numbers_of_a_program_alone(open_url, s3_proxy):
+    data = open_url(cache_bytes=0)
+    s3_proxy.set(rates={"503": 0.3}, seed=1)
+    before = random.getstate(), np.random.get_state()[1].tobytes()
+    batches_of(loader(data), 20)
+    assert s3_proxy.counts()["faults"]["503"] > 0
+    assert (random.getstate(), np.random.get_state()[1].tobytes()) == before
+
+
+@pytest.mark.slow
+@CACHES
+def test_a_resume_on_other_ranks_with_a_cold_cache_is_exact(
+    local, open_url, s3_proxy, cache_bytes, tmp_path, monkeypatch
+):
+    def rows(data, state, ranks, batch_size):
+        """The batches of all ranks, each of which goes on from the state."""
+        found = []
+        for rank in range(ranks):
+            one = loader(data, batch_size, rank=rank, ranks=ranks)
+            one.load_state_dict(state)
+            found.append(batches_of(one, 40))
+        return found
+
+    data = open_url(cache_bytes=cache_bytes)
+    s3_proxy.set(rates=FAULTS, seed=5)
+    first, other = (loader(each, 4, rank=0, ranks=2) for each in (local, data))
+    states = []
+    for each in (first, other):
+        with each:
+            for _ in zip(range(50), each, strict=False):
+                pass
+            states.append(each.state_dict())
+    assert states[0] == states[1]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cold"))
+    again = open_url(cache_bytes=cache_bytes)
+    assert rows(again, states[1], 3, 8) == rows(local, states[0], 3, 8)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ranks=st.integers(1, 4),
+    batch_size=st.integers(1, 9),
+    resume_at=st.integers(0, 30),
+    prefetch=st.sampled_from([0, 1, 8]),
+    shuffle=st.sampled_from([True, False, penstock.BlockShuffle(4), penstock.BlockShuffle(64)]),
+    cache_bytes=st.sampled_from([0, 1, 1 << 16, 1 << 30]),
+    seq_len=st.sampled_from([1, 31, 512, 4099]),
+    cold=st.booleans(),
+    data=st.data(),
+)
+def test_any_loader_equals_its_local_twin(
+    local, url, s3, s3_environment, tmp_path, monkeypatch, data, **case
+):
+    del s3_environment
+    rank = data.draw(st.integers(0, case["ranks"] - 1))
+    if case["cold"]:
+        monkeypatch.setenv("XDG_CACHE_HOME", tempfile.mkdtemp(dir=tmp_path))
+    remote = penstock.Remote(
+        endpoint=s3.endpoint, cache_bytes=case["cache_bytes"], ahead_bytes=1 << 16
+    )
+    options = {name: case[name] for name in ("ranks", "prefetch", "shuffle", "seq_len")}
+    options |= {"rank": rank, "batch_size": case["batch_size"]}
+    both = []
+    for each in (local, penstock.open(url, remote=remote)):
+        with loader(each, **options) as before:
+            count = sum(1 for _ in zip(range(case["resume_at"]), before, strict=False))
+            state = before.state_dict()
+        after = loader(each, **options)
+        after.load_state_dict(state)
+        both.append((count, state, batches_of(after, 12)))
+    assert both[0] == both[1]
+
+
+@CACHES
+def test_requests_in_flight_stay_within_their_bound(local, open_url, s3_proxy, cache_bytes):
+    data = open_url(cache_bytes=cache_bytes, max_requests=3 + (cache_bytes == 0))
+    s3_proxy.set(latency_s=0.01)
+    s3_proxy.reset_counts()
+    assert batches_of(loader(data), 60) == batches_of(loader(local), 60)
+    assert 2 <= s3_proxy.counts()["max_in_flight"] <= 3 + (cache_bytes == 0)
+
+
+@pytest.mark.slow
+def test_memory_without_a_cache_stays_within_its_bound(s3, bucket, s3_environment, tmp_path):
+    """64 MB of data, of which 1 MiB is to be fetched ahead."""
+    del s3_environment
+    path = tmp_path / "large.bin"
+    path.write_bytes(np.random.default_rng(0).bytes(64 << 20))
+    upload(s3.store(bucket), path)
+    remote = penstock.Remote(cache_bytes=0, ahead_bytes=1 << 20)
+    data = penstock.open(f"s3://{bucket}/large.bin", format="flat:uint16", remote=remote)
+    total = 0
+    with loader(data, 64, seq_len=2048, shuffle=False) as batches:
+        for number, batch in enumerate(batches):
+            if number == 20:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            total += batch["input_ids"].size
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert total * 2 >= 60 << 20
+    assert grown < 24 << 10, f"{grown} KiB"
+    assert cached_bytes(os.environ["XDG_CACHE_HOME"]) < 1 << 20
+
+
+def test_a_slow_request_is_sent_again_and_the_first_answer_counts(local, open_url, s3_proxy):
+    data = open_url(request_seconds=20.0, hedge_seconds=0.2, cache_bytes=0)
+    s3_proxy.set(rates={"stall": 0.02}, seed=1)
+    start = time.monotonic()
+    assert batches_of(loader(data), 60) == batches_of(loader(local), 60)
+    assert s3_proxy.counts()["faults"]["stall"] > 0
+    assert time.monotonic() - start < 15
+
+
+def test_a_failure_names_the_object_the_range_and_the_attempts(open_url, s3_proxy):
+    data = open_url(total_seconds=1.0)
+    s3_proxy.set(rates={"503": 1.0}, methods=["GET"])
+    start = time.monotonic()
+    with pytest.raises(ReadError) as failure:
+        batches_of(loader(data), 10)
+    assert time.monotonic() - start < 10
+    text = str(failure.value)
+    for part in ("s3://loading/data/", ".stream: bytes ", "attempts", "SlowDown", "total_seconds"):
+        assert part in text, text
+
+
+def test_a_stalled_request_ends_with_its_deadline(open_url, s3_proxy):
+    data = open_url(request_seconds=0.3, total_seconds=1.0)
+    s3_proxy.set(rates={"stall": 1.0}, methods=["GET"])
+    start = time.monotonic()
+    with pytest.raises(ReadError, match=r"s3://loading/data/.* attempts in .*request_seconds"):
+        batches_of(loader(data), 10)
+    assert time.monotonic() - start < 10
+
+
+def test_answers_of_the_wrong_length_are_never_delivered(local, open_url, s3_proxy):
+    for fault in ("short", "wrong_length"):
+        data = open_url(total_seconds=0.5, cache_bytes=0)
+        s3_proxy.set(rates={fault: 1.0}, methods=["GET"])
+        with pytest.raises(ReadError, match="attempts"):
+            batches_of(loader(data), 10)
+        s3_proxy.set()
+        assert batches_of(loader(data), 10) == batches_of(loader(local), 10)
+
+
+@CACHES
+def test_training_goes_on_when_the_network_comes_back(local, open_url, s3_proxy, cache_bytes):
+    data = open_url(cache_bytes=cache_bytes, ahead_bytes=1 << 16, total_seconds=60.0)
+    with loader(data) as batches:
+        found = []
+        for number, batch in enumerate(batches):
+            found.append(plain(batch))
+            if number == 10:
+                s3_proxy.down()
+                network = threading.Timer(1.0, s3_proxy.up)
+                network.start()
+            if number == 299:
+                break
+    network.join()
+    assert found == batches_of(loader(local), 300)
+
+
+@CACHES
+def test_a_lost_network_is_told_with_the_endpoint(open_url, s3_proxy, cache_bytes):
+    data = open_url(cache_bytes=cache_bytes, ahead_bytes=1 << 16, total_seconds=1.0)
+    try:
+        with loader(data) as batches, pytest.raises(ReadError) as failure:
+            for number, _ in enumerate(batches):
+                if number == 5:
+                    s3_proxy.down()
+    finally:
+        s3_proxy.up()
+    assert s3_proxy.endpoint in str(failure.value)
+    assert "check the network" in str(failure.value)
+
+
+def test_a_loader_that_ends_leaves_others_their_requests(local, open_url, s3_proxy):
+    """Its requests are cancelled; a loader that waits for the same bytes asks again."""
+    data = open_url(max_requests=1)
+    expected = batches_of(loader(local), 30)
+    s3_proxy.set(latency_s=0.2)
+    first, second = loader(data), loader(data)
+    started = iter(first)
+    waiting = threading.Thread(target=lambda: next(started, None), daemon=True)
+    waiting.start()
+    time.sleep(0.1)
+    found = []
+    reading = threading.Thread(target=lambda: found.extend(batches_of(second, 30)), daemon=True)
+    reading.start()
+    time.sleep(0.1)
+    first.close()
+    s3_proxy.set()
+    reading.join(20)
+    assert found == expected
+
+
+def test_a_changed_object_is_told_while_running(tmp_path, file_server):
+    content = np.random.default_rng(1).bytes(2_000_000)
+    path = file_server.directory / "x.bin"
+    path.write_bytes(content)
+    remote = penstock.Remote(cache_bytes=0, ahead_bytes=1 << 16, max_requests=next(_numbers))
+    data = penstock.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
+    with loader(data) as batches, pytest.raises(FormatError, match=r"x.bin: .*changed") as failure:
+        for number, _ in enumerate(batches):
+            if number == 3:
+                other = tmp_path / "other"
+                other.write_bytes(content[::-1])
+                other.replace(path)
+    assert file_server.endpoint in str(failure.value)
+
+
+def test_a_changed_size_is_told_while_running(tmp_path, file_server):
+    path = file_server.directory / "x.bin"
+    path.write_bytes(np.random.default_rng(1).bytes(2_000_000))
+    remote = penstock.Remote(cache_bytes=0, ahead_bytes=1 << 16, max_requests=next(_numbers))
+    data = penstock.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
+    with loader(data) as batches, pytest.raises(FormatError, match=r"x.bin: .*changed"):
+        for number, _ in enumerate(batches):
+            if number == 3:
+                (tmp_path / "other").write_bytes(b"\1\0" * 600_000)
+                (tmp_path / "other").replace(path)

@@ -1,0 +1,169 @@
+"""What users are told about remote data that cannot be read: what it is, and what to do."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import penstock
+from penstock.errors import MissingDataError, PenstockError, ReadError, UsageError
+from tests.helpers.programs import run_python
+from tests.helpers.remote_data import upload, write_tokens
+
+pytest.importorskip("obstore")
+pytestmark = pytest.mark.process
+
+
+def inspect(url, **environment):
+    """The one line that `penstock inspect` prints about a URL that it cannot open."""
+    command = [sys.executable, "-m", "penstock", "inspect", url]
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | environment,
+    )
+    assert time.monotonic() - start < 15
+    assert done.returncode not in (0, -6, -11)
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def url(tmp_path, s3, bucket):
+    write_tokens(tmp_path / "data", 5000)
+    upload(s3.store(bucket), tmp_path / "data", "data/")
+    return f"s3://{bucket}/data"
+
+
+@pytest.mark.slow
+def test_wrong_credentials(url, s3):
+    text = inspect(url, **s3.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"})
+    for part in (url, "access denied", "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"):
+        assert part in text
+
+
+@pytest.mark.slow
+def test_no_credentials(url, s3):
+    environment = s3.environment()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        environment.pop(name)
+    text = inspect(url, HOME="/nowhere", **environment)
+    for part in (url, "no credentials found", "AWS_PROFILE", "anonymous=True"):
+        assert part in text
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_bucket_that_is_not_public(url):
+    with pytest.raises(ReadError, match="not public: leave out anonymous=True"):
+        penstock.open(url, remote=penstock.Remote(anonymous=True))
+
+
+@pytest.mark.usefixtures("s3_environment")
+@pytest.mark.parametrize("rest", ["data", "data.bin", "*.bin", ""])
+def test_a_missing_bucket(rest):
+    start = time.monotonic()
+    with pytest.raises(
+        MissingDataError, match=r"s3://no-such-bucket: no such bucket.*check its name"
+    ):
+        penstock.open(f"s3://no-such-bucket/{rest}")
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("s3_environment")
+def test_a_missing_object(url):
+    for name in ("nothing", "nothing.bin", "nothing/penstock.json"):
+        with pytest.raises(MissingDataError, match=f"{url}/{name}: no such object"):
+            penstock.open(f"{url}/{name}")
+    with pytest.raises(MissingDataError, match="the pattern matches nothing"):
+        penstock.open(f"{url}/x*.bin")
+    assert f"{url}/nothing: no such object" in inspect(f"{url}/nothing")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("s3_environment")
+def test_a_lost_network(url, s3_proxy):
+    s3_proxy.down()
+    remote = penstock.Remote(endpoint=s3_proxy.endpoint, total_seconds=0.5)
+    with pytest.raises(ReadError) as failure:
+        penstock.open(url, remote=remote)
+    for part in (url, "attempts", "check the network", s3_proxy.endpoint, "total_seconds"):
+        assert part in str(failure.value)
+    s3_proxy.up()
+    assert penstock.open(url, remote=remote).num_records == 5000
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_wrong(url, s3, s3_proxy):
+    s3_proxy.set(rates={"403": 1.0})
+    text = inspect(url, **s3.environment(s3_proxy.endpoint))
+    for part in (url, "clock", "timedatectl set-ntp true"):
+        assert part in text
+
+
+@pytest.mark.slow
+def test_an_http_directory_without_a_manifest(file_server):
+    (file_server.directory / "data").mkdir()
+    (file_server.directory / "data" / "x.bin").write_bytes(bytes(100))
+    for name in ("data", "data/*.bin"):
+        text = inspect(f"{file_server.endpoint}/{name}")
+        assert "HTTP servers do not list files" in text
+        assert "penstock.json" in text
+
+
+def test_a_url_with_a_query_does_not_repeat_its_secrets():
+    with pytest.raises(UsageError, match="penstock fetch") as failure:
+        penstock.open("https://host/a.bin?X-Amz-Signature=secret")
+    assert "secret" not in str(failure.value)
+
+
+def test_a_url_with_a_password_does_not_repeat_it():
+    with pytest.raises(UsageError, match="a password in a URL") as failure:
+        penstock.open("https://me:secret@host/a.bin")
+    assert "secret" not in str(failure.value)
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_memory_maps_are_for_local_files(url):
+    with pytest.raises(UsageError, match='access="mmap" is for local files; leave it out'):
+        penstock.open(url, access="mmap")
+
+
+@pytest.mark.parametrize("url", ["s3:///x", "s3://", "https://", "s3://bucket/../x"])
+def test_urls_that_name_nothing(url):
+    with pytest.raises((UsageError, PenstockError)) as failure:
+        penstock.open(url)
+    assert str(failure.value).startswith(url.rstrip("/")[:4])
+
+
+@pytest.mark.slow
+def test_a_missing_obstore(tmp_path):
+    (tmp_path / "obstore.py").write_text("raise ModuleNotFoundError('obstore')")
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import penstock
+try:
+    penstock.open("s3://bucket/data")
+except penstock.PenstockError as error:
+    print(error)
+"""
+    done = run_python(program, tmp_path)
+    assert (
+        "remote data needs obstore; install it with pip install 'penstock[remote]'" in done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("max_requests", 0), ("cache_bytes", -1), ("request_seconds", 0), ("hedge_seconds", -1.0)],
+)
+def test_options_that_cannot_be_are_refused(option, value):
+    with pytest.raises(UsageError, match=option):
+        penstock.Remote(**{option: value})

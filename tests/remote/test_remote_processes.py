@@ -1,0 +1,234 @@
+"""Processes that read remote data: how they end, and what becomes of those that they start."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import penstock
+from tests.helpers.programs import run_python
+from tests.helpers.remote_data import batches_of, upload, write_tokens
+
+pytest.importorskip("obstore")
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+PROGRAM = """
+import gc, sys, threading, time
+import penstock
+
+mode, url, cache_bytes = sys.argv[1:]
+remote = penstock.Remote(request_seconds=60, total_seconds=60, cache_bytes=int(cache_bytes))
+if mode == "opening":
+    print("ready", flush=True)
+data = penstock.open(url, remote=remote)
+loader = penstock.Loader(data.windows(512), 8, seed=1, output="numpy")
+print("ready", flush=True)
+sys.stdin.readline()
+if mode == "interrupt":
+    print("reading", flush=True)
+    next(iter(loader))
+batches = iter(loader)
+
+def read():
+    try:
+        next(batches)
+    except RuntimeError:  # the interpreter is exiting
+        pass
+
+threading.Thread(target=read, daemon=True).start()
+time.sleep(0.3)
+start = time.monotonic()
+if mode == "close":
+    loader.close()
+if mode == "collect":
+    del loader, batches
+    gc.collect()
+assert time.monotonic() - start < 2
+if mode == "exception":
+    raise ValueError("mine")
+if mode == "exit":
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def url(tmp_path, s3, bucket):
+    write_tokens(tmp_path / "data", 500_000, shard_bytes=200_000)
+    upload(s3.store(bucket), tmp_path / "data", "data/")
+    return f"s3://{bucket}/data"
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 30])
+@pytest.mark.parametrize(
+    ("mode", "code", "said"),
+    [
+        ("normal", 0, ""),
+        ("exception", 1, "ValueError: mine"),
+        ("exit", 3, ""),
+        ("close", 0, ""),
+        ("collect", 0, ""),
+        ("interrupt", -signal.SIGINT, "KeyboardInterrupt"),
+        ("opening", -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+def test_a_process_ends_at_once_while_the_server_stalls(
+    url, s3, s3_proxy, mode, code, said, cache_bytes
+):
+    stalls = {"rates": {"stall": 1.0}, "methods": ["GET"]}
+    if mode == "opening":
+        s3_proxy.set(**stalls)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, mode, url, str(cache_bytes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | s3.environment(s3_proxy.endpoint),
+    )
+    assert process.stdout.readline() == "ready\n"
+    if mode != "opening":
+        s3_proxy.set(**stalls)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    if mode == "interrupt":
+        process.stdout.readline()
+    time.sleep(0.5)
+    if code == -signal.SIGINT:
+        process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    _, errors = process.communicate(timeout=20)
+    assert time.monotonic() - start < 5
+    assert process.returncode == code, errors
+    assert errors.strip().endswith(said), errors
+    assert not any(word in errors for word in ("panicked", "Fatal", "FATAL", "Segmentation"))
+
+
+FORK = """
+import os, sys, time
+import penstock
+
+data = penstock.open(sys.argv[1], remote=penstock.Remote(cache_bytes=int(sys.argv[2])))
+loader = penstock.Loader(data.windows(64), 4, seed=1, output="numpy")
+batches = iter(loader)
+next(batches)
+for _ in range(5):  # also while threads hold locks
+    child = os.fork()
+    if child == 0:
+        start, said = time.monotonic(), "nothing"
+        try:
+            penstock.open(sys.argv[1] + "/other")
+        except penstock.PenstockError as error:
+            said = str(error)
+        quick = time.monotonic() - start < 2
+        os._exit(0 if quick and "spawn" in said else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    next(batches)
+loader.close()
+"""
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 30])
+@pytest.mark.usefixtures("s3_environment")
+def test_a_forked_child_is_refused_at_once(url, cache_bytes):
+    done = run_python(FORK, url, cache_bytes, timeout=40)
+    assert done.returncode == 0, done.stderr
+
+
+WORKERS = """
+import sys
+import torch
+import penstock
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, view):
+        self.view = view
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return self.view[index * 50]["input_ids"].astype("int64")
+
+if __name__ == "__main__":
+    context, url = sys.argv[1:]
+    view = penstock.open(url, remote=penstock.Remote(cache_bytes=1 << 30)).windows(64)
+    view[len(view) - 1]
+    loader = torch.utils.data.DataLoader(
+        Rows(view), batch_size=8, num_workers=2, multiprocessing_context=context, timeout=20
+    )
+    print(sum(int(batch.sum()) for batch in loader))
+"""
+
+
+@pytest.mark.usefixtures("s3_environment")
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_that_are_forked_are_told_to_spawn(tmp_path, url, context):
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(WORKERS)
+    command = [sys.executable, tmp_path / "program.py", context, url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if context == "fork":
+        assert done.returncode == 1
+        assert "multiprocessing_context='spawn'" in done.stderr
+    else:
+        view = penstock.open(tmp_path / "data").windows(64)
+        expected = sum(int(view[k * 50]["input_ids"].astype("int64").sum()) for k in range(64))
+        assert (done.returncode, done.stdout.split()) == (0, [str(expected)]), done.stderr
+
+
+SHARED = """
+import os, sys
+import penstock
+from tests.helpers.remote_data import batches_of
+import hashlib
+
+url, seed, limit, count = sys.argv[1], *map(int, sys.argv[2:5])
+remote = penstock.Remote(cache_bytes=limit, ahead_bytes=1 << 16)
+data = penstock.open(url, remote=remote)
+loader = penstock.Loader(data.windows(64), 8, seed=seed, output="numpy")
+print(hashlib.sha256(repr(batches_of(loader, count)).encode()).hexdigest())
+"""
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_processes_share_a_cache_that_is_too_small_for_them(tmp_path, url):
+    """Blocks are dropped while others read them; nobody ever gets a hole."""
+    import hashlib
+
+    local = penstock.open(tmp_path / "data")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARED, url, str(seed), "300000", "700"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(3)
+    ]
+    for seed, process in enumerate(processes):
+        found, _ = process.communicate(timeout=60)
+        loader = penstock.Loader(local.windows(64), 8, seed=seed, output="numpy")
+        expected = hashlib.sha256(repr(batches_of(loader, 700)).encode()).hexdigest()
+        assert found.strip() == expected
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_cache_is_used_on_after_its_process_was_killed(tmp_path, url, s3, s3_proxy):
+    local = penstock.open(tmp_path / "data")
+    loader = penstock.Loader(local.windows(64), 8, seed=1, output="numpy")
+    expected = batches_of(loader, 100)
+    environment = os.environ | s3.environment()
+    for delay in (0.0, 0.1, 0.3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", "print(flush=True)\n" + SHARED, url, "1", str(1 << 30), "100"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        process.stdout.readline()
+        time.sleep(0.3 + delay)
+        process.kill()
+        process.communicate()
+        data = penstock.open(url)
+        again = penstock.Loader(data.windows(64), 8, seed=1, output="numpy")
+        assert batches_of(again, 100) == expected

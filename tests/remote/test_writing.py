@@ -1,0 +1,190 @@
+"""`Writer`, `tokenize`, `convert` and `repack` with URLs as targets, on a real server."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import obstore
+import pytest
+
+import penstock
+from penstock.cache import cache_directory
+from penstock.errors import DatasetExistsError, MissingDataError, ReadError, UsageError
+from penstock.remote.options import Remote
+from tests.helpers.waiting import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+
+def write(path, *, fails=False, **options):
+    """Shards that are uploaded whole, and one that is uploaded in parts."""
+    generator = np.random.default_rng(0)
+    with penstock.Writer(path, vocab_size=1 << 16, shard_bytes=1, **options) as writer:
+        for size in (1000, 3 << 20, 10, 8 << 20):
+            writer.append(generator.integers(0, 1 << 16, size))
+        if fails:
+            raise ZeroDivisionError
+
+
+def contents(directory):
+    """All files below a directory."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def stored(s3, bucket, prefix=""):
+    """All objects below a prefix."""
+    store = s3.store(bucket)
+    keys = [each["path"] for page in obstore.list(store, prefix or None) for each in page]
+    return {key.removeprefix(f"{prefix}/"): bytes(obstore.get(store, key).bytes()) for key in keys}
+
+
+def staged():
+    """What lies in the staging directories."""
+    directory = cache_directory("staging")
+    return sorted(path.name for path in directory.glob("*")) if directory.exists() else []
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"document {k} {'x' * (k % 97)}\n" for k in range(20_000)))
+    return path
+
+
+def test_a_writer_uploads_what_it_would_write_locally(s3, bucket, s3_environment, tmp_path):
+    write(tmp_path / "local")
+    url = f"s3://{bucket}/data"
+    write(url)
+    assert stored(s3, bucket, "data") == contents(tmp_path / "local")
+    assert penstock.open(url).fingerprint == penstock.open(tmp_path / "local").fingerprint
+    assert staged() == []
+
+
+def test_nothing_is_there_before_a_writer_finishes(s3, bucket, s3_environment):
+    writer = penstock.Writer(f"s3://{bucket}/data", vocab_size=100, shard_bytes=1)
+    writer.append([1, 2, 3])
+    assert repr(writer).startswith(f"<Writer s3://{bucket}/data: 1 document")
+    assert stored(s3, bucket) == {}
+    writer.finish()
+    assert "penstock.json" in stored(s3, bucket, "data")
+
+
+def test_a_failed_block_leaves_nothing(s3, bucket, s3_environment):
+    with pytest.raises(ZeroDivisionError):
+        write(f"s3://{bucket}/data", fails=True)
+    assert stored(s3, bucket) == {}
+    assert staged() == []
+
+
+def test_tokenize_convert_and_repack_upload_the_same_files(
+    s3, bucket, s3_environment, tmp_path, text
+):
+    split = penstock.Split(fraction=0.1)
+    for target in (tmp_path / "tokens", f"s3://{bucket}/tokens"):
+        penstock.tokenize(text, "bytes", target, split=split, workers=2, shuffle=0)
+    expected = contents(tmp_path / "tokens")
+    found = stored(s3, bucket, "tokens")
+    assert found.keys() == expected.keys()
+    timed = {"report.json", "report.checksums"}
+    assert all(found[name] == expected[name] for name in expected.keys() - timed)
+    data = penstock.open(tmp_path / "tokens", split="train")
+    penstock.convert(data, tmp_path / "megatron", "megatron")
+    report = penstock.convert(data, f"s3://{bucket}/megatron", "megatron")
+    assert stored(s3, bucket, "megatron") == contents(tmp_path / "megatron")
+    assert sorted(map(str, report.files)) == ["00000.bin", "00000.idx"]
+    penstock.repack(text, tmp_path / "packed")
+    report = penstock.repack(text, f"s3://{bucket}/packed")
+    assert stored(s3, bucket, "packed") == contents(tmp_path / "packed")
+    assert [str(path) for path in report.files] == ["shard_00000.parquet"]
+    assert staged() == []
+
+
+def test_a_finished_target_is_refused_before_the_work(s3, bucket, s3_environment, text):
+    url = f"s3://{bucket}/data"
+    write(url)
+    before = stored(s3, bucket)
+    data = penstock.open(url)
+    for call in (
+        lambda: write(url),
+        lambda: penstock.tokenize(text, "bytes", url),
+        lambda: penstock.convert(data, url, "flat"),
+        lambda: penstock.repack(text, url),
+    ):
+        with pytest.raises(DatasetExistsError, match=r"data/penstock\.json: already a finished"):
+            call()
+    assert stored(s3, bucket) == before
+    assert staged() == []
+
+
+def test_a_killed_upload_continues(s3, bucket, s3_proxy, s3_environment, text, tmp_path):
+    url = f"s3://{bucket}/tokens"
+    command = [sys.executable, "-m", "penstock", "tokenize", str(text), "--tokenizer", "bytes"]
+    command += ["--out", url, "--workers", "1", "--shard-bytes", "60000", "--task-bytes", "10MB"]
+    environment = {**os.environ, "AWS_ENDPOINT_URL": s3_proxy.endpoint}
+    s3_proxy.set(latency_s=0.1)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: s3_proxy.counts()["requests"].get("PUT", 0) >= 30)
+        process.send_signal(signal.SIGKILL)
+    with pytest.raises(MissingDataError, match=r"unfinished.*penstock tokenize again"):
+        penstock.open(url)
+    num_arrived = len(stored(s3, bucket, "tokens"))
+    assert num_arrived > 10
+    s3_proxy.set()
+    s3_proxy.reset_counts()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    penstock.tokenize(
+        text, "bytes", tmp_path / "local", workers=1, shard_bytes=60_000, task_bytes=10_000_000
+    )
+    expected, found = contents(tmp_path / "local"), stored(s3, bucket, "tokens")
+    assert found.keys() == expected.keys()
+    timed = {"report.json", "report.checksums"}
+    assert all(found[name] == expected[name] for name in expected.keys() - timed)
+    assert s3_proxy.counts()["requests"]["PUT"] < len(expected) - 10
+    assert staged() == []
+
+
+def test_an_upload_that_fails_keeps_the_work(s3, bucket, s3_proxy, s3_environment, tmp_path):
+    url, endpoint = f"s3://{bucket}/data", s3_proxy.endpoint
+    s3_proxy.set(rates={"503": 1.0}, methods=["PUT", "POST"])
+    with pytest.raises(ReadError, match=r"no answer.*kept in .*staging.*penstock copy"):
+        write(url, remote=Remote(endpoint=endpoint, total_seconds=1))
+    assert stored(s3, bucket) == {}
+    (directory,) = cache_directory("staging").glob("s3-*")
+    s3_proxy.set()
+    with pytest.raises(DatasetExistsError, match=f"penstock copy {directory} {url}"):
+        write(url, remote=Remote(endpoint=endpoint))
+    penstock.copy(directory, url)
+    write(tmp_path / "local")
+    assert stored(s3, bucket, "data") == contents(tmp_path / "local")
+
+
+def test_a_repeated_job_sends_what_is_left(s3, bucket, s3_proxy, s3_environment, text):
+    url = f"s3://{bucket}/packed"
+    s3_proxy.set(rates={"503": 1.0}, path="shard_00000.parquet")
+    remote = Remote(endpoint=s3_proxy.endpoint, total_seconds=1)
+    with pytest.raises(ReadError, match="run the same command again"):
+        penstock.repack(text, url, remote=remote)
+    s3_proxy.set()
+    assert penstock.repack(text, url, remote=remote).was_finished
+    assert "shard_00000.parquet" in stored(s3, bucket, "packed")
+    assert staged() == []
+
+
+def test_what_cannot_be_written_remotely_is_refused(bucket, s3_environment, text, monkeypatch):
+    url = f"s3://{bucket}/data"
+    for call in (
+        lambda: penstock.Writer(url, vocab_size=100, part=0),
+        lambda: penstock.tokenize(text, "bytes", url, task=(0, 2)),
+        lambda: penstock.tokenize(text, "bytes", url, executor="ray"),
+    ):
+        with pytest.raises(UsageError, match=r"shared file system.*penstock copy"):
+            call()
+    with pytest.raises(UsageError, match="HTTP servers cannot be written to"):
+        penstock.Writer("https://example.com/data", vocab_size=100)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(ReadError, match=r"access denied.*AWS_SECRET_ACCESS_KEY"):
+        penstock.tokenize(text, "bytes", url, remote=Remote(request_seconds=9))
+    assert staged() == []
