@@ -26,7 +26,7 @@ class PeerProcess:
         self._log = corpora.DATA / f"{name}.log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [_environment(name, packages), "-I", Path(__file__).with_name(script), *args],
+                [environment(name, packages), "-I", Path(__file__).with_name(script), *args],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -67,8 +67,12 @@ def start(
     return process, f"Theirs is {process.versions}."
 
 
-def _environment(name: str, packages: tuple[str, ...]) -> Path:
-    """Return the interpreter that has the packages."""
+def environment(name: str, packages: tuple[str, ...], *, constrained: bool = True) -> Path:
+    """Return the interpreter that has the packages.
+
+    Unless `constrained`, only torch has the version that Penstock is tested with: some peers want
+    an older NumPy.
+    """
     root = (corpora.DATA / f"{name}-venv").absolute()
     python, mark = root / "bin" / "python", root / "ready"
     constraints = _PROJECT / "constraints.txt"
@@ -78,16 +82,9 @@ def _environment(name: str, packages: tuple[str, ...]) -> Path:
     if not mark.exists() or mark.read_text() != wanted:
         shutil.rmtree(root, ignore_errors=True)
         venv.create(root, with_pip=True)
-        for some in ((torch,), packages):
-            command: list[str | Path] = [
-                python,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--constraint",
-                constraints,
-            ]
+        command: list[str | Path] = [python, "-m", "pip", "install", "--quiet"]
+        command += ["--constraint", constraints] if constrained else []
+        for some in ((torch,), (torch, *packages)):
             subprocess.run([*command, *some], check=True, stderr=subprocess.DEVNULL)
         mark.write_text(wanted)
     return python
