@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from penstock.errors import UsageError
+from penstock.remote.urls import is_remote
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # a Path makes one slash of two
 _COPY = {
@@ -17,7 +18,6 @@ _COPY = {
     "sftp": "scp -r",
     "ssh": "scp -r",
 }
-_READ = ("s3", "s3a", "gs", "gcs", "az", "azure", "adl", "abfs", "abfss", "http", "https")
 
 
 def local_path(source: str | os.PathLike[str]) -> str:
@@ -34,7 +34,7 @@ def local_path(source: str | os.PathLike[str]) -> str:
     if scheme == "file":
         return _path_of(path)
     path = f"{found[1]}://{path[found.end() :].lstrip('/')}"
-    if scheme in _READ:
+    if is_remote(path):
         how = "; give the URL as a string, not as a Path" if isinstance(source, os.PathLike) else ""
         raise UsageError(f"{path}: is remote, and a local path is needed here{how}")
     how = f", for example with {_COPY[scheme]}" if scheme in _COPY else ""

@@ -89,6 +89,12 @@ def test_without_a_cache_only_manifests_and_tables_stay(local, url, tmp_path):
     assert cached_bytes(tmp_path / "cache") < 50_000
 
 
+def remove_whole(directory):
+    """Remove a directory that others may write to meanwhile, as `rm -r` does when repeated."""
+    while directory.exists():
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def test_a_cache_that_was_removed_is_made_again(local, url, tmp_path):
     data, expected = penstock.open(url), batches_of(loader(local), 600)
     found = []
@@ -96,11 +102,11 @@ def test_a_cache_that_was_removed_is_made_again(local, url, tmp_path):
         for batch in batches:
             found.append(plain(batch))
             if len(found) == 20:
-                shutil.rmtree(tmp_path / "cache")
+                remove_whole(tmp_path / "cache")
             if len(found) == 600:
                 break
     assert found == expected
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    remove_whole(tmp_path / "cache")
     assert batches_of(loader(data), 600) == expected
     assert plain(data.windows(64)[3]) == plain(local.windows(64)[3])
 

@@ -12,7 +12,7 @@ from penstock.errors import FormatError, MissingDataError, PenstockError
 from penstock.fetching.headers import RangeError, RefusedError
 from penstock.fetching.request import InterruptedFetchError
 from penstock.paths import names_match
-from penstock.remote.mirror import MAX_REQUEST_BYTES
+from penstock.remote.mirrored_file import MAX_REQUEST_BYTES
 from penstock.remote.options import Remote
 from penstock.remote.requests import request_pool
 from penstock.remote.store import ObjectStore, find_store

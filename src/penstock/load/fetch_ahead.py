@@ -31,7 +31,8 @@ from penstock.load.step_ranges import StepRanges, merge_spans
 from penstock.read.files import FileKind
 from penstock.read.local_reader import LocalReader
 from penstock.remote.cache_space import CacheSpace, NextUse
-from penstock.remote.mirror import MirroredFile, look_for
+from penstock.remote.mirror import look_for
+from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.options import Remote
 from penstock.system.background_thread import BackgroundThread, StopSignal
 from penstock.system.memory import new_pages

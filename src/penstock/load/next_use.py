@@ -10,7 +10,7 @@ from penstock.mixing.mixture import Mixture
 from penstock.order.mixture_order import MixtureOrder
 from penstock.order.order import Order
 from penstock.remote.cache_space import NextUse
-from penstock.remote.mirror import MirroredFile
+from penstock.remote.mirrored_file import MirroredFile
 from penstock.system.checksums import BLOCK_BYTES
 from penstock.views.view import View
 from penstock.views.windows import PlannedWindows, Windows

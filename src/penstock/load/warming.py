@@ -11,7 +11,7 @@ from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.files import FileKind
 from penstock.remote.block_file import ByteRange
 from penstock.remote.cache_space import CacheSpace
-from penstock.remote.mirror import MirroredFile
+from penstock.remote.mirrored_file import MirroredFile
 
 _STEPS_AT_ONCE = 256
 

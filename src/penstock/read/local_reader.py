@@ -40,7 +40,8 @@ from penstock.read.files import (
     num_reserved_places,
 )
 from penstock.read.segments import OUTPUT, SEGMENT, OutputTable, read_segments
-from penstock.remote.mirror import MirroredFile, find_mirrored, shown
+from penstock.remote.mirror import find_mirrored, shown
+from penstock.remote.mirrored_file import MirroredFile
 
 Access = Literal["pread", "mmap"]
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache import cache_directory
-from penstock.remote.mirror import KIND, MirroredFile, find_mirrored
+from penstock.remote.mirror import KIND, find_mirrored
+from penstock.remote.mirrored_file import MirroredFile
 from penstock.system.checksums import BLOCK_BYTES
 
 NextUse = Callable[[MirroredFile, NDArray[np.int64], int], NDArray[np.int64]]

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from penstock.errors import FormatError
 from penstock.remote.block_file import ByteRange
-from penstock.remote.mirror import MAX_REQUEST_BYTES, MirroredFile, mirrored_file
+from penstock.remote.mirror import mirrored_file
+from penstock.remote.mirrored_file import MAX_REQUEST_BYTES, MirroredFile
 from penstock.remote.options import Remote
 from penstock.remote.store import ObjectFacts
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from penstock.remote.mirror import MAX_REQUEST_BYTES, MirroredFile
+from penstock.remote.mirrored_file import MAX_REQUEST_BYTES, MirroredFile
 
 _NUM_AHEAD = 4
 """pieces that are fetched ahead, and held in memory"""

@@ -1,0 +1,376 @@
+"""`MirroredFile`: the local file of an object, into which its bytes are fetched."""
+
+import bisect
+import contextlib
+import errno
+import fcntl
+import io
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import wait as wait_for
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
+from penstock.remote.block_file import BlockFile, ByteRange, identity_number
+from penstock.remote.options import Remote
+from penstock.remote.requests import URGENT, RequestPool, request_pool
+from penstock.remote.store import ObjectFacts, ObjectStore, check_unchanged, refuse_fork
+
+MAX_REQUEST_BYTES = 8 << 20
+_TICK_SECONDS = 0.1
+_CLAIM_TICK_SECONDS = 0.01
+_MOST_REMOVALS = 10
+_BYTES_BETWEEN_LOOKS = 256 << 20
+_MAX_CHECK_SECONDS = 10.0
+"""to wait for checksums; blocks that are stored before are compared when they arrive"""
+_SMALL_BYTES = 1 << 16
+"""fetched at once, instead of in blocks"""
+_IN_THE_WAY = (NotADirectoryError, IsADirectoryError, FileExistsError)
+
+_UnderWay = tuple[int, int, "Future[None]"]
+"""the start and stop of a range that is being fetched"""
+
+
+class MirroredFile:
+    """The local file of an object."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        path: Path,
+        map_path: Path,
+        on_removal: Callable[[], None],
+    ) -> None:
+        """`path` is the local file, and `map_path` the map of its blocks."""
+        self.store, self.key, self.path, self.map_path = store, key, path, map_path
+        self._on_removal = on_removal
+        self._facts: ObjectFacts | None = None
+        self._stated: tuple[int, str] | None = None
+        self._blocks: BlockFile | None = None
+        self.awaited: Future[Any] | None = None
+        """gives the block checksums, if blocks are to be compared before they are stored"""
+        self._making = threading.Lock()
+        self._lock = threading.RLock()  # a request may run in the thread that asks for it
+        self._under_way, self._num_kept = list[_UnderWay](), 64
+
+    @property
+    def name(self) -> str:
+        """The URL."""
+        return self.store.name(self.key)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the object, if a manifest or a listing has told it; else it is asked for."""
+        if self._stated is not None:
+            return self._stated[0]
+        return self._facts.size_bytes if self._facts is not None else self.blocks.size_bytes
+
+    @property
+    def options(self) -> Remote:
+        """How it is fetched."""
+        return self.store.options
+
+    @property
+    def pool(self) -> RequestPool:
+        """Sends the requests."""
+        return request_pool(self.options.max_requests, self.options.hedge_seconds)
+
+    def note(self, facts: ObjectFacts) -> None:
+        """Remember what the store says, and make the local file."""
+        if self._facts is not None and self._facts != facts:
+            self._blocks = None  # opened again: what is true now counts
+        self._facts = facts
+        path = self.path
+        self.make()
+        if path.stat().st_mtime_ns != facts.mtime_ns:
+            os.utime(path, ns=(facts.mtime_ns, facts.mtime_ns))
+
+    def look(self, known: ObjectFacts | None = None) -> ObjectFacts:
+        """What the store says about the object; make the local file.
+
+        It is asked once by each process, and not if the facts are `known` from another one.
+        """
+        if self._facts is None:
+            self.note(known or self.store.head(self.key))
+        assert self._facts is not None
+        return self._facts
+
+    def state(self, size_bytes: int, identity: str) -> "MirroredFile":
+        """Take the size and the checksum from a manifest; no request is needed then."""
+        if self._stated != (size_bytes, identity):
+            self._blocks = None
+            if self._stated is not None:
+                self._facts = None  # of what was there before it was written again
+            self._stated = size_bytes, identity
+        return self
+
+    @property
+    def identity(self) -> int:
+        """Changes with the content of the object, for kernels."""
+        stated = self._stated[1] if self._stated else ""
+        if not stated and self._facts is None:
+            self._facts = self.store.head(self.key)
+        return identity_number(stated or (self._facts.etag if self._facts else ""))
+
+    @property
+    def blocks(self) -> BlockFile:
+        """The blocks that are here."""
+        # Not a cached_property: before Python 3.12 it would lock those of all files meanwhile.
+        if self._blocks is None:
+            with self._making, self._naming_url():
+                self._blocks = self._blocks or self._attach()
+        return self._blocks
+
+    def _attach(self) -> BlockFile:
+        if self._stated is None and self._facts is None:
+            self._facts = self.store.head(self.key)
+        facts = self._facts
+        size_bytes, stated = self._stated or (facts.size_bytes if facts else 0, "")
+        try:
+            return BlockFile(
+                self.path,
+                self.map_path,
+                size_bytes,
+                etag=facts.etag if facts else "",
+                stated=stated,
+            )
+        except _IN_THE_WAY:
+            raise FormatError(
+                f"{self.name}: is both an object and a prefix of others, which a directory cannot "
+                "hold; open the objects by name"
+            ) from None
+
+    def check_size(self, expected: int) -> None:
+        """Ask the store for the size of the object, and compare."""
+        check_unchanged(
+            self.name, self.store.head(self.key), ObjectFacts(self.key, expected, "", 0)
+        )
+
+    def _naming_url(self) -> contextlib.AbstractContextManager[None]:
+        return rewording_errors(lambda text: text.replace(str(self.path), self.name))
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether this process has used the local file."""
+        return self._blocks is not None
+
+    def discard(self) -> bool:
+        """Remove the local file and what was fetched; False if a process holds it.
+
+        A process that has it open still reads what it has.
+        """
+        try:
+            with self.path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.remove()
+        except FileNotFoundError:
+            self.remove()
+        except BlockingIOError:
+            return False
+        return True
+
+    def remove(self) -> None:
+        """Remove the local file; this object still reads what it has open."""
+        self._on_removal()
+        self.map_path.unlink(missing_ok=True)
+        if self.path.is_file():
+            self.path.unlink(missing_ok=True)
+
+    def find(self) -> bool:
+        """Ask the store for the object, and make the local file; False if there is none."""
+        try:
+            self.note(self.store.head(self.key))
+        except MissingDataError:
+            self.remove()
+            return False
+        return True
+
+    def read_whole(self) -> bool:
+        """Fetch a small file, such as a manifest, as it is now; False if there is none."""
+        try:
+            answer = self.store.get(self.key, 0, _SMALL_BYTES, expected=None)
+        except MissingDataError:
+            self.remove()
+            return False
+        self.note(answer.facts)
+        if 0 < answer.facts.size_bytes <= _SMALL_BYTES:
+            self.blocks.fill(0, answer.data)
+        else:
+            self.provide()
+        return True
+
+    def make(self) -> None:
+        """Make the local file, as large as the object, unless it is there."""
+        self._current_blocks()
+
+    def hold(self, file: IO[bytes] | io.FileIO) -> None:
+        """Keep what is here, and what will be fetched, as long as `file` is open."""
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+    def is_in(self, file: IO[bytes] | io.FileIO) -> bool:
+        """Whether what is fetched goes to this open file; others may have replaced it."""
+        return os.fstat(file.fileno()).st_ino == self.blocks.inode
+
+    def provide(
+        self,
+        parts: Iterable[ByteRange] | None = None,
+        is_stopped: Callable[[], bool] | None = None,
+    ) -> None:
+        """Fetch what is not here of some parts, or of the whole file, and wait for it.
+
+        Returns early if `is_stopped` returns True.
+        """
+        waiting = self.fetch([(0, self.blocks.size_bytes)] if parts is None else parts)
+        while waiting:
+            done, rest = wait_for(waiting, _TICK_SECONDS)
+            with contextlib.suppress(CancelledError):  # by a loader that has ended
+                for each in done:
+                    each.result()
+            waiting = list(rest)
+            if is_stopped is not None and is_stopped():
+                return
+
+    def fetch(self, ranges: Iterable[ByteRange], priority: float = URGENT) -> list["Future[None]"]:
+        """Start to fetch what is not here of some ranges; those under way are not fetched again."""
+        futures, ranges = list[Future[None]](), list(ranges)
+        blocks = self.blocks
+        is_here = all(blocks.has(start, min(stop, blocks.size_bytes)) for start, stop in ranges)
+        if is_here and blocks.is_current:
+            return futures
+        refuse_fork()  # locks and requests of the parent would never end
+        with self._lock:
+            blocks = self._current_blocks()
+            for start, stop in ranges:
+                for begin, end in blocks.missing(start, min(stop, blocks.size_bytes)):
+                    futures += self._fetch_missing(begin, end, priority)
+        return futures
+
+    def _fetch_missing(self, start: int, stop: int, priority: float) -> list["Future[None]"]:
+        """Request bytes, except those under way; `_under_way` is sorted, and has no overlaps."""
+        first = bisect.bisect_right(self._under_way, start, key=lambda each: each[1])
+        last = bisect.bisect_left(self._under_way, stop, key=lambda each: each[0])
+        before = [each for each in self._under_way[first:last] if not each[2].done()]
+        futures, new, at = [each[2] for each in before], list[_UnderWay](), start
+        for begin, end in [*((each[0], each[1]) for each in before), (stop, stop)]:
+            for piece, piece_end in _pieces(at, begin):
+                fetch = partial(self._fetch, piece, piece_end, itertools.count())
+                future = self.pool.submit(fetch, priority)
+                new.append((piece, piece_end, future))
+            at = max(at, end)
+        self._under_way[first:last] = sorted([*before, *new], key=lambda each: each[0])
+        if len(self._under_way) > 2 * self._num_kept:
+            self._under_way = [each for each in self._under_way if not each[2].done()]
+            self._num_kept = max(64, len(self._under_way))
+        return futures + [each[2] for each in new]
+
+    def _fetch(self, start: int, stop: int, calls: Iterator[int]) -> None:
+        """Fetch blocks; wait for those that another process fetches.
+
+        `calls` counts: the second call is a hedge of the first, which has claimed them.
+        """
+        is_first = next(calls) == 0
+        for _ in range(_MOST_REMOVALS):
+            try:
+                with self._naming_url():
+                    return self._fetch_missing_of(self.blocks, start, stop, claims=is_first)
+            except ReadError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                self._current_blocks()
+        raise ReadError(f"{self.path}: is removed from the cache again and again; start again")
+
+    def _fetch_missing_of(self, blocks: BlockFile, start: int, stop: int, *, claims: bool) -> None:
+        before = self.identity
+        while missing := blocks.missing(start, stop):
+            claimed = blocks.claim(start, stop) if claims else missing
+            for begin, end in claimed:
+                data = self.get(begin, end)
+                if self.identity != before:  # it was opened again, and has changed
+                    return
+                if self.awaited is not None:
+                    wait_for([self.awaited], _MAX_CHECK_SECONDS)
+                    if self.awaited.done():
+                        self.awaited.result()
+                blocks.fill(begin, data)
+                _count_filled(end - begin, self.options)
+            if not claimed:
+                time.sleep(_CLAIM_TICK_SECONDS)
+
+    def _current_blocks(self) -> BlockFile:
+        """The local files, made again if others have removed or replaced them."""
+        with self._lock:
+            blocks = self.blocks
+            if not blocks.is_current:
+                self._blocks = None
+                self.blocks.expected = blocks.expected
+            return self.blocks
+
+    def read_cached(self, start: int, stop: int) -> bytes | None:
+        """Read bytes from the local file; None if some are not there."""
+        if not self.map_path.exists():
+            return None
+        self.make()
+        with self.path.open("rb") as file:
+            self.hold(file)
+            if not self.is_in(file) or not self.blocks.has(start, stop):
+                return None
+            return os.pread(file.fileno(), stop - start, start)
+
+    def get(self, start: int, stop: int) -> Any:
+        """Read bytes from the store, past the local file, in one request."""
+        if self._facts is not None:
+            return self.store.get(self.key, start, stop, expected=self._facts).data
+        answer = self.store.get(self.key, start, stop, expected=self._expected)
+        with self._lock:
+            is_first = self._facts is None
+            self._facts = self._facts or answer.facts
+        check_unchanged(self.name, answer.facts, self._facts)
+        if is_first:
+            self.blocks.note_etag(answer.facts.etag)
+        return answer.data
+
+    @property
+    def _expected(self) -> ObjectFacts | None:
+        """What a manifest says; the ETag is that of the first answer."""
+        if self._stated is None:
+            return None
+        return ObjectFacts(self.key, self._stated[0], "", 0)
+
+
+def _pieces(start: int, stop: int) -> Iterator[ByteRange]:
+    """Yield a range in pieces that one request fetches."""
+    for begin in range(start, stop, MAX_REQUEST_BYTES):
+        yield begin, min(begin + MAX_REQUEST_BYTES, stop)
+
+
+_filled_bytes = 0
+
+
+def _count_filled(num_bytes: int, options: Remote) -> None:
+    """Keep the cache within its limit, whoever fills it; loaders also do so by their order."""
+    global _filled_bytes
+    _filled_bytes += num_bytes
+    if _filled_bytes >= _BYTES_BETWEEN_LOOKS:
+        _filled_bytes = 0
+        from penstock.remote.cache_space import CacheSpace
+
+        CacheSpace(options.cache_limit, []).make_room()
+
+
+@contextlib.contextmanager
+def rewording_errors(reword: Callable[[str], str]) -> Iterator[None]:
+    """Change the texts of our own errors that pass."""
+    try:
+        yield
+    except PenstockError as error:
+        error.args = tuple(reword(each) if isinstance(each, str) else each for each in error.args)
+        if isinstance(error, OSError) and isinstance(error.strerror, str):
+            error.strerror = reword(error.strerror)
+        raise
