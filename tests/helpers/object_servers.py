@@ -1,10 +1,12 @@
-"""Real servers on loopback for remote data: SeaweedFS for S3, Caddy for HTTP.
+"""Real servers on loopback for remote data: SeaweedFS for S3, Caddy for HTTP, Azurite for Azure.
 
 Each runs in a process group that is killed on exit, also when this process dies. Several can run at
 once.
 """
 
+import base64
 import contextlib
+import hmac
 import json
 import os
 import random
@@ -18,7 +20,10 @@ import time
 import urllib.error
 import urllib.request
 from datetime import timedelta
+from email.utils import formatdate
 from pathlib import Path
+
+from tests.helpers.paths import ROOT
 
 # Waits until standard input ends, as it does when the writer dies, then kills a process group.
 GUARD = 'read _; kill -9 -"$1"'
@@ -277,3 +282,87 @@ class FileServer:
             except OSError:
                 time.sleep(0.02)
         raise StartError(f"Caddy did not start:\n{self._process.end_of_log()}")
+
+
+class AzureServer:
+    """Azurite, the emulator of Azure's blob service, in memory, with its one well-known account.
+
+    It is an npm package: `npm install azurite`, here or globally (186 MB).
+
+    >>> with AzureServer(tmp / "azure") as server:  # doctest: +SKIP
+    ...     server.create_container("data")
+    ...     store = AzureStore("data", config=server.environment())
+    """
+
+    account = "devstoreaccount1"
+    # Public: the same in every installation.
+    key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+    def __init__(self, directory):
+        self.directory = Path(directory)
+
+    @staticmethod
+    def program():
+        """Path of Azurite; None if it is not installed."""
+        return shutil.which("azurite-blob", path=ROOT / "node_modules/.bin") or shutil.which(
+            "azurite-blob"
+        )
+
+    def __enter__(self):
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (port,) = free_ports(1)
+        self.endpoint = f"http://{HOST}:{port}/{self.account}"
+        command = [self.program(), "--inMemoryPersistence", "--disableTelemetry", "--silent"]
+        command += ["--blobHost", HOST, "--blobPort", str(port)]
+        self._process = Process(command, self.directory)
+        try:
+            self._wait(port)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+
+    def environment(self):
+        """Variables for clients."""
+        return {
+            "AZURE_STORAGE_ACCOUNT_NAME": self.account,
+            "AZURE_STORAGE_ACCOUNT_KEY": self.key,
+            "AZURE_STORAGE_ENDPOINT": self.endpoint,
+        }
+
+    def store(self, container):
+        """An obstore store of a container."""
+        from obstore.store import AzureStore
+
+        config = {"account_name": self.account, "account_key": self.key, "endpoint": self.endpoint}
+        return AzureStore(container, config=config, client_options={"allow_http": True})
+
+    def create_container(self, name, *, is_public=False):
+        """Create a container, which obstore has no function for; fails if it exists."""
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        if is_public:
+            headers["x-ms-blob-public-access"] = "container"
+        named = "".join(f"{key}:{value}\n" for key, value in sorted(headers.items()))
+        signed = "PUT" + "\n" * 12 + named
+        signed += f"/{self.account}/{self.account}/{name}\nrestype:container"
+        digest = hmac.digest(base64.b64decode(self.key), signed.encode(), "sha256")
+        headers["Authorization"] = f"SharedKey {self.account}:{base64.b64encode(digest).decode()}"
+        headers["Content-Length"] = "0"
+        url = f"{self.endpoint}/{name}?restype=container"
+        request = urllib.request.Request(url, method="PUT", headers=headers)
+        NO_PROXY.open(request, timeout=20).close()
+
+    def _wait(self, port):
+        """Return once connections are accepted."""
+        deadline = time.monotonic() + START_SECONDS
+        while self._process.is_running and time.monotonic() < deadline:
+            try:
+                socket.create_connection((HOST, port), timeout=5).close()
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return
+        raise StartError(f"Azurite did not start:\n{self._process.end_of_log()}")

@@ -11,14 +11,15 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(autouse=True)
 def _own_world(tmp_path, monkeypatch):
-    """A cache for each test, and nothing of the machine's own: no proxies, no AWS account."""
+    """A cache for each test, and nothing of the machine's own: no proxies, no accounts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "*")
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
         monkeypatch.delenv(name)
     # Without keys, obstore asks the cloud's metadata service at 169.254.169.254 for them.
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
 
 
 @pytest.fixture(scope="session")

@@ -36,9 +36,11 @@ class RemotePlace:
     @property
     def service(self) -> str:
         """Which service is asked: two may both have a bucket of this name."""
-        options = self._store.options
-        endpoint = options.endpoint or os.environ.get("AWS_ENDPOINT_URL")
-        return f"{endpoint} {options.profile}"
+        owner = self._store.options.profile
+        if self._url.scheme == "az":  # containers of two accounts may have the same name
+            names = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"
+            owner = next(filter(None, map(os.environ.get, names)), None)
+        return f"{self._store.endpoint} {owner}"
 
     def show(self, name: str = "") -> str:  # noqa: D102
         return self._store.name(f"{self._prefix}{name}").rstrip("/")
@@ -55,7 +57,7 @@ class RemotePlace:
         try:
             found = self._store.head(f"{self._prefix}{name}")
         except MissingDataError as error:
-            if "no such bucket" in str(error):
+            if str(error).startswith(f"{self._store.url.store}: "):  # the bucket, not the object
                 raise
             return None
         return FileFacts(found.size_bytes, found.etag)

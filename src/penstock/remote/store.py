@@ -24,7 +24,7 @@ from penstock.errors import (
     ReadError,
     UsageError,
 )
-from penstock.remote.credentials import aws_profile
+from penstock.remote.credentials import aws_profile, azure_settings
 from penstock.remote.options import Remote
 from penstock.remote.requests import is_given_up
 from penstock.remote.urls import RemoteUrl
@@ -52,8 +52,18 @@ _CREDENTIAL_SERVICES = (
 )
 """asked last, on machines of a cloud; elsewhere nobody answers there"""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_BUCKET_WORDS = {
+    "s3": ("bucket", "region"),
+    "gs": ("bucket", "project"),
+    "az": ("container", "storage account"),
+}
+_ENDPOINT_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL",),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 _DENIED = ("401 Unauthorized", "403 Forbidden")
-_SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "AuthenticationFailed: Server failed to auth")
+_SKEWED = ("RequestTimeTooSkewed", "RequestExpired")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +100,23 @@ class ObjectStore:
 
     @cached_property
     def _client(self) -> Any:
-        return _new_client(self.url, self.options, self.options.request_seconds)
+        return self._checked_client(self.options.request_seconds)
 
     @cached_property
     def _upload_client(self) -> Any:
         """Repeats the requests for single parts, which `_attempt` cannot."""
         seconds = max(self.options.request_seconds, _UPLOAD_SECONDS)
         total = timedelta(seconds=self.options.total_seconds)
-        return _new_client(self.url, self.options, seconds, max_retries=100, retry_timeout=total)
+        return self._checked_client(seconds, max_retries=100, retry_timeout=total)
+
+    def _checked_client(self, request_seconds: float, **retries: Any) -> Any:
+        """A client; refuse settings that cannot work before any request is sent and repeated."""
+        from obstore.exceptions import BaseError
+
+        try:
+            return _new_client(self.url, self.options, request_seconds, **retries)
+        except (BaseError, ValueError) as error:
+            raise UsageError(f"{self.url.store}: {_reason(error)}; {self._settings}") from None
 
     @property
     def can_list(self) -> bool:
@@ -246,14 +265,20 @@ class ObjectStore:
 
     @property
     def _endpoint_text(self) -> str:
-        endpoint = self.options.endpoint or os.environ.get("AWS_ENDPOINT_URL")
-        return f" {endpoint}" if endpoint and self.url.scheme == "s3" else ""
+        return f" {self.endpoint}" if self.endpoint else ""
+
+    @property
+    def endpoint(self) -> str | None:
+        """The URL of the service, if it is not the cloud's own."""
+        names = _ENDPOINT_VARIABLES.get(self.url.scheme, ())
+        return self.options.endpoint or next(filter(None, map(os.environ.get, names)), None)
 
     def _missing(self, what: str, error: Exception) -> PenstockError:
         if any(code in str(error) for code in _NO_BUCKET):
+            kind, where = _BUCKET_WORDS[self.url.scheme]
             return MissingDataError(
-                f"{self.url.store}: no such bucket{self._endpoint_text}; check its name, the "
-                "region and the endpoint"
+                f"{self.url.store}: no such {kind}{self._endpoint_text}; check its name, the "
+                f"{where} and the endpoint"
             )
         return MissingDataError(f"{what}: no such object")
 
@@ -289,17 +314,21 @@ class ObjectStore:
 
     @property
     def _remedy(self) -> str:
+        if not self.can_list:
+            return "the server wants a login, which HTTP URLs cannot give"
         if self.options.anonymous:
             return "it is not public: leave out anonymous=True, and give credentials"
-        named = {
+        return f"{self._settings}; for public data, penstock.Remote(anonymous=True)"
+
+    @property
+    def _settings(self) -> str:
+        """How to name an account and its credentials."""
+        return {
             "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-            "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth login",
+            "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run "
+            "gcloud auth application-default login",
             "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or run az login",
-        }
-        how = named.get(self.url.scheme)
-        if how is None:
-            return "the server wants a login, which HTTP URLs cannot give"
-        return f"{how}; for public data, penstock.Remote(anonymous=True)"
+        }.get(self.url.scheme, "check the URL")
 
 
 def _interruptible(call: Callable[[], Answer]) -> Answer:
@@ -365,9 +394,10 @@ def _obstore() -> Any:
 def _facts(meta: Any) -> ObjectFacts:
     modified = meta["last_modified"]
     mtime_ns = int(modified.timestamp()) * 1_000_000_000
-    return ObjectFacts(
-        meta["path"], meta["size"], meta["e_tag"] or f"last modified {modified}", mtime_ns
-    )
+    etag = meta["e_tag"] or f"last modified {modified}"
+    if meta["e_tag"] and not etag.endswith('"'):
+        etag = f'"{etag}"'  # Azure quotes it in the answer to a request, but not in a listing
+    return ObjectFacts(meta["path"], meta["size"], etag, mtime_ns)
 
 
 _STATUS = re.compile(r"(?:status(?: code)?|Status):? ?(\d{3} [A-Za-z ]+)")
@@ -423,11 +453,14 @@ def _new_client(
         if options.endpoint:
             config["base_url"] = options.endpoint
         return stores.GCSStore(url.root, **common, **config)
-    container, at, account = url.root.partition("@")
+    container, at, host = url.root.partition("@")
+    config |= azure_settings(anonymous=options.anonymous)
+    if at:
+        config["account_name"], is_elsewhere, _ = host.partition(".")
+        if is_elsewhere:
+            config["endpoint"] = f"https://{host.replace('.dfs.', '.blob.')}"
     if options.endpoint:
         config["endpoint"] = options.endpoint
-    if at:
-        config["account_name"] = account
     return stores.AzureStore(container, **common, **config)
 
 

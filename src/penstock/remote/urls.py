@@ -68,7 +68,10 @@ def parse_url(source: str) -> RemoteUrl:
             "use a URL without one"
         )
     if scheme == "az" and at:  # abfss://container@account.dfs.core.windows.net/key
-        root = f"{container}@{host.split('.')[0]}"
+        account, _, cloud = host.partition(".")
+        # Other clouds (China, US government, Fabric's OneLake) have accounts of the same name.
+        is_public = cloud in ("", "dfs.core.windows.net", "blob.core.windows.net")
+        root = f"{container}@{account if is_public else host}"
     if not root:
         kind = "host" if scheme in ("http", "https") else "bucket"
         raise UsageError(f"{source}: no {kind} in the URL; write {scheme}://NAME/PATH")
