@@ -2,8 +2,8 @@
 
 obstore reads the environment, web identity tokens, and the services of containers and machines. It
 does not read `~/.aws/config` and `~/.aws/credentials`, where `aws configure` stores keys. Nor does
-it read Azure's connection string and the variables of the `az` program; and it asks `az` for a token
-only if told to.
+it read Azure's connection string and the variables of the `az` program. It asks `az` for a
+token only if told to.
 """
 
 import configparser
