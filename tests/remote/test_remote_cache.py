@@ -83,6 +83,28 @@ def test_the_cache_goes_back_to_its_limit(tmp_path, s3, bucket, s3_environment):
     assert found == batches_of(loader(local), 3000)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("view", "limit"), [("windows", 1), ("windows", 200_000), ("packed", 200_000)]
+)
+def test_a_step_that_arrives_slowly_is_not_dropped_before_it_is_whole(
+    local, url, s3_proxy, view, limit
+):
+    """It takes longer than the cache takes to look for blocks to drop."""
+    s3_proxy.set(latency_s=0.1)
+    remote = penstock.Remote(
+        endpoint=s3_proxy.endpoint, cache_bytes=limit, max_requests=2, ahead_bytes=1 << 16
+    )
+    data = penstock.open(url, remote=remote)
+
+    def batches(data):
+        return batches_of(
+            penstock.Loader(getattr(data, view)(256), 24, seed=7, output="numpy", prefetch=1), 2
+        )
+
+    assert batches(data) == batches(local)
+
+
 def test_without_a_cache_only_manifests_and_tables_stay(local, url, tmp_path):
     data = penstock.open(url, remote=penstock.Remote(cache_bytes=0))
     assert batches_of(loader(data)) == batches_of(loader(local))

@@ -248,6 +248,26 @@ def test_a_lost_network_is_told_with_the_endpoint(open_url, s3_proxy, cache_byte
     assert "check the network" in str(failure.value)
 
 
+@pytest.mark.parametrize("cache_bytes", [1 << 16, 0])
+def test_a_loader_that_ends_while_the_network_is_lost_leaves_no_requests(
+    local, open_url, s3_proxy, s3, cache_bytes
+):
+    """Repeated until their deadline, they would take the threads of all others."""
+    bounds = {"cache_bytes": cache_bytes, "ahead_bytes": 1 << 16, "max_requests": 2}
+    bounds |= {"hedge_seconds": 500.0 + cache_bytes}  # a pool of its own
+    with loader(open_url(**bounds), prefetch=1) as batches:
+        next(iter(batches))
+        s3_proxy.down()
+        time.sleep(0.3)
+    try:
+        started = time.monotonic()
+        data = open_url(**bounds, endpoint=s3.endpoint)
+        assert batches_of(loader(data), 5) == batches_of(loader(local), 5)
+        assert time.monotonic() - started < 10
+    finally:
+        s3_proxy.up()
+
+
 def test_a_loader_that_ends_leaves_others_their_requests(local, open_url, s3_proxy):
     """Its requests are cancelled; a loader that waits for the same bytes asks again."""
     data = open_url(max_requests=1)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -27,14 +28,16 @@ from penstock.batches.batch_reader import BatchReader
 from penstock.errors import MissingDataError
 from penstock.formats.checksums import CHECKSUMS, read_companion
 from penstock.formats.shard import Shard
+from penstock.load.ranks import num_local_ranks
 from penstock.load.step_ranges import StepRanges, merge_spans
-from penstock.read.files import FileKind
+from penstock.read.files import FILE_SPAN, FileKind
 from penstock.read.local_reader import LocalReader
 from penstock.remote.cache_space import CacheSpace, NextUse
 from penstock.remote.mirror import look_for
 from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.options import Remote
 from penstock.system.background_thread import BackgroundThread, StopSignal
+from penstock.system.checksums import BLOCK_BYTES
 from penstock.system.memory import new_pages
 
 # A request costs the client some 0.3 ms of processor time, in which it could receive 100 KB.
@@ -62,6 +65,7 @@ _LATER = 1e15
 
 FileNumber = tuple[int, int, int]
 """source, kind and shard"""
+_NUMBER = ["source", "kind", "shard"]
 
 
 @dataclass(slots=True)
@@ -79,6 +83,7 @@ totals = FetchTotals()
 
 @dataclass(slots=True)
 class _PlannedStep:
+    spans: NDArray[np.void]
     num_bytes: int
     futures: "list[Future[Any]]" = field(default_factory=list)
     pieces: "list[_FetchedPiece]" = field(default_factory=list)
@@ -151,11 +156,14 @@ class _Fetching:
         limit = self._options.cache_limit
         self._budget = self._options.ahead_bytes
         self._is_cached = limit > 0
+        self._max_cached_step = max(limit // (4 * num_local_ranks()), 1)
+        self._read = deque[NDArray[np.void]]()
+        """the bytes of the last steps that threads have begun to read"""
         self._space: CacheSpace | None = None
         self._copying: _Copying | None = None
         if self._is_cached:
-            self._budget = min(self._budget, max(limit // 4, 1))
-            self._space = CacheSpace(limit, mirrored, next_use)
+            self._budget = min(self._budget, self._max_cached_step)
+            self._space = CacheSpace(limit, mirrored, next_use, self._in_use)
             if self._space.fits(sum(each.size_bytes for each in mirrored)):
                 self._copying = _Copying(new_ranges(), self._file, self._options)
 
@@ -175,13 +183,17 @@ class _Fetching:
             if self._failure is not None:
                 raise self._failure
             step = self._planned.pop(position, None)
-        if step is None:
-            return False
+            if step is None:
+                return False
+            self._read.append(step.spans)
+            while len(self._read) > 2 * len(self.marks):
+                self._read.popleft()
         waiting = step.futures
         while waiting:
             _, rest = wait(waiting, _TICK_SECONDS)
             waiting = list(rest)
             if waiting and batches.is_stopped:
+                self._give_up(waiting)
                 return True
         with contextlib.suppress(CancelledError):  # another loader's request, and that has ended
             for future in step.futures:
@@ -215,10 +227,13 @@ class _Fetching:
                 self._changed.notify_all()
         with self._changed:
             for step in self._planned.values():
-                for future in step.futures:
-                    self._mirrored[0].pool.give_up(future)
+                self._give_up(step.futures)
             self._planned.clear()
-        for future in [*self._checking, *(self._copying.under_way if self._copying else ())]:
+        self._give_up([*self._checking, *(self._copying.under_way if self._copying else ())])
+
+    def _give_up(self, futures: "Iterable[Future[Any]]") -> None:
+        """Cancel requests; those that fail would otherwise be repeated for minutes."""
+        for future in futures:
             self._mirrored[0].pool.give_up(future)
 
     @property
@@ -277,16 +292,20 @@ class _Fetching:
             spans = self._remote_only(spans)
             positions.append(position)
             listed.append(spans)
-            total += _num_bytes(spans)
+            total += self._num_bytes(spans)
             # The rows of a block of the order fill a run of bytes: those of half of it would not.
             if total > self._budget // 8 and self._ends_block(position):
                 break
         spans = np.concatenate(listed)
         step_of = np.repeat(np.arange(len(listed)), [len(each) for each in listed])
         is_copied = self._copying is not None and self._num_planned > 0
+        # Steps that are too large for the cache would drop each other from it.
+        is_cached = self._is_cached and (
+            self._copying is not None or max(map(self._num_bytes, listed)) <= self._max_cached_step
+        )
         gap_bytes = _COPIED_GAP_BYTES if is_copied else _CACHED_GAP_BYTES
         gap = {"gap_bytes": gap_bytes, "gap_share": 0.0}
-        if not self._is_cached:
+        if not is_cached:
             gap = {"gap_bytes": 0, "gap_share": _UNCACHED_GAP_SHARE}
         merged, group_of = merge_spans(spans, **gap)
         first_step = np.full(len(merged), len(listed))
@@ -294,8 +313,8 @@ class _Fetching:
         requested = list[tuple[list[Future[Any]], list[_FetchedPiece]]]([([], [])] * len(merged))
         for group in np.argsort(first_step, kind="stable").tolist():
             priority = float(self._num_planned + first_step[group])
-            requested[group] = self._request(merged[group], priority)
-        steps = [_PlannedStep(_num_bytes(each)) for each in listed]
+            requested[group] = self._request(merged[group], priority, is_cached=is_cached)
+        steps = [_PlannedStep(each, self._num_bytes(each)) for each in listed]
         pairs = np.unique(np.stack([step_of, group_of], 1), axis=0).tolist() if len(spans) else []
         for step, group in pairs:
             futures, pieces = requested[group]
@@ -314,14 +333,14 @@ class _Fetching:
         return self._block_of(position) != self._block_of(self._ranges.position)
 
     def _request(
-        self, span: Any, priority: float
+        self, span: Any, priority: float, *, is_cached: bool
     ) -> "tuple[list[Future[Any]], list[_FetchedPiece]]":
         """Request a run of bytes of a file."""
         number = int(span["source"]), int(span["kind"]), int(span["shard"])
         start, stop = int(span["start"]), int(span["stop"])
         file = self._file(number)
         assert file is not None
-        if self._is_cached:
+        if is_cached:
             return file.fetch([(start, stop)], priority), []
         pieces = [
             _FetchedPiece(
@@ -334,10 +353,28 @@ class _Fetching:
         totals.num_bytes += stop - start
         return [piece.data for piece in pieces], pieces
 
+    def _in_use(self) -> dict[Path, NDArray[np.int64]]:
+        """The bytes of the steps that are read now, and of those that were requested."""
+        with self._changed:
+            listed = [*self._read, *(step.spans for step in self._planned.values())]
+        spans, found = np.concatenate([np.empty(0, FILE_SPAN), *listed]), {}
+        for number in np.unique(spans[_NUMBER]):
+            file = self._file(number.item())
+            if file is not None:
+                of_file = spans[spans[_NUMBER] == number]
+                found[file.path] = np.stack([of_file["start"], of_file["stop"]], 1)
+        return found
+
+    def _num_bytes(self, spans: NDArray[np.void]) -> int:
+        """What is fetched for spans: whole blocks, if they are cached."""
+        if not self._is_cached:
+            return int((spans["stop"] - spans["start"]).sum())
+        num_blocks = -(-spans["stop"] // BLOCK_BYTES) - spans["start"] // BLOCK_BYTES
+        return int(num_blocks.sum()) * BLOCK_BYTES
+
     def _remote_only(self, spans: NDArray[np.void]) -> NDArray[np.void]:
         """Leave out files that are local, of datasets that have both."""
-        numbers = zip(*(spans[name].tolist() for name in ("source", "kind", "shard")), strict=True)
-        is_remote = [self._file(number) is not None for number in numbers]
+        is_remote = [self._file(number) is not None for number in spans[_NUMBER].tolist()]
         return spans if all(is_remote) else spans[np.array(is_remote)]
 
     def _file(self, number: FileNumber) -> MirroredFile | None:
@@ -383,9 +420,8 @@ class _Copying:
             return False
         self._num_steps_in_vain += 1
         _, spans = self._ranges.take()
-        names = ("source", "kind", "shard", "start", "stop")
-        for *number, start, stop in zip(*(spans[name].tolist() for name in names), strict=True):
-            file_number = number[0], number[1], number[2]
+        for source, kind, shard, start, stop in spans.tolist():
+            file_number = source, kind, shard
             file = self._file(file_number)
             for extent in range(start // _EXTENT_BYTES, -(-stop // _EXTENT_BYTES)):
                 if file is None or (file_number, extent) in self._requested:
@@ -418,10 +454,6 @@ def _get(file: MirroredFile, start: int, stop: int) -> Any:
     pages = new_pages(stop - start, np.uint8)
     pages[:] = np.frombuffer(data, np.uint8)
     return pages
-
-
-def _num_bytes(spans: NDArray[np.void]) -> int:
-    return int((spans["stop"] - spans["start"]).sum())
 
 
 def _expect_checksums(file: MirroredFile, shard: Shard) -> None:

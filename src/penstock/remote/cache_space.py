@@ -1,16 +1,17 @@
 """`CacheSpace`: keeps the cache of remote data within its limit.
 
 The used space is read from the file system, so no count can be wrong after a crash. One process at
-a time makes room, under a lock of the system that ends with its holder. Files
-that no process has used for ten minutes are removed first, the oldest first. Then a loader drops
-blocks of its own dataset: those that its order needs last, which is known.
+a time makes room, under a lock of the system that ends with its holder. Files that no process has
+used for ten minutes are removed first, the oldest first. Then a loader drops blocks of its own
+dataset: those that its order needs last, which is known. Never those of steps that it reads, or it
+might drop them before all of a step have arrived.
 """
 
 import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from penstock.system.checksums import BLOCK_BYTES
 
 NextUse = Callable[[MirroredFile, NDArray[np.int64], int], NDArray[np.int64]]
 """the position at which each block of a file is needed next, from a position on"""
+InUse = Callable[[], Mapping[Path, NDArray[np.int64]]]
+"""the bytes of each file that are being read, or will be next: pairs of start and stop"""
 
 _KEPT_SHARE = 0.9
 """of the limit, after room was made: making room takes time, whatever it frees"""
@@ -65,10 +68,15 @@ class CacheSpace:
     """The space of the cache, as a loader of some files sees it."""
 
     def __init__(
-        self, limit_bytes: int, files: Sequence[MirroredFile], next_use: NextUse | None = None
+        self,
+        limit_bytes: int,
+        files: Sequence[MirroredFile],
+        next_use: NextUse | None = None,
+        in_use: InUse = dict,
     ) -> None:
-        """Without `next_use`, blocks of `files` are dropped at random."""
-        self._limit, self._files, self._next_use = limit_bytes, files, next_use
+        """Without `next_use`, blocks of `files` are dropped at random, but never those `in_use`."""
+        self._limit, self._files = limit_bytes, files
+        self._next_use, self._in_use = next_use, in_use
         self._next_check = self._next_touch = 0.0
         self._random = np.random.default_rng(os.getpid())
 
@@ -118,10 +126,13 @@ class CacheSpace:
 
     def _drop_own(self, wanted: int, position: int) -> None:
         """Drop blocks of the own files: those that are needed last."""
+        if wanted <= 0:
+            return
+        in_use, unused = self._in_use(), np.empty((0, 2), np.int64)
         present = [
-            (number, file.blocks.present())
+            (number, _outside(file.blocks.present(), in_use.get(file.path, unused)))
             for number, file in enumerate(self._files)
-            if wanted > 0 and file.is_attached
+            if file.is_attached
         ]
         blocks = np.concatenate([np.empty(0, np.int64), *(each for _, each in present)])
         if not blocks.size:
@@ -141,6 +152,15 @@ class CacheSpace:
         last = np.sort(last)
         for number in np.unique(owner[last]).tolist():
             self._files[number].blocks.drop_all(blocks[last[owner[last] == number]])
+
+
+def _outside(blocks: NDArray[np.int64], ranges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of some blocks that no range of bytes touches."""
+    first = np.sort(ranges[:, 0] // BLOCK_BYTES)
+    end = np.sort(-(-ranges[:, 1] // BLOCK_BYTES))
+    # As many ranges have begun before a block as have ended there.
+    begun, ended = (np.searchsorted(edges, blocks, "right") for edges in (first, end))
+    return blocks[np.equal(begun, ended)]
 
 
 def drop_file(file: CachedFile) -> int:

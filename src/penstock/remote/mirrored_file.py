@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
 from pathlib import Path
@@ -227,15 +227,17 @@ class MirroredFile:
 
         Returns early if `is_stopped` returns True.
         """
-        waiting = self.fetch([(0, self.blocks.size_bytes)] if parts is None else parts)
-        while waiting:
-            done, rest = wait_for(waiting, _TICK_SECONDS)
-            with contextlib.suppress(CancelledError):  # by a loader that has ended
+        wanted = [(0, self.blocks.size_bytes)] if parts is None else list(parts)
+        while waiting := self.fetch(wanted):
+            while waiting:
+                done, rest = wait_for(waiting, _TICK_SECONDS)
+                if is_stopped is not None and is_stopped():
+                    return
+                # A loader that ended has cancelled its requests; they are sent again.
                 for each in done:
-                    each.result()
-            waiting = list(rest)
-            if is_stopped is not None and is_stopped():
-                return
+                    if not each.cancelled():
+                        each.result()
+                waiting = [each for each in rest if not each.cancelled()]
 
     def fetch(self, ranges: Iterable[ByteRange], priority: float = URGENT) -> list["Future[None]"]:
         """Start to fetch what is not here of some ranges; those under way are not fetched again."""
