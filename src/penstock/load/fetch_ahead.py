@@ -33,8 +33,8 @@ from penstock.load.step_ranges import StepRanges, merge_spans
 from penstock.read.files import FILE_SPAN, FileKind
 from penstock.read.local_reader import LocalReader
 from penstock.remote.cache_space import CacheSpace, NextUse
-from penstock.remote.mirror import look_for
-from penstock.remote.mirrored_file import MirroredFile
+from penstock.remote.mirror import find_mirrored
+from penstock.remote.mirrored_file import MAX_REQUEST_BYTES, MirroredFile
 from penstock.remote.options import Remote
 from penstock.system.background_thread import BackgroundThread, StopSignal
 from penstock.system.checksums import BLOCK_BYTES
@@ -461,8 +461,14 @@ def _expect_checksums(file: MirroredFile, shard: Shard) -> None:
     if file.blocks.expected is not None or any(each.path for each in shard.files.values()):
         return
     with contextlib.suppress(MissingDataError):  # they are optional
-        companion = shard.directory / f"{shard.name}{CHECKSUMS}"
-        look_for([companion])  # this process may have read others, since written again
-        found = read_companion(companion).get(file.path.name)
+        path = shard.directory / f"{shard.name}{CHECKSUMS}"
+        companion = find_mirrored(path)
+        assert companion is not None
+        # As it is now: it may have been written again. The first batch waits for the answer.
+        if companion.map_path.exists():
+            companion.find()
+        else:
+            companion.read_whole(MAX_REQUEST_BYTES)
+        found = read_companion(path).get(file.path.name)
         if found is not None and found.written.size_bytes == file.blocks.size_bytes:
             file.blocks.expect(found.blocks)

@@ -30,7 +30,6 @@ _BYTES_BETWEEN_LOOKS = 256 << 20
 _MAX_CHECK_SECONDS = 10.0
 """to wait for checksums; blocks that are stored before are compared when they arrive"""
 _SMALL_BYTES = 1 << 16
-"""fetched at once, instead of in blocks"""
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, FileExistsError)
 
 _UnderWay = tuple[int, int, "Future[None]"]
@@ -192,17 +191,19 @@ class MirroredFile:
             return False
         return True
 
-    def read_whole(self) -> bool:
-        """Fetch a small file, such as a manifest, as it is now; False if there is none."""
+    def read_whole(self, first_bytes: int = _SMALL_BYTES) -> bool:
+        """Fetch a small file, such as a manifest, as it is now; False if there is none.
+
+        The first request asks for `first_bytes`; it is the only one for files up to that size.
+        """
         try:
-            answer = self.store.get(self.key, 0, _SMALL_BYTES, expected=None)
+            answer = self.store.get(self.key, 0, first_bytes, expected=None)
         except MissingDataError:
             self.remove()
             return False
         self.note(answer.facts)
-        if 0 < answer.facts.size_bytes <= _SMALL_BYTES:
+        if answer.facts.size_bytes:
             self.blocks.fill(0, answer.data)
-        else:
             self.provide()
         return True
 
