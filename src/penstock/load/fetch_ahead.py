@@ -38,7 +38,6 @@ from penstock.remote.mirrored_file import MAX_REQUEST_BYTES, MirroredFile
 from penstock.remote.options import Remote
 from penstock.system.background_thread import BackgroundThread, StopSignal
 from penstock.system.checksums import BLOCK_BYTES
-from penstock.system.memory import new_pages
 
 # A request costs the client some 0.3 ms of processor time, in which it could receive 100 KB.
 _CACHED_GAP_BYTES = 64 << 10
@@ -49,7 +48,6 @@ _MAX_STEPS_AHEAD = 1 << 12
 _COPIED_GAP_BYTES = 1 << 20
 # Larger answers stay in malloc's heap: with requests of 8 MiB a process grew by 195 MB, not by 120.
 _UNCACHED_REQUEST_BYTES = 1 << 20
-_OWN_PAGES_BYTES = 1 << 18
 _GROWTH = 8
 """of the number of steps planned at once, so that the first batch does not wait for later ones"""
 _EXTENT_BYTES = 4 << 20
@@ -85,6 +83,7 @@ totals = FetchTotals()
 class _PlannedStep:
     spans: NDArray[np.void]
     num_bytes: int
+    """what may be fetched or forgotten when the step has been read"""
     futures: "list[Future[Any]]" = field(default_factory=list)
     pieces: "list[_FetchedPiece]" = field(default_factory=list)
     """of a step whose bytes stay in memory"""
@@ -315,6 +314,14 @@ class _Fetching:
             priority = float(self._num_planned + first_step[group])
             requested[group] = self._request(merged[group], priority, is_cached=is_cached)
         steps = [_PlannedStep(each, self._num_bytes(each)) for each in listed]
+        if not is_cached:
+            # Bytes that several steps read stay in memory until the last of them.
+            last_step = np.zeros(len(merged), np.int64)
+            np.maximum.at(last_step, group_of, step_of)
+            sizes = np.zeros(len(listed), np.int64)
+            np.add.at(sizes, last_step, merged["stop"] - merged["start"])
+            for planned, num_bytes in zip(steps, sizes.tolist(), strict=True):
+                planned.num_bytes = num_bytes
         pairs = np.unique(np.stack([step_of, group_of], 1), axis=0).tolist() if len(spans) else []
         for step, group in pairs:
             futures, pieces = requested[group]
@@ -344,7 +351,7 @@ class _Fetching:
             return file.fetch([(start, stop)], priority), []
         pieces = [
             _FetchedPiece(
-                number, begin, end, file.pool.submit(partial(_get, file, begin, end), priority)
+                number, begin, end, file.pool.submit(partial(file.get, begin, end), priority)
             )
             for begin in range(start, stop, _UNCACHED_REQUEST_BYTES)
             for end in [min(begin + _UNCACHED_REQUEST_BYTES, stop)]
@@ -444,16 +451,6 @@ def _hand_over(pieces: Iterable[_FetchedPiece], batches: BatchReader) -> None:
         ranges = sorted(table)
         data = [table[each] for each in ranges]
         batches.use_fetched(source, kind, np.array(ranges, np.int64), data)
-
-
-def _get(file: MirroredFile, start: int, stop: int) -> Any:
-    """Fetch bytes into memory; many go to pages that the system gets back when they are freed."""
-    data = file.get(start, stop)
-    if stop - start < _OWN_PAGES_BYTES:
-        return data
-    pages = new_pages(stop - start, np.uint8)
-    pages[:] = np.frombuffer(data, np.uint8)
-    return pages
 
 
 def _expect_checksums(file: MirroredFile, shard: Shard) -> None:

@@ -16,11 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
 from penstock.remote.block_file import BlockFile, ByteRange, identity_number
 from penstock.remote.options import Remote
 from penstock.remote.requests import URGENT, RequestPool, request_pool
-from penstock.remote.store import ObjectFacts, ObjectStore, check_unchanged, refuse_fork
+from penstock.remote.store import ObjectFacts, ObjectStore, Sink, check_unchanged, refuse_fork
+from penstock.system.checksums import BLOCK_BYTES
+from penstock.system.memory import new_pages
 
 MAX_REQUEST_BYTES = 8 << 20
 _TICK_SECONDS = 0.1
@@ -30,6 +35,7 @@ _BYTES_BETWEEN_LOOKS = 256 << 20
 _MAX_CHECK_SECONDS = 10.0
 """to wait for checksums; blocks that are stored before are compared when they arrive"""
 _SMALL_BYTES = 1 << 16
+_OWN_PAGES_BYTES = 1 << 18
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, FileExistsError)
 
 _UnderWay = tuple[int, int, "Future[None]"]
@@ -294,17 +300,22 @@ class MirroredFile:
         while missing := blocks.missing(start, stop):
             claimed = blocks.claim(start, stop) if claims else missing
             for begin, end in claimed:
-                data = self.get(begin, end)
+                self.get_into(begin, end, _WholeBlocks(end, partial(self._fill, blocks, before)))
                 if self.identity != before:  # it was opened again, and has changed
                     return
-                if self.awaited is not None:
-                    wait_for([self.awaited], _MAX_CHECK_SECONDS)
-                    if self.awaited.done():
-                        self.awaited.result()
-                blocks.fill(begin, data)
-                _count_filled(end - begin, self.options)
             if not claimed:
                 time.sleep(_CLAIM_TICK_SECONDS)
+
+    def _fill(self, blocks: BlockFile, identity: int, start: int, data: Any) -> None:
+        """Store whole blocks, unless the object has changed; wait for the checksums first."""
+        if self.identity != identity:
+            return
+        if self.awaited is not None:
+            wait_for([self.awaited], _MAX_CHECK_SECONDS)
+            if self.awaited.done():
+                self.awaited.result()
+        blocks.fill(start, data)
+        _count_filled(len(data), self.options)
 
     def _current_blocks(self) -> BlockFile:
         """The local files, made again if others have removed or replaced them."""
@@ -326,25 +337,50 @@ class MirroredFile:
                 return None
             return os.pread(file.fileno(), stop - start, start)
 
-    def get(self, start: int, stop: int) -> Any:
+    def get(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Read bytes from the store, past the local file, in one request."""
-        if self._facts is not None:
-            return self.store.get(self.key, start, stop, expected=self._facts).data
-        answer = self.store.get(self.key, start, stop, expected=self._expected)
+        # In pages that the system gets back when they are freed.
+        data = (new_pages if stop - start >= _OWN_PAGES_BYTES else np.empty)(stop - start, np.uint8)
+
+        def keep(at: int, chunk: Any) -> None:
+            data[at - start : at - start + len(chunk)] = np.frombuffer(chunk, np.uint8)
+
+        self.get_into(start, stop, keep)
+        return data
+
+    def get_into(self, start: int, stop: int, sink: Sink) -> None:
+        """Pass bytes from the store to `sink`, as they arrive."""
+        self.store.get_into(self.key, start, stop, self._check, sink)
+
+    def _check(self, facts: ObjectFacts) -> None:
+        """Refuse an answer from another object than the one that was seen first."""
+        if self._stated is not None and self._facts is None:
+            check_unchanged(self.name, facts, ObjectFacts(self.key, self._stated[0], "", 0))
         with self._lock:
             is_first = self._facts is None
-            self._facts = self._facts or answer.facts
-        check_unchanged(self.name, answer.facts, self._facts)
+            self._facts = self._facts or facts
+        check_unchanged(self.name, facts, self._facts)
         if is_first:
-            self.blocks.note_etag(answer.facts.etag)
-        return answer.data
+            self.blocks.note_etag(facts.etag)
 
-    @property
-    def _expected(self) -> ObjectFacts | None:
-        """What a manifest says; the ETag is that of the first answer."""
-        if self._stated is None:
-            return None
-        return ObjectFacts(self.key, self._stated[0], "", 0)
+
+class _WholeBlocks:
+    """Passes the bytes of a range on in whole blocks; the object's last may be shorter."""
+
+    def __init__(self, stop: int, pass_on: Sink) -> None:
+        """`stop` is where the range ends."""
+        self._stop, self._pass_on = stop, pass_on
+        self._at, self._rest = -1, b""
+
+    def __call__(self, at: int, chunk: Any) -> None:
+        if at != self._at:  # from the start: once more, if an answer was cut
+            self._rest = b""
+        start, data = at - len(self._rest), self._rest + bytes(chunk) if self._rest else chunk
+        self._at = at + len(chunk)
+        size = len(data) if self._at == self._stop else len(data) // BLOCK_BYTES * BLOCK_BYTES
+        self._rest = bytes(memoryview(data)[size:])
+        if size:
+            self._pass_on(start, memoryview(data)[:size])
 
 
 def _pieces(start: int, stop: int) -> Iterator[ByteRange]:
