@@ -1,22 +1,33 @@
 """`StagedOutput`: a local directory for the output of a job whose target is in a store.
 
-A job writes there as it writes anywhere, with its own locks, marks and resuming. What it has
-finished is copied to the store, and the directory is removed. A job that was killed finds it again.
+A job writes there as it writes anywhere, with its own locks, marks and resuming. Its shards are
+uploaded as they are finished, and their local bytes freed (`EarlyUpload`). When the job is done,
+the rest is copied to the store, and the directory is removed. A job that was killed finds it again.
+
+    NAME              the staging directory
+    NAME.uploading    its token, which the mark at the target has too
 """
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.atomic import hold_lock, temporary_path
+from penstock.atomic import hold_lock, publish, temporary_path
 from penstock.cache import cache_directory
+from penstock.copying.early_upload import EarlyUpload, WaitForRoom, no_wait
 from penstock.copying.job import WORKERS, CopyJob
 from penstock.copying.listing import find_files
 from penstock.copying.places import find_target, place_id
+from penstock.copying.record import CopyRecord
+from penstock.copying.staged_shards import NUMBERED, LostFileError
+from penstock.copying.target_mark import TargetMark
 from penstock.errors import DatasetExistsError, PenstockError, UsageError
-from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED
+from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, UPLOADING
 from penstock.formats.stream import MANIFEST_NAME
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
@@ -48,14 +59,52 @@ class StagedOutput:
     def refuse_finished(self) -> None:
         """Refuse a target that is not empty, before any work is done."""
         there = self._target.list_files()
-        if not there or UNFINISHED in there or self.is_finished:
-            return  # of a copy that was killed at its very end, `send` finds all files there
+        if UNFINISHED in there:
+            self._mark(find_token(self.directory)).refuse_others(self._target)
+            return
+        if not there or self.is_finished:
+            return  # of a copy that was killed at its very end, `finish` finds all files there
         name = MANIFEST_NAME if MANIFEST_NAME in there else min(there)
         what = "already a finished dataset" if name == MANIFEST_NAME else "already exists"
         raise DatasetExistsError(f"{self._target.show(name)}: {what}; choose another target")
 
-    def send(self, progress: OnProgress | None = None) -> None:
-        """Copy the output to the store, and remove it here."""
+    def begin_upload(self, companions: re.Pattern[str] = NUMBERED) -> EarlyUpload:
+        """Start to upload shards as they are finished, by the names of their companions."""
+        upload = EarlyUpload(
+            self.directory, self._target, lambda: self._mark(self._make_token()), companions
+        )
+        upload.start()
+        return upload
+
+    def _mark(self, token: str | None) -> TargetMark:
+        return TargetMark(command=self._command, source=str(self.directory), token=token)
+
+    def _make_token(self) -> str:
+        """The token, which is stored before the target gets it."""
+        token = find_token(self.directory)
+        if token is None:
+            token = os.urandom(8).hex()
+            publish(_token_path(self.directory), token)
+        return token
+
+    def abandon(self, upload: EarlyUpload) -> None:
+        """End the upload of a job that has failed; if the job kept nothing, nothing stays there."""
+        upload.end()
+        token = find_token(self.directory)
+        if token is None or self.directory.exists() or upload.has_failed:
+            return
+        with contextlib.suppress(PenstockError), CopyRecord(self._target) as record:
+            there = self._target.list_files()
+            if UNFINISHED in there:
+                self._mark(token).refuse_others(self._target)
+            with ThreadPoolExecutor(WORKERS, "penstock-upload") as pool:
+                list(pool.map(self._target.remove, record.sent(there)))
+            self._target.remove(UNFINISHED)
+            _token_path(self.directory).unlink(missing_ok=True)
+
+    def finish(self, upload: EarlyUpload, progress: OnProgress | None = None) -> None:
+        """Copy what is left of a finished job to the store, and remove it here."""
+        upload.finish()
         with hold_lock(self.directory.parent, self.directory.name, wait=True):
             for leftover in self.directory.parent.glob(f"{self.directory.name}.*.tmp"):
                 shutil.rmtree(leftover, ignore_errors=True)  # of a run that was killed below
@@ -69,13 +118,17 @@ class StagedOutput:
                     command=self._command,
                     workers=WORKERS,
                     progress=progress,
+                    token=self._make_token(),
                 ).run()
+            except LostFileError:
+                raise
             except PenstockError as error:
-                kept = f"; the output is complete, and kept in {self.directory}: {self._how}"
+                kept = f"; the job is done, and the rest is kept in {self.directory}: {self._how}"
                 _append(error, kept)
                 raise
             removed = temporary_path(self.directory)  # never half of it under its name
             self.directory.rename(removed)
+            _token_path(self.directory).unlink(missing_ok=True)
             shutil.rmtree(removed, ignore_errors=True)
 
     @property
@@ -100,6 +153,15 @@ def find_staged(
     return StagedOutput(os.fspath(path), command, remote) if is_remote(path) else None
 
 
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """Where a job writes."""
+
+    directory: Path
+    wait_for_room: WaitForRoom
+    """is called before each shard or task; raises if an upload fails"""
+
+
 @contextlib.contextmanager
 def output_directory(
     path: str | os.PathLike[str],
@@ -107,18 +169,27 @@ def output_directory(
     *,
     remote: Remote | None = None,
     progress: OnProgress | None = None,
-) -> Iterator[Path]:
-    """The directory that a job writes to; for a URL, what is there in the end is copied.
+    companions: re.Pattern[str] = NUMBERED,
+) -> Iterator[JobOutput]:
+    """The directory that a job writes to; for a URL, what it writes there is uploaded.
 
-    A target that is not empty is refused first.
+    A target that is not empty is refused first. `companions` matches the names of companions of
+    shards, which are uploaded while the job goes on.
     """
     staged = find_staged(path, command, remote)
     if staged is None:
-        yield Path(path).absolute()
+        yield JobOutput(Path(path).absolute(), no_wait)
         return
     staged.refuse_finished()
-    yield staged.directory
-    staged.send(progress)
+    upload = staged.begin_upload(companions)
+    try:
+        yield JobOutput(staged.directory, upload.wait_for_room)
+    except BaseException as error:
+        staged.abandon(upload)
+        if upload.is_error(error) and not isinstance(error, LostFileError):
+            _append(error, "; what is done is kept: run the same command again to continue")
+        raise
+    staged.finish(upload, progress)
 
 
 def relative_to(path: str | os.PathLike[str], directory: Path) -> Callable[[Path], Path]:
@@ -135,7 +206,19 @@ def refuse_several_machines(path: str | os.PathLike[str], what: str) -> None:
         )
 
 
-def _append(error: PenstockError, sentence: str) -> None:
+def find_token(directory: Path) -> str | None:
+    """The token of a staging directory, some of whose files are uploaded; None for any other."""
+    try:
+        return _token_path(directory).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _token_path(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}{UPLOADING}")
+
+
+def _append(error: BaseException, sentence: str) -> None:
     """Add to the message of an error."""
     if isinstance(error, OSError) and error.strerror is not None:
         error.strerror += sentence

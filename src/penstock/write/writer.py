@@ -60,7 +60,7 @@ class Writer:
             preference training; views keep them in one row. Threads that share a writer must
             then append whole groups, with `extend`.
         remote: how `path` is reached, if it is a URL. Shards are then written to the user's cache,
-            and copied when the dataset is finished.
+            uploaded when they are full, and freed there.
 
     >>> with Writer(tmp / "out", vocab_size=50_257) as writer:
     ...     writer.append([15496, 11, 995])
@@ -152,6 +152,7 @@ class Writer:
             )
             self._own_files.refuse_to_replace()
             self._own_files.remove_leftovers(is_left_by_killed=is_left_by_killed)
+            self._upload = self._staged.begin_upload() if self._staged else None
         except BaseException:
             self._close()
             raise
@@ -410,8 +411,8 @@ class Writer:
                 self.abort()
                 raise
             self._close()
-            if self._staged is not None:
-                self._staged.send()
+            if self._staged is not None and self._upload is not None:
+                self._staged.finish(self._upload)
 
     def abort(self) -> None:
         """Remove what this writer wrote; finished datasets and parts are not touched."""
@@ -428,6 +429,8 @@ class Writer:
                 raise
             finally:
                 self._close()
+                if self._staged is not None and self._upload is not None:
+                    self._staged.abandon(self._upload)
 
     def __enter__(self) -> Self:
         return self
@@ -455,6 +458,8 @@ class Writer:
             if is_full or shard.num_spans + num_spans > NO_METADATA:
                 self._end_shard()
         if self._open_shard is None:
+            if self._upload is not None:
+                self._upload.wait_for_room(lambda: None)
             name = self._own_files.shard_name(len(self._shards))
             self._open_shard = OpenShard(self._directory, name, self._encode is not None)
         return self._open_shard

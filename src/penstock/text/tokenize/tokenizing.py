@@ -58,7 +58,7 @@ def tokenize(
 ) -> TokenizeReport | None:
     r"""Make a dataset of text, in the directory `path`. To resume after a crash, call it again.
 
-    If `path` is a URL, the dataset is made in the user's cache and then copied (see `copy`).
+    If `path` is a URL, each shard is made in the user's cache, uploaded and freed there.
 
     Arguments:
         source: files, directories or patterns; or a `Source`, which says more about them.
@@ -133,14 +133,14 @@ def tokenize(
         shard_bytes=integer("shard_bytes", shard_bytes, 1),
         task_bytes=_check_task_bytes(task_bytes, source),
     )
-    with output_directory(path, "tokenize", remote=remote, progress=progress) as directory:
+    with output_directory(path, "tokenize", remote=remote, progress=progress) as output:
         job = _TokenizeJob(
-            directory=JobDirectory(directory),
+            directory=JobDirectory(output.directory),
             head=head,
             source=source,
             tokenizer=loaded,
             reference=reference,
-            runner=StageRunner(executor, workers, progress),
+            runner=StageRunner(executor, workers, progress, output.wait_for_room),
         )
         return job.run(share, started, finishes=task is None, allow_empty=allow_empty)
 
