@@ -156,13 +156,9 @@ def test_a_repeated_job_sends_what_is_left(s3, bucket, s3_proxy, s3_environment,
 
 def test_what_cannot_be_written_remotely_is_refused(bucket, s3_environment, text, monkeypatch):
     url = f"s3://{bucket}/data"
-    for call in (
-        lambda: penstock.Writer(url, vocab_size=100, part=0),
-        lambda: penstock.tokenize(text, "bytes", url, task=(0, 2)),
-        lambda: penstock.tokenize(text, "bytes", url, executor="ray"),
-    ):
+    for options in ({"executor": "ray"}, {"task": (0, 2), "shuffle": 0}):
         with pytest.raises(UsageError, match=r"shared file system.*penstock copy"):
-            call()
+            penstock.tokenize(text, "bytes", url, **options)
     with pytest.raises(UsageError, match="HTTP servers cannot be written to"):
         penstock.Writer("https://example.com/data", vocab_size=100)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer, one_of
 from penstock.converting.losses import common_facts, fields_for, losses
 from penstock.converting.shards import CHUNK_BYTES, BatchShape, cut
-from penstock.copying.staging import output_directory, relative_to
+from penstock.copying.outputs import output_directory, relative_to
 from penstock.dataset import Dataset
 from penstock.errors import UsageError
 from penstock.formats.checksums import publish_checked

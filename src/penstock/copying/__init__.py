@@ -4,6 +4,7 @@
     record     which files have arrived at a target (`CopyRecord`)
     staging    a local directory where a job writes what belongs to a store (`StagedOutput`), and
                from which shards are uploaded while the job goes on (`EarlyUpload`)
+    share      what one of several machines writes (`SharedOutput`), joined by `JoinedOutput`
 
 A copy is verified, and visible only when it is whole (`CopyJob`).
 """

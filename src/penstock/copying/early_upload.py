@@ -10,7 +10,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from penstock.copying.staged_shards import (
     read_shard,
     refuse_lost,
 )
-from penstock.copying.target_mark import TargetMark
 from penstock.errors import DatasetExistsError, PenstockError, ReadError
 from penstock.progress import ProgressMeter
 from penstock.system.background_thread import BackgroundThread, StopSignal
@@ -39,6 +38,8 @@ _SHARE_OF_LOOKS = 20
 """how many times longer it waits than it looks: directories may have very many files"""
 _SECONDS_AFTER_FAILURE = 10.0
 
+BeginTarget = Callable[[Collection[str]], None]
+"""writes the mark to a target, before any data; is called with the names of what is there"""
 WaitForRoom = Callable[[Callable[[], None]], None]
 """`EarlyUpload.wait_for_room`, or `no_wait` for local output"""
 
@@ -54,11 +55,11 @@ class EarlyUpload:
         self,
         directory: Path,
         target: CopyPlace,
-        make_mark: Callable[[], TargetMark],
+        begin_target: BeginTarget,
         companions: re.Pattern[str],
     ) -> None:
         self._stop = StopSignal()
-        self._work = _UploadLoop(directory, target, make_mark, companions, self._stop)
+        self._work = _UploadLoop(directory, target, begin_target, companions, self._stop)
         # The work does not refer to this object: with it goes the thread.
         self._thread = BackgroundThread(self._work.run, "penstock-upload", self._stop)
 
@@ -112,11 +113,11 @@ class _UploadLoop:
         self,
         directory: Path,
         target: CopyPlace,
-        make_mark: Callable[[], TargetMark],
+        begin_target: BeginTarget,
         companions: re.Pattern[str],
         stop: StopSignal,
     ) -> None:
-        self._directory, self._target, self._make_mark = directory, target, make_mark
+        self._directory, self._target, self._begin_target = directory, target, begin_target
         self._companions, self._stop = companions, stop
         self.orders = stop.new_queue()
         """gets a None when the work is to end"""
@@ -179,13 +180,11 @@ class _UploadLoop:
                 self._unsent.clear()
                 return
             there = self._target.list_files()
-            self._make_mark().begin(self._target, there)
+            self._begin_target(there)
             record = stack.enter_context(CopyRecord(self._target))
             pool = stack.enter_context(ThreadPoolExecutor(SHARDS_AT_ONCE, "penstock-upload"))
             stack.callback(pool.shutdown, cancel_futures=True)
-            meter = ProgressMeter(None, "copying", total=None, unit="bytes")
-            source = LocalPlace(self._directory)
-            send = _ShardSender(source, self._target, record, self._stop, meter, there).send
+            send = ShardSender(self._directory, self._target, record, self._stop, there).send
             tasks = dict[ShardKey, Future[None]]()
             while not self._ends_within(_SECONDS_BETWEEN_LOOKS):
                 self._settle(tasks)
@@ -211,20 +210,22 @@ class _UploadLoop:
             del self._unsent[key]
 
 
-class _ShardSender:
-    """Sends whole shards."""
+class ShardSender:
+    """Sends whole shards. Threads may share it."""
 
     def __init__(
         self,
-        source: LocalPlace,
+        directory: Path,
         target: CopyPlace,
         record: CopyRecord,
         stop: StopSignal,
-        meter: ProgressMeter,
         there: dict[str, FileFacts],
     ) -> None:
-        self._source, self._target, self._record, self._there = source, target, record, there
-        self._sender = FileSender(source, target, record, stop, meter)
+        self._source, self._target, self._record = LocalPlace(directory), target, record
+        self._there = there
+        """what the target had at the start"""
+        meter = ProgressMeter(None, "copying", total=None, unit="bytes")
+        self._sender = FileSender(self._source, target, record, stop, meter)
 
     def send(self, shard: StagedShard) -> None:
         """Send the files that have not arrived, and free them."""

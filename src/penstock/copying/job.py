@@ -78,6 +78,8 @@ class CopyJob:
             self._check_arrived(record)
             for file in self._files.last:
                 self._publish(file)
+            if self._token is not None:
+                self._remove_others(record)
             self._target.remove(UNFINISHED)
             return self._report(len(self._files.data) - len(todo))
 
@@ -160,20 +162,21 @@ class CopyJob:
                     f"{self._target.show(file.name)}: {describe(found)}; it was removed or "
                     "replaced while the dataset was copied: run the command again"
                 )
-        if self._token is not None:
-            self._remove_others(there, record)
 
     def _refuse_lost(self, unconfirmed: list[CopiedFile], there: dict[str, FileFacts]) -> None:
         """Refuse to go on without files that exist neither here nor at the target any more."""
         for file in unconfirmed if self._token is not None else ():
             refuse_lost(file, self._files.place, self._target, there.get(file.name))
 
-    def _remove_others(self, there: dict[str, FileFacts], record: CopyRecord) -> None:
-        """Remove what killed runs have uploaded, if the dataset has no such file any more."""
+    def _remove_others(self, record: CopyRecord) -> None:
+        """Remove what was uploaded and does not belong to the dataset.
+
+        Killed writers may have written more shards; jobs of several machines have plans and parts.
+        """
         ours = {file.name for file in (*self._files.data, *self._files.last)}
-        for name in record.sent(there):
-            if name not in ours:
-                self._target.remove(name)
+        others = [name for name in record.sent(self._target.list_files()) if name not in ours]
+        with ThreadPoolExecutor(self._workers, "penstock-copy") as pool:
+            list(pool.map(self._target.remove, others))
 
     def _publish(self, file: CopiedFile) -> None:
         content = self._files.contents[file.name]

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -74,6 +74,10 @@ class CopyRecord:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise _unwritable(self._path, error) from None
+
+    def entries(self, names: Iterable[str]) -> list[list[Any]]:
+        """What is known of files that have arrived, for a receipt."""
+        return [[name, *self._known[name]] for name in names]
 
     def sent(self, there: Mapping[str, FileFacts]) -> list[str]:
         """The files at the target that were sent from here, and not replaced since."""

@@ -12,26 +12,24 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.atomic import hold_lock, publish, temporary_path
 from penstock.cache import cache_directory
-from penstock.copying.early_upload import EarlyUpload, WaitForRoom, no_wait
+from penstock.copying.early_upload import EarlyUpload
 from penstock.copying.job import WORKERS, CopyJob
 from penstock.copying.listing import find_files
 from penstock.copying.places import find_target, place_id
 from penstock.copying.record import CopyRecord
 from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.target_mark import TargetMark
-from penstock.errors import DatasetExistsError, PenstockError, UsageError
+from penstock.errors import DatasetExistsError, PenstockError
 from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, UPLOADING
 from penstock.formats.stream import MANIFEST_NAME
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
-from penstock.remote.urls import is_remote
 
 _RESULTS = {MANIFEST_NAME, FINISHED, "report.json"}
 """files that are there when a job has finished"""
@@ -56,25 +54,28 @@ class StagedOutput:
         names = {path.name for path in self.directory.glob("*")}
         return bool(names & _RESULTS) and not names & {UNFINISHED, PLAN}
 
-    def refuse_finished(self) -> None:
+    def prepare(self) -> None:
         """Refuse a target that is not empty, before any work is done."""
         there = self._target.list_files()
         if UNFINISHED in there:
             self._mark(find_token(self.directory)).refuse_others(self._target)
-            return
-        if not there or self.is_finished:
-            return  # of a copy that was killed at its very end, `finish` finds all files there
+        elif there and not self.is_finished:
+            raise self._occupied(there)
+        # Of a copy that was killed at its very end, `finish` finds all files there.
+
+    def _occupied(self, there: Collection[str]) -> DatasetExistsError:
         name = MANIFEST_NAME if MANIFEST_NAME in there else min(there)
         what = "already a finished dataset" if name == MANIFEST_NAME else "already exists"
-        raise DatasetExistsError(f"{self._target.show(name)}: {what}; choose another target")
+        return DatasetExistsError(f"{self._target.show(name)}: {what}; choose another target")
 
     def begin_upload(self, companions: re.Pattern[str] = NUMBERED) -> EarlyUpload:
         """Start to upload shards as they are finished, by the names of their companions."""
-        upload = EarlyUpload(
-            self.directory, self._target, lambda: self._mark(self._make_token()), companions
-        )
+        upload = EarlyUpload(self.directory, self._target, self._begin_target, companions)
         upload.start()
         return upload
+
+    def _begin_target(self, there: Collection[str]) -> None:
+        self._mark(self._make_token()).begin(self._target, there)
 
     def _mark(self, token: str | None) -> TargetMark:
         return TargetMark(command=self._command, source=str(self.directory), token=token)
@@ -84,7 +85,7 @@ class StagedOutput:
         token = find_token(self.directory)
         if token is None:
             token = os.urandom(8).hex()
-            publish(_token_path(self.directory), token)
+            publish(token_path(self.directory), token)
         return token
 
     def abandon(self, upload: EarlyUpload) -> None:
@@ -100,11 +101,15 @@ class StagedOutput:
             with ThreadPoolExecutor(WORKERS, "penstock-upload") as pool:
                 list(pool.map(self._target.remove, record.sent(there)))
             self._target.remove(UNFINISHED)
-            _token_path(self.directory).unlink(missing_ok=True)
+            token_path(self.directory).unlink(missing_ok=True)
 
     def finish(self, upload: EarlyUpload, progress: OnProgress | None = None) -> None:
         """Copy what is left of a finished job to the store, and remove it here."""
         upload.finish()
+        self.send(progress)
+
+    def send(self, progress: OnProgress | None) -> None:
+        """Copy what is not there yet, and remove it here."""
         with hold_lock(self.directory.parent, self.directory.name, wait=True):
             for leftover in self.directory.parent.glob(f"{self.directory.name}.*.tmp"):
                 shutil.rmtree(leftover, ignore_errors=True)  # of a run that was killed below
@@ -124,11 +129,11 @@ class StagedOutput:
                 raise
             except PenstockError as error:
                 kept = f"; the job is done, and the rest is kept in {self.directory}: {self._how}"
-                _append(error, kept)
+                append(error, kept)
                 raise
             removed = temporary_path(self.directory)  # never half of it under its name
             self.directory.rename(removed)
-            _token_path(self.directory).unlink(missing_ok=True)
+            token_path(self.directory).unlink(missing_ok=True)
             shutil.rmtree(removed, ignore_errors=True)
 
     @property
@@ -146,81 +151,30 @@ class StagedOutput:
             )
 
 
-def find_staged(
-    path: str | os.PathLike[str], command: str, remote: Remote | None
-) -> StagedOutput | None:
-    """The staging directory of an output path; None if the path is local."""
-    return StagedOutput(os.fspath(path), command, remote) if is_remote(path) else None
-
-
-@dataclass(frozen=True, slots=True)
-class JobOutput:
-    """Where a job writes."""
-
-    directory: Path
-    wait_for_room: WaitForRoom
-    """is called before each shard or task; raises if an upload fails"""
-
-
-@contextlib.contextmanager
-def output_directory(
-    path: str | os.PathLike[str],
-    command: str,
-    *,
-    remote: Remote | None = None,
-    progress: OnProgress | None = None,
-    companions: re.Pattern[str] = NUMBERED,
-) -> Iterator[JobOutput]:
-    """The directory that a job writes to; for a URL, what it writes there is uploaded.
-
-    A target that is not empty is refused first. `companions` matches the names of companions of
-    shards, which are uploaded while the job goes on.
-    """
-    staged = find_staged(path, command, remote)
-    if staged is None:
-        yield JobOutput(Path(path).absolute(), no_wait)
-        return
-    staged.refuse_finished()
-    upload = staged.begin_upload(companions)
-    try:
-        yield JobOutput(staged.directory, upload.wait_for_room)
-    except BaseException as error:
-        staged.abandon(upload)
-        if upload.is_error(error) and not isinstance(error, LostFileError):
-            _append(error, "; what is done is kept: run the same command again to continue")
-        raise
-    staged.finish(upload, progress)
-
-
-def relative_to(path: str | os.PathLike[str], directory: Path) -> Callable[[Path], Path]:
-    """A function for paths of a report: those of a URL are relative, others stay as they are."""
-    return (lambda file: file.relative_to(directory)) if is_remote(path) else (lambda file: file)
-
-
-def refuse_several_machines(path: str | os.PathLike[str], what: str) -> None:
-    """Refuse a URL for jobs that share a directory."""
-    if is_remote(path):
-        raise UsageError(
-            f"{os.fspath(path)}: {what} need a directory that all machines share, which a store is "
-            "not; write to a shared file system, and upload the finished dataset with penstock copy"
-        )
-
-
 def find_token(directory: Path) -> str | None:
     """The token of a staging directory, some of whose files are uploaded; None for any other."""
     try:
-        return _token_path(directory).read_text()
+        return token_path(directory).read_text()
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _token_path(directory: Path) -> Path:
+def token_path(directory: Path) -> Path:
+    """Where the token of a staging directory is stored."""
     return directory.with_name(f"{directory.name}{UPLOADING}")
 
 
-def _append(error: BaseException, sentence: str) -> None:
+def append(error: BaseException, sentence: str) -> None:
     """Add to the message of an error."""
     if isinstance(error, OSError) and error.strerror is not None:
         error.strerror += sentence
     else:
         error.args = (f"{error}{sentence}",)
+
+
+def replace_in(error: PenstockError, old: str, new: str) -> None:
+    """Replace a part of the message of an error."""
+    if isinstance(error, OSError) and error.strerror is not None:
+        error.strerror = error.strerror.replace(old, new)
+    else:
+        error.args = (str(error).replace(old, new),)

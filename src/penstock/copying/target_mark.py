@@ -6,7 +6,7 @@ It is written first and removed last. Nothing opens a directory that has it.
 import json
 import socket
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.copying.place import CopyPlace
 from penstock.errors import DatasetExistsError
@@ -26,13 +26,15 @@ class TargetMark:
     """of the dataset, once all of it is known"""
     token: str | None = None
     """of the staging directory that files come from while a job goes on"""
+    host: str = field(default_factory=socket.gethostname)
+    """where that directory is; empty if it is on several machines"""
 
     def begin(self, target: CopyPlace, there: Collection[str]) -> None:
         """Write the mark; if there is one already, refuse the target unless it is of this."""
         if UNFINISHED in there:
             self.refuse_others(target)
             return
-        known = {"command": self.command, "source": self.source, "host": socket.gethostname()}
+        known = {"command": self.command, "source": self.source, "host": self.host}
         named = {"digest": self.digest, "token": self.token}
         known |= {name: value for name, value in named.items() if value is not None}
         target.publish(UNFINISHED, json.dumps(known).encode())
@@ -50,7 +52,8 @@ class TargetMark:
         source = begun.get("source", "an unknown source")
         what = f"a copy of {source}"
         if "token" in begun:
-            what = f"a job of {begun.get('host', 'another machine')} that writes to {source}"
+            host = begun.get("host") or "several machines"
+            what = f"a job of {host} that writes to {source}"
         raise DatasetExistsError(
             f"{target.show(UNFINISHED)}: {what} was begun here, which is not the same dataset as "
             f"{self.source} now; continue that one, choose another target, or remove "

@@ -49,7 +49,7 @@ def _command_of(mark: Path) -> str:
         command = json.loads(read_whole(mark, _MAX_MARK_BYTES)).get("command")
     except (OSError, ValueError, AttributeError, RecursionError):
         command = None
-    known = ("convert", "copy", "repack", "tokenize")
+    known = ("convert", "copy", "finish", "repack", "tokenize")
     return f"penstock {command}" if command in known else "the same command"
 
 

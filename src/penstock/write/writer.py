@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
 from penstock.atomic import hold_lock, publish
-from penstock.copying.staging import find_staged, refuse_several_machines
+from penstock.copying.outputs import find_staged
 from penstock.errors import FormatError, UsageError
 from penstock.formats import stream
 from penstock.formats.checksums import publish_checked
@@ -104,9 +104,7 @@ class Writer:
             of_tokens = {"fields": fields, "vocab_size": vocab_size, "tokenizer": tokenizer}
             check_encoder(encode, {**of_tokens, "bos_id": bos_id, "eos_id": eos_id})
         self._num_extended_documents = self._num_extended_records = 0
-        if part is not None:
-            refuse_several_machines(path, "parts")
-        self._staged = find_staged(path, "", remote)
+        self._staged = find_staged(path, "", remote, part=part)
         self._directory = self._staged.directory if self._staged else Path(path).absolute()
         self._head = Manifest(
             self.fields,
@@ -143,7 +141,7 @@ class Writer:
         """the thread that appended the latest document, if documents belong to groups"""
         self._lock = contextlib.ExitStack()
         if self._staged is not None:
-            self._staged.refuse_finished()
+            self._staged.prepare()
             self._staged.refuse_staged()
         try:
             self._lock.enter_context(new_directory(self._directory))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.arguments import integer, one_of
-from penstock.copying.staging import output_directory, relative_to
+from penstock.copying.outputs import output_directory, relative_to
 from penstock.errors import UsageError
 from penstock.formats.files import MOST
 from penstock.progress import OnProgress, ProgressMeter
