@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.copying.shares_joining import JoinedOutput
 from penstock.errors import MissingDataError, UsageError
 from penstock.formats.job_marks import PLAN, planned_in
 from penstock.progress import OnProgress
+from penstock.remote.options import Remote
+from penstock.remote.urls import is_remote
 from penstock.suggestions import did_you_mean_path
-from penstock.write.joining import join_parts
+from penstock.write.joining import is_joined, join_parts
 
 if TYPE_CHECKING:
     from penstock.text.tokenize.report import TokenizeReport
@@ -21,26 +24,47 @@ def finish(
     workers: int | None = None,
     allow_empty: bool = False,
     progress: OnProgress | None = None,
+    remote: Remote | None = None,
 ) -> "TokenizeReport | None":
     """Join the finished parts of a dataset, in the order of their numbers.
 
     Arguments:
-        path: the directory that `Writer`s with part numbers have written to, or that all tasks of
-            `penstock.tokenize(…, task=(i, n))` have; the latter returns a report.
+        path: the directory or URL that `Writer`s with part numbers have written to, or that all
+            tasks of `penstock.tokenize(…, task=(i, n))` have; the latter returns a report.
         parts: require exactly the parts 0 to `parts - 1`; by default, the parts that are there must
             be numbered without a gap. A tokenize job knows its number of parts.
         workers: the number of processes that shuffle the documents of a tokenize job.
         allow_empty: make the dataset of a tokenize job even if it has no tokens.
         progress: is called with a `Progress` while documents are shuffled.
+        remote: how `path` is reached, if it is a URL. Shards stay where they are.
     """
+    if is_remote(path):
+        output = JoinedOutput(os.fspath(path), remote)
+        output.prepare()
+        report = None
+        if not is_joined(output.directory) or (output.directory / "report.json").exists():
+            with output.joining() as directory:
+                report = _finish(directory, parts, workers, progress, allow_empty=allow_empty)
+        output.send(progress)
+        return report
+    return _finish(Path(path).absolute(), parts, workers, progress, allow_empty=allow_empty)
+
+
+def _finish(
+    directory: Path,
+    parts: int | None,
+    workers: int | None,
+    progress: OnProgress | None,
+    *,
+    allow_empty: bool,
+) -> "TokenizeReport | None":
     from penstock.text.tokenize.finishing import finish_tokenize_job
     from penstock.text.tokenize.job_directory import JobDirectory
     from penstock.text.tokenize.report import TokenizeReport
 
-    directory = Path(path).absolute()
     if (directory / PLAN).exists():
         if parts is not None:
-            raise UsageError(f"{path}: has a plan, which knows its parts; leave out parts")
+            raise UsageError(f"{directory}: has a plan, which knows its parts; leave out parts")
         return finish_tokenize_job(
             directory, workers=workers, allow_empty=allow_empty, progress=progress
         )

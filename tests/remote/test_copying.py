@@ -18,6 +18,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.remote.options import Remote
+from tests.helpers.uploads import contents, stored
 from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -38,21 +39,6 @@ def write_dataset(path, *, num_small=4, seed=0):
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("source") / "data")
-
-
-def contents(directory):
-    """All files below a directory."""
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
-
-
-def stored(s3, bucket, prefix):
-    """All objects below a prefix."""
-    import obstore
-
-    store = s3.store(bucket)
-    keys = [each["path"] for page in obstore.list(store, prefix) for each in page]
-    return {key.removeprefix(f"{prefix}/"): bytes(obstore.get(store, key).bytes()) for key in keys}
 
 
 def start(*arguments, endpoint):

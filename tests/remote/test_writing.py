@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import numpy as np
-import obstore
 import pytest
 
 import penstock
 from penstock.cache import cache_directory
 from penstock.errors import DatasetExistsError, MissingDataError, ReadError, UsageError
 from penstock.remote.options import Remote
+from tests.helpers.uploads import contents, staged, stored
 from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -26,25 +26,6 @@ def write(path, *, fails=False, **options):
             writer.append(generator.integers(0, 1 << 16, size))
         if fails:
             raise ZeroDivisionError
-
-
-def contents(directory):
-    """All files below a directory."""
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
-
-
-def stored(s3, bucket, prefix=""):
-    """All objects below a prefix."""
-    store = s3.store(bucket)
-    keys = [each["path"] for page in obstore.list(store, prefix or None) for each in page]
-    return {key.removeprefix(f"{prefix}/"): bytes(obstore.get(store, key).bytes()) for key in keys}
-
-
-def staged():
-    """What lies in the staging directories."""
-    directory = cache_directory("staging")
-    return sorted(path.name for path in directory.glob("*")) if directory.exists() else []
 
 
 @pytest.fixture
@@ -152,7 +133,7 @@ def test_an_upload_that_fails_keeps_the_work(s3, bucket, s3_proxy, s3_environmen
     with pytest.raises(ReadError, match=r"no answer.*kept in .*staging.*penstock copy"):
         write(url, remote=Remote(endpoint=endpoint, total_seconds=1))
     assert stored(s3, bucket) == {}
-    (directory,) = cache_directory("staging").glob("s3-*")
+    (directory,) = [path for path in cache_directory("staging").iterdir() if path.is_dir()]
     s3_proxy.set()
     with pytest.raises(DatasetExistsError, match=f"penstock copy {directory} {url}"):
         write(url, remote=Remote(endpoint=endpoint))
@@ -175,13 +156,9 @@ def test_a_repeated_job_sends_what_is_left(s3, bucket, s3_proxy, s3_environment,
 
 def test_what_cannot_be_written_remotely_is_refused(bucket, s3_environment, text, monkeypatch):
     url = f"s3://{bucket}/data"
-    for call in (
-        lambda: penstock.Writer(url, vocab_size=100, part=0),
-        lambda: penstock.tokenize(text, "bytes", url, task=(0, 2)),
-        lambda: penstock.tokenize(text, "bytes", url, executor="ray"),
-    ):
+    for options in ({"executor": "ray"}, {"task": (0, 2), "shuffle": 0}):
         with pytest.raises(UsageError, match=r"shared file system.*penstock copy"):
-            call()
+            penstock.tokenize(text, "bytes", url, **options)
     with pytest.raises(UsageError, match="HTTP servers cannot be written to"):
         penstock.Writer("https://example.com/data", vocab_size=100)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")

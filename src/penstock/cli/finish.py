@@ -1,6 +1,7 @@
 """Join what several processes have written: shares of penstock tokenize, or parts by Writers.
 
   penstock finish data/fineweb
+  penstock finish s3://bucket/fineweb
 
 All tasks must have been run; if any are missing, they are named. If tokenize was called with
 --shuffle, documents are shuffled now.
@@ -15,7 +16,7 @@ from penstock.cli.progress_line import ProgressLine
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The directory."""
-    parser.add_argument("out", metavar="DIR", help="The directory that they wrote to")
+    parser.add_argument("out", metavar="DIR", help="The directory or URL that they wrote to")
     parser.add_argument(
         "--workers",
         type=options.positive,

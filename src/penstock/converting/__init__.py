@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from penstock.arguments import integer, one_of
 from penstock.converting.losses import common_facts, fields_for, losses
 from penstock.converting.shards import CHUNK_BYTES, BatchShape, cut
-from penstock.copying.staging import output_directory, relative_to
+from penstock.copying.outputs import output_directory, relative_to
 from penstock.dataset import Dataset
 from penstock.errors import UsageError
 from penstock.formats.checksums import publish_checked
@@ -81,7 +81,7 @@ def convert(
     After a crash, call it again: finished shards are kept. Once all is finished, the same call
     returns the same report.
 
-    If `path` is a URL, the files are made in the user's cache and then copied (see `copy`).
+    If `path` is a URL, each file is made in the user's cache, uploaded and freed there.
 
     Arguments:
         data: an open dataset, from `penstock.open`.
@@ -108,9 +108,16 @@ def convert(
     target = llmbatch_target(rows.batch_size, rows.seq_len) if rows else TARGETS[to]
     fields = fields_for(data, target)
     lost = tuple(losses(data, to, target, fields, rows))
-    with output_directory(path, "convert", remote=remote, progress=progress) as directory:
+    with output_directory(path, "convert", remote=remote, progress=progress) as output:
+        directory = output.directory
         conversion = _Conversion(data, directory, to, target, fields, rows, shard_bytes, lost)
-        job = ShardJob(directory, conversion.wanted(seed), _differences, command="convert")
+        job = ShardJob(
+            directory,
+            conversion.wanted(seed),
+            _differences,
+            command="convert",
+            wait_for_room=output.wait_for_room,
+        )
         if rows is not None and seed is not None:
             report = _shuffle_rows(conversion, rows, seed, job, progress)
         else:

@@ -2,12 +2,15 @@
 
     place      a local directory, or a prefix of an object store (`LocalPlace`, `RemotePlace`)
     record     which files have arrived at a target (`CopyRecord`)
-    staging    a local directory where a job writes what belongs to a store (`StagedOutput`)
+    staging    a local directory where a job writes what belongs to a store (`StagedOutput`), and
+               from which shards are uploaded while the job goes on (`EarlyUpload`)
+    share      what one of several machines writes (`SharedOutput`), joined by `JoinedOutput`
 
 A copy is verified, and visible only when it is whole (`CopyJob`).
 """
 
 import os
+from pathlib import Path
 
 from penstock.arguments import integer
 from penstock.copying.job import WORKERS, CopyJob, CopyReport
@@ -15,6 +18,7 @@ from penstock.copying.listing import CopiedFiles, find_files
 from penstock.copying.local_place import LocalPlace
 from penstock.copying.place import CopyPlace
 from penstock.copying.places import find_target
+from penstock.copying.staging import find_token
 from penstock.errors import UsageError
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
@@ -54,7 +58,9 @@ def copy(
     files = find_files(source, remote)
     place = find_target(target, target_remote or remote)
     _refuse_overlap(files, place, is_same_store=target_remote in (None, remote))
-    return CopyJob(files, place, command="copy", workers=workers, progress=progress).run()
+    token = find_token(Path(files.place.show())) if isinstance(files.place, LocalPlace) else None
+    job = CopyJob(files, place, command="copy", workers=workers, progress=progress, token=token)
+    return job.run()
 
 
 def _refuse_overlap(files: CopiedFiles, target: CopyPlace, *, is_same_store: bool) -> None:

@@ -7,26 +7,25 @@
 The record in the user's cache says which files have arrived. The mark says of which dataset.
 """
 
-import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 import xxhash
 
 from penstock.copying.listing import LAST, CopiedFile, CopiedFiles
-from penstock.copying.place import CopyPlace, FileFacts
+from penstock.copying.place import CopyPlace, FileFacts, describe
 from penstock.copying.record import CopyRecord
-from penstock.errors import DatasetExistsError, FormatError, ReadError
+from penstock.copying.sending import FileSender, check_xxh3
+from penstock.copying.staged_shards import refuse_lost
+from penstock.copying.target_mark import TargetMark
+from penstock.errors import DatasetExistsError, FormatError
 from penstock.formats.job_marks import UNFINISHED
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.system.background_thread import StopSignal, call_in_background
 
 WORKERS = 8
 """files at a time; with 4 parts of 8 MiB each, at most some 350 MiB of memory"""
-_MAX_MARK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +53,14 @@ class CopyJob:
         command: str,
         workers: int,
         progress: OnProgress | None,
+        token: str | None = None,
     ) -> None:
-        """`command` is the one of `penstock` that continues the job."""
+        """`command` is the one of `penstock` that continues the job.
+
+        `token` is that of a staging directory, some of whose files are uploaded and freed.
+        """
         self._files, self._target, self._workers = files, target, workers
-        self._command, self._progress = command, progress
+        self._command, self._progress, self._token = command, progress, token
         self._stop = StopSignal()
 
     def run(self) -> CopyReport:
@@ -70,10 +73,13 @@ class CopyJob:
             todo = [
                 file for file in self._files.data if not record.confirms(file, there.get(file.name))
             ]
+            self._refuse_lost(todo, there)
             self._copy(todo, record)
             self._check_arrived(record)
             for file in self._files.last:
                 self._publish(file)
+            if self._token is not None:
+                self._remove_others(record)
             self._target.remove(UNFINISHED)
             return self._report(len(self._files.data) - len(todo))
 
@@ -115,23 +121,12 @@ class CopyJob:
         )
 
     def _begin(self, there: dict[str, FileFacts]) -> None:
-        """Write the mark, or compare with the one that is there."""
-        source = self._files.place.show()
-        mark = {"command": self._command, "source": source, "digest": self._files.digest}
-        if UNFINISHED not in there:
-            self._target.publish(UNFINISHED, json.dumps(mark).encode())
-            return
-        try:
-            begun = json.loads(self._target.read(UNFINISHED, _MAX_MARK_BYTES))
-            digest, begun_of = begun["digest"], begun["source"]
-        except (ValueError, TypeError, KeyError):
-            digest, begun_of = None, "another job"
-        if digest != self._files.digest:
-            raise DatasetExistsError(
-                f"{self._target.show(UNFINISHED)}: a copy of {begun_of} was begun here, which is "
-                f"not the same dataset as {source} now; choose another target, or remove "
-                f"{self._target.show()}"
-            )
+        TargetMark(
+            command=self._command,
+            source=self._files.place.show(),
+            digest=self._files.digest,
+            token=self._token,
+        ).begin(self._target, there)
 
     def _copy(self, todo: list[CopiedFile], record: CopyRecord) -> None:
         num_bytes = sum(file.facts.size_bytes for file in self._files.data)
@@ -140,16 +135,11 @@ class CopyJob:
             self._progress, "copying", total=num_bytes, unit="bytes", done_before=before
         )
 
-        def copy_one(file: CopiedFile) -> None:
-            def chunks() -> Iterator[Any]:
-                return self._checked(file, meter)
-
-            identity = self._target.write(file.name, file.facts.size_bytes, chunks)
-            record.add(file, identity)
+        sender = FileSender(self._files.place, self._target, record, self._stop, meter)
 
         def copy_all() -> None:
             with ThreadPoolExecutor(self._workers, "penstock-copy") as pool:
-                tasks = [pool.submit(copy_one, file) for file in todo]
+                tasks = [pool.submit(sender.send, file) for file in todo]
                 try:
                     for task in as_completed(tasks):
                         task.result()
@@ -161,54 +151,34 @@ class CopyJob:
         # No thread continues to write after an interrupt, however often the user presses Ctrl-C.
         call_in_background(copy_all, "penstock-copy", self._stop, is_waited_for=True)
 
-    def _checked(self, file: CopiedFile, meter: ProgressMeter) -> Iterator[Any]:
-        """Read a file; at its end, raise if it is not what the dataset's checksums say.
-
-        The target shows a file only after its end, so it never shows a damaged one.
-        """
-        place, hasher, sent, is_sound = self._files.place, xxhash.xxh3_64(), 0, False
-        try:
-            for chunk in place.chunks(file.name, file.facts):
-                if self._stop.is_set:
-                    raise ReadError(f"{place.show(file.name)}: stopped; run the command again")
-                hasher.update(chunk)
-                sent += len(chunk)
-                meter.advance(len(chunk))
-                yield chunk
-            if sent != file.facts.size_bytes:
-                raise FormatError(
-                    f"{place.show(file.name)}: {sent:,} bytes, expected "
-                    f"{file.facts.size_bytes:,}; it has changed: run the command again"
-                )
-            _check_xxh3(place.show(file.name), hasher.hexdigest(), file)
-            is_sound = True
-        finally:
-            if not is_sound:  # read once more, if the target asks again
-                meter.advance(-sent)
-
     def _check_arrived(self, record: CopyRecord) -> None:
         """Compare what the target lists with what was sent, before it opens as a dataset."""
         there = self._target.list_files()
         for file in self._files.data:
-            if not record.confirms(file, there.get(file.name)):
-                found = there.get(file.name)
-                what = (
-                    "missing" if found is None else f"{found.size_bytes:,} bytes, {found.identity}"
-                )
+            found = there.get(file.name)
+            if not record.confirms(file, found):
+                self._refuse_lost([file], there)
                 raise FormatError(
-                    f"{self._target.show(file.name)}: {what}; it was removed or replaced while the "
-                    "dataset was copied: run the command again"
+                    f"{self._target.show(file.name)}: {describe(found)}; it was removed or "
+                    "replaced while the dataset was copied: run the command again"
                 )
+
+    def _refuse_lost(self, unconfirmed: list[CopiedFile], there: dict[str, FileFacts]) -> None:
+        """Refuse to go on without files that exist neither here nor at the target any more."""
+        for file in unconfirmed if self._token is not None else ():
+            refuse_lost(file, self._files.place, self._target, there.get(file.name))
+
+    def _remove_others(self, record: CopyRecord) -> None:
+        """Remove what was uploaded and does not belong to the dataset.
+
+        Killed writers may have written more shards; jobs of several machines have plans and parts.
+        """
+        ours = {file.name for file in (*self._files.data, *self._files.last)}
+        others = [name for name in record.sent(self._target.list_files()) if name not in ours]
+        with ThreadPoolExecutor(self._workers, "penstock-copy") as pool:
+            list(pool.map(self._target.remove, others))
 
     def _publish(self, file: CopiedFile) -> None:
         content = self._files.contents[file.name]
-        _check_xxh3(self._files.place.show(file.name), xxhash.xxh3_64_hexdigest(content), file)
+        check_xxh3(self._files.place.show(file.name), xxhash.xxh3_64_hexdigest(content), file)
         self._target.publish(file.name, content)
-
-
-def _check_xxh3(name: str, found: str, file: CopiedFile) -> None:
-    if file.xxh3 not in (None, found):
-        raise FormatError(
-            f"{name}: xxh3 is {found}, expected {file.xxh3}; the source is damaged: find where "
-            "with penstock verify, and write or copy it again"
-        )

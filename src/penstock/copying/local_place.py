@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.atomic import TEMPORARY, NewFile, hold_lock, publish, sync_directory
-from penstock.copying.place import CHUNK_BYTES, NOT_DATA, Chunks, FileFacts, was_replaced
+from penstock.copying.place import (
+    CHUNK_BYTES,
+    NOT_DATA,
+    Chunks,
+    FileFacts,
+    local_facts,
+    was_replaced,
+)
 from penstock.errors import FormatError, MissingDataError
 from penstock.formats.files import open_regular, read_whole
 from penstock.new_directory import new_directory
@@ -56,7 +63,7 @@ class LocalPlace:
             return None
         if not stat.S_ISREG(found.st_mode):
             raise FormatError(f"{self.show(name)}: is not a regular file; move it elsewhere")
-        return FileFacts(found.st_size, f"{found.st_mtime_ns} {found.st_ino}")
+        return local_facts(found)
 
     def read(self, name: str, num_bytes: int | None = None) -> bytes:  # noqa: D102
         if num_bytes is None:

@@ -1,6 +1,7 @@
 """`CopyPlace`: where files lie, with one set of operations for directories and stores."""
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,16 @@ class FileFacts:
     size_bytes: int
     identity: str
     """changes with the content: the ETag, or the time of modification and the inode"""
+
+
+def local_facts(found: os.stat_result) -> FileFacts:
+    """What the file system says about a file."""
+    return FileFacts(found.st_size, f"{found.st_mtime_ns} {found.st_ino}")
+
+
+def describe(found: FileFacts | None) -> str:
+    """What a place says about a file, in words."""
+    return "missing" if found is None else f"{found.size_bytes:,} bytes, {found.identity}"
 
 
 Chunks = Callable[[], Iterable[Any]]

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -64,6 +66,28 @@ class CopyRecord:
                 self._file.flush()
             except OSError as error:
                 raise _unwritable(self._path, error) from None
+
+    def sync(self) -> None:
+        """Make durable what was added: what it confirms may be freed then."""
+        assert self._file is not None
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
+
+    def entries(self, names: Iterable[str]) -> list[list[Any]]:
+        """What is known of files that have arrived, for a receipt."""
+        return [[name, *self._known[name]] for name in names]
+
+    def sent(self, there: Mapping[str, FileFacts]) -> list[str]:
+        """The files at the target that were sent from here, and not replaced since."""
+        return [
+            name
+            for name, found in there.items()
+            if name in self._known
+            and [self._known[name][0], self._known[name][-1]]
+            == [found.size_bytes, plain_etag(found.identity)]
+        ]
 
 
 def _unwritable(path: Path, error: OSError) -> ReadError:

@@ -1,26 +1,35 @@
 """`StagedOutput`: a local directory for the output of a job whose target is in a store.
 
-A job writes there as it writes anywhere, with its own locks, marks and resuming. What it has
-finished is copied to the store, and the directory is removed. A job that was killed finds it again.
+A job writes there as it writes anywhere, with its own locks, marks and resuming. Its shards are
+uploaded as they are finished, and their local bytes freed (`EarlyUpload`). When the job is done,
+the rest is copied to the store, and the directory is removed. A job that was killed finds it again.
+
+    NAME              the staging directory
+    NAME.uploading    its token, which the mark at the target has too
 """
 
 import contextlib
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from penstock.atomic import hold_lock, temporary_path
+from penstock.atomic import hold_lock, publish, temporary_path
 from penstock.cache import cache_directory
+from penstock.copying.early_upload import EarlyUpload
 from penstock.copying.job import WORKERS, CopyJob
 from penstock.copying.listing import find_files
 from penstock.copying.places import find_target, place_id
-from penstock.errors import DatasetExistsError, PenstockError, UsageError
-from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED
+from penstock.copying.record import CopyRecord
+from penstock.copying.staged_shards import NUMBERED, LostFileError
+from penstock.copying.target_mark import TargetMark
+from penstock.errors import DatasetExistsError, PenstockError
+from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, UPLOADING
 from penstock.formats.stream import MANIFEST_NAME
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
-from penstock.remote.urls import is_remote
 
 _RESULTS = {MANIFEST_NAME, FINISHED, "report.json"}
 """files that are there when a job has finished"""
@@ -45,17 +54,62 @@ class StagedOutput:
         names = {path.name for path in self.directory.glob("*")}
         return bool(names & _RESULTS) and not names & {UNFINISHED, PLAN}
 
-    def refuse_finished(self) -> None:
+    def prepare(self) -> None:
         """Refuse a target that is not empty, before any work is done."""
         there = self._target.list_files()
-        if not there or UNFINISHED in there or self.is_finished:
-            return  # of a copy that was killed at its very end, `send` finds all files there
+        if UNFINISHED in there:
+            self._mark(find_token(self.directory)).refuse_others(self._target)
+        elif there and not self.is_finished:
+            raise self._occupied(there)
+        # Of a copy that was killed at its very end, `finish` finds all files there.
+
+    def _occupied(self, there: Collection[str]) -> DatasetExistsError:
         name = MANIFEST_NAME if MANIFEST_NAME in there else min(there)
         what = "already a finished dataset" if name == MANIFEST_NAME else "already exists"
-        raise DatasetExistsError(f"{self._target.show(name)}: {what}; choose another target")
+        return DatasetExistsError(f"{self._target.show(name)}: {what}; choose another target")
 
-    def send(self, progress: OnProgress | None = None) -> None:
-        """Copy the output to the store, and remove it here."""
+    def begin_upload(self, companions: re.Pattern[str] = NUMBERED) -> EarlyUpload:
+        """Start to upload shards as they are finished, by the names of their companions."""
+        upload = EarlyUpload(self.directory, self._target, self._begin_target, companions)
+        upload.start()
+        return upload
+
+    def _begin_target(self, there: Collection[str]) -> None:
+        self._mark(self._make_token()).begin(self._target, there)
+
+    def _mark(self, token: str | None) -> TargetMark:
+        return TargetMark(command=self._command, source=str(self.directory), token=token)
+
+    def _make_token(self) -> str:
+        """The token, which is stored before the target gets it."""
+        token = find_token(self.directory)
+        if token is None:
+            token = os.urandom(8).hex()
+            publish(token_path(self.directory), token)
+        return token
+
+    def abandon(self, upload: EarlyUpload) -> None:
+        """End the upload of a job that has failed; if the job kept nothing, nothing stays there."""
+        upload.end()
+        token = find_token(self.directory)
+        if token is None or self.directory.exists() or upload.has_failed:
+            return
+        with contextlib.suppress(PenstockError), CopyRecord(self._target) as record:
+            there = self._target.list_files()
+            if UNFINISHED in there:
+                self._mark(token).refuse_others(self._target)
+            with ThreadPoolExecutor(WORKERS, "penstock-upload") as pool:
+                list(pool.map(self._target.remove, record.sent(there)))
+            self._target.remove(UNFINISHED)
+            token_path(self.directory).unlink(missing_ok=True)
+
+    def finish(self, upload: EarlyUpload, progress: OnProgress | None = None) -> None:
+        """Copy what is left of a finished job to the store, and remove it here."""
+        upload.finish()
+        self.send(progress)
+
+    def send(self, progress: OnProgress | None) -> None:
+        """Copy what is not there yet, and remove it here."""
         with hold_lock(self.directory.parent, self.directory.name, wait=True):
             for leftover in self.directory.parent.glob(f"{self.directory.name}.*.tmp"):
                 shutil.rmtree(leftover, ignore_errors=True)  # of a run that was killed below
@@ -69,13 +123,17 @@ class StagedOutput:
                     command=self._command,
                     workers=WORKERS,
                     progress=progress,
+                    token=self._make_token(),
                 ).run()
+            except LostFileError:
+                raise
             except PenstockError as error:
-                kept = f"; the output is complete, and kept in {self.directory}: {self._how}"
-                _append(error, kept)
+                kept = f"; the job is done, and the rest is kept in {self.directory}: {self._how}"
+                append(error, kept)
                 raise
             removed = temporary_path(self.directory)  # never half of it under its name
             self.directory.rename(removed)
+            token_path(self.directory).unlink(missing_ok=True)
             shutil.rmtree(removed, ignore_errors=True)
 
     @property
@@ -93,51 +151,30 @@ class StagedOutput:
             )
 
 
-def find_staged(
-    path: str | os.PathLike[str], command: str, remote: Remote | None
-) -> StagedOutput | None:
-    """The staging directory of an output path; None if the path is local."""
-    return StagedOutput(os.fspath(path), command, remote) if is_remote(path) else None
+def find_token(directory: Path) -> str | None:
+    """The token of a staging directory, some of whose files are uploaded; None for any other."""
+    try:
+        return token_path(directory).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
-@contextlib.contextmanager
-def output_directory(
-    path: str | os.PathLike[str],
-    command: str,
-    *,
-    remote: Remote | None = None,
-    progress: OnProgress | None = None,
-) -> Iterator[Path]:
-    """The directory that a job writes to; for a URL, what is there in the end is copied.
-
-    A target that is not empty is refused first.
-    """
-    staged = find_staged(path, command, remote)
-    if staged is None:
-        yield Path(path).absolute()
-        return
-    staged.refuse_finished()
-    yield staged.directory
-    staged.send(progress)
+def token_path(directory: Path) -> Path:
+    """Where the token of a staging directory is stored."""
+    return directory.with_name(f"{directory.name}{UPLOADING}")
 
 
-def relative_to(path: str | os.PathLike[str], directory: Path) -> Callable[[Path], Path]:
-    """A function for paths of a report: those of a URL are relative, others stay as they are."""
-    return (lambda file: file.relative_to(directory)) if is_remote(path) else (lambda file: file)
-
-
-def refuse_several_machines(path: str | os.PathLike[str], what: str) -> None:
-    """Refuse a URL for jobs that share a directory."""
-    if is_remote(path):
-        raise UsageError(
-            f"{os.fspath(path)}: {what} need a directory that all machines share, which a store is "
-            "not; write to a shared file system, and upload the finished dataset with penstock copy"
-        )
-
-
-def _append(error: PenstockError, sentence: str) -> None:
+def append(error: BaseException, sentence: str) -> None:
     """Add to the message of an error."""
     if isinstance(error, OSError) and error.strerror is not None:
         error.strerror += sentence
     else:
         error.args = (f"{error}{sentence}",)
+
+
+def replace_in(error: PenstockError, old: str, new: str) -> None:
+    """Replace a part of the message of an error."""
+    if isinstance(error, OSError) and error.strerror is not None:
+        error.strerror = error.strerror.replace(old, new)
+    else:
+        error.args = (str(error).replace(old, new),)

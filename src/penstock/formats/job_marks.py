@@ -14,6 +14,10 @@ FINISHED = ".finished.json"
 """what `convert` and `repack` made in a directory; hidden, and never data"""
 PLAN, PLAN_FORMAT = "plan.json", "penstock-plan"
 """of `penstock tokenize`: a directory with this, and those right in it, are still being written"""
+TASKS, UNSHUFFLED = "tasks", "unshuffled"
+"""directories of unfinished jobs: what tasks have done, and documents before they are shuffled"""
+UPLOADING = ".uploading"
+"""`NAME.uploading` beside a directory: its files are uploaded and freed, so it cannot be read"""
 _MAX_MARK_BYTES = 1 << 28  # JSON takes some ten times its size in memory
 
 
@@ -24,6 +28,13 @@ def refuse_unfinished(directory: Path) -> None:
             f"{directory}: is unfinished ({UNFINISHED} exists); run "
             f"{_command_of(directory / UNFINISHED)} again to continue"
         )
+    outer = directory if directory.name == UNSHUFFLED else directory.parent  # that one is whole
+    for each in (directory, outer):
+        if os.path.lexists(each.with_name(f"{each.name}{UPLOADING}")):
+            raise MissingDataError(
+                f"{directory}: is being uploaded, and some of its files are at the target only; "
+                "open the target when the job is finished"
+            )
     planned = planned_in(directory)
     if planned is not None:
         raise MissingDataError(
@@ -38,7 +49,7 @@ def _command_of(mark: Path) -> str:
         command = json.loads(read_whole(mark, _MAX_MARK_BYTES)).get("command")
     except (OSError, ValueError, AttributeError, RecursionError):
         command = None
-    known = ("convert", "copy", "repack", "tokenize")
+    known = ("convert", "copy", "finish", "repack", "tokenize")
     return f"penstock {command}" if command in known else "the same command"
 
 

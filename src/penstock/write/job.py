@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Protocol
 from penstock.atomic import TEMPORARY, hold_lock, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, MissingDataError
 from penstock.formats.files import read_whole
-from penstock.formats.job_marks import UNFINISHED
+from penstock.formats.job_marks import TASKS, UNFINISHED, UNSHUFFLED
 from penstock.new_directory import new_directory
 
 _RUNNERS = ".runners"  # all runners of a job share a lock on this
@@ -59,12 +59,12 @@ class Job:
     @property
     def tasks(self) -> Path:
         """Where tasks store what they have done."""
-        return self.out / "tasks"
+        return self.out / TASKS
 
     @property
     def unshuffled(self) -> Path:
         """Where documents are written before they are shuffled."""
-        return self.out / "unshuffled"
+        return self.out / UNSHUFFLED
 
     @contextlib.contextmanager
     def hold(self, name: str, *, wait: bool = False) -> Iterator[bool]:

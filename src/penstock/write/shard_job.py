@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.atomic import NewFile, Written, hold_lock, publish, sync_directory
+from penstock.copying.early_upload import WaitForRoom
 from penstock.errors import DatasetExistsError
 from penstock.formats.checksums import CHECKSUMS, finish_files
 from penstock.formats.files import read_whole
@@ -39,7 +40,9 @@ class ShardJob:
         differences: Callable[[Any, Any], Iterable[str]],
         *,
         command: str,
+        wait_for_room: WaitForRoom,
     ) -> None:
+        self._wait_for_room = wait_for_room
         self._command = command
         """the command of `penstock` that resumes it"""
         self._directory, self._wanted = directory, json.loads(json.dumps(wanted))
@@ -129,8 +132,16 @@ class ShardJob:
             return None
         return stored if sizes == [file.size_bytes for file in stored.values()] else None
 
-    def run(self, shards: Mapping[str, WriteShard], workers: int) -> dict[str, StoredFiles]:
-        """Write shards, given by name; returns the files of each."""
+    def run(
+        self,
+        shards: Mapping[str, WriteShard],
+        workers: int,
+        on_done: Callable[[], None] = lambda: None,
+    ) -> dict[str, StoredFiles]:
+        """Write shards, given by name; returns the files of each.
+
+        `on_done` is called after each shard, always by the same thread.
+        """
 
         def write_all() -> dict[str, StoredFiles]:
             with ThreadPoolExecutor(workers, "penstock-convert") as pool:
@@ -138,7 +149,11 @@ class ShardJob:
                     pool.submit(self._write, name, write): name for name, write in shards.items()
                 }
                 try:
-                    return {tasks[task]: task.result() for task in as_completed(tasks)}
+                    written = dict[str, StoredFiles]()
+                    for task in as_completed(tasks):
+                        written[tasks[task]] = task.result()
+                        on_done()
+                    return written  # noqa: TRY300 (all or none)
                 except BaseException:
                     self._stop.set()
                     pool.shutdown(cancel_futures=True)
@@ -146,6 +161,15 @@ class ShardJob:
 
         # No thread continues to write after an interrupt, however often the user presses Ctrl-C.
         return call_in_background(write_all, "penstock-convert", self._stop, is_waited_for=True)
+
+    def rename(self, name: str, new_names: Mapping[str, str]) -> None:
+        """Give files of a finished shard other names. Killed meanwhile, the shard is not done."""
+        stored = self.find_done(name) or {}
+        renamed = {new_names.get(file, file): written for file, written in stored.items()}
+        publish(self._done(name), json.dumps(renamed))
+        for file, new in new_names.items():
+            (self._directory / file).rename(self._directory / new)
+        sync_directory(self._directory)
 
     def discard(self, names: Iterable[str]) -> None:
         """Remove finished shards."""
@@ -161,6 +185,7 @@ class ShardJob:
             files[f"{name}{suffix}"] = file = NewFile(self._directory / f"{name}{suffix}")
             return file
 
+        self._wait_for_room(self.check)
         try:
             write(open_new)
             stored = finish_files(self._directory / f"{name}{CHECKSUMS}", files)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from penstock.arguments import integer
 from penstock.atomic import hold_lock, publish
-from penstock.copying.staging import find_staged, refuse_several_machines
+from penstock.copying.outputs import find_staged
 from penstock.errors import FormatError, UsageError
 from penstock.formats import stream
 from penstock.formats.checksums import publish_checked
@@ -60,7 +60,7 @@ class Writer:
             preference training; views keep them in one row. Threads that share a writer must
             then append whole groups, with `extend`.
         remote: how `path` is reached, if it is a URL. Shards are then written to the user's cache,
-            and copied when the dataset is finished.
+            uploaded when they are full, and freed there.
 
     >>> with Writer(tmp / "out", vocab_size=50_257) as writer:
     ...     writer.append([15496, 11, 995])
@@ -104,9 +104,7 @@ class Writer:
             of_tokens = {"fields": fields, "vocab_size": vocab_size, "tokenizer": tokenizer}
             check_encoder(encode, {**of_tokens, "bos_id": bos_id, "eos_id": eos_id})
         self._num_extended_documents = self._num_extended_records = 0
-        if part is not None:
-            refuse_several_machines(path, "parts")
-        self._staged = find_staged(path, "", remote)
+        self._staged = find_staged(path, "", remote, part=part)
         self._directory = self._staged.directory if self._staged else Path(path).absolute()
         self._head = Manifest(
             self.fields,
@@ -143,7 +141,7 @@ class Writer:
         """the thread that appended the latest document, if documents belong to groups"""
         self._lock = contextlib.ExitStack()
         if self._staged is not None:
-            self._staged.refuse_finished()
+            self._staged.prepare()
             self._staged.refuse_staged()
         try:
             self._lock.enter_context(new_directory(self._directory))
@@ -152,6 +150,7 @@ class Writer:
             )
             self._own_files.refuse_to_replace()
             self._own_files.remove_leftovers(is_left_by_killed=is_left_by_killed)
+            self._upload = self._staged.begin_upload() if self._staged else None
         except BaseException:
             self._close()
             raise
@@ -410,8 +409,8 @@ class Writer:
                 self.abort()
                 raise
             self._close()
-            if self._staged is not None:
-                self._staged.send()
+            if self._staged is not None and self._upload is not None:
+                self._staged.finish(self._upload)
 
     def abort(self) -> None:
         """Remove what this writer wrote; finished datasets and parts are not touched."""
@@ -428,6 +427,8 @@ class Writer:
                 raise
             finally:
                 self._close()
+                if self._staged is not None and self._upload is not None:
+                    self._staged.abandon(self._upload)
 
     def __enter__(self) -> Self:
         return self
@@ -455,6 +456,8 @@ class Writer:
             if is_full or shard.num_spans + num_spans > NO_METADATA:
                 self._end_shard()
         if self._open_shard is None:
+            if self._upload is not None:
+                self._upload.wait_for_room(lambda: None)
             name = self._own_files.shard_name(len(self._shards))
             self._open_shard = OpenShard(self._directory, name, self._encode is not None)
         return self._open_shard

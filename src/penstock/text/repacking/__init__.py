@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.arguments import integer, one_of
-from penstock.atomic import sync_directory
-from penstock.copying.staging import output_directory, relative_to
+from penstock.copying.outputs import output_directory, relative_to
 from penstock.errors import UsageError
-from penstock.formats.checksums import CHECKSUMS, read_companion, write_companion
 from penstock.formats.files import MOST
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.remote.options import Remote
 from penstock.system.processors import num_processors
 from penstock.text.repacking.documents import Document, documents_of_order, documents_of_slice
+from penstock.text.repacking.numbering import COMPANIONS, COUNTS, ShardNumbers
 from penstock.text.repacking.shard_formats import SHARDS
 from penstock.text.repacking.shard_series import ShardSeries
 from penstock.text.sources import Paths, Slice, Source
@@ -33,7 +32,6 @@ from penstock.write.shard_job import OpenNew, ShardJob, WriteShard
 
 To = Literal["parquet", "jsonl", "text"]
 
-_COUNTS = "-counts.json"
 _SLACK = 1.5
 
 
@@ -71,7 +69,7 @@ def repack(
 
     A finished job is not run again: the same call returns the same report.
 
-    If `out` is a URL, the shards are made in the user's cache and then copied (see `copy`).
+    If `out` is a URL, each shard is made in the user's cache, uploaded and freed there.
 
     Arguments:
         source: files, directories or patterns; or a `Source`, which says more about them.
@@ -100,8 +98,17 @@ def repack(
     wanted = {"to": to, "shard_chars": shard_chars, "shuffle": seed, "source": source.identity()}
     total = sum(piece.size_bytes for piece in source.slices(1 << 40)) if progress else None
     meter = ProgressMeter(progress, "repacking", total=total, unit="bytes", every=1 << 20)
-    with output_directory(out, "repack", remote=remote, progress=progress) as directory:
-        job = ShardJob(directory, wanted, _differences, command="repack")
+    with output_directory(
+        out, "repack", remote=remote, progress=progress, companions=COMPANIONS
+    ) as output:
+        directory = output.directory
+        job = ShardJob(
+            directory,
+            wanted,
+            _differences,
+            command="repack",
+            wait_for_room=output.wait_for_room,
+        )
 
         def advance(num_bytes: int) -> None:
             job.check()
@@ -148,30 +155,6 @@ def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
     yield from source_differences(here, relax_source(here, there))
 
 
-def _give_numbers(directory: Path, names: list[str], ending: str) -> tuple[Path, ...]:
-    """Rename the shards to consecutive numbers, in order."""
-    numbered = tuple(directory / f"shard_{k:05d}{ending}" for k in range(len(names)))
-    for name, path in zip(names, numbered, strict=True):
-        (directory / name).rename(path)
-    sync_directory(directory)
-    return numbered
-
-
-def _rename_listed(companion: Path, renamed: Mapping[str, Path]) -> None:
-    """List the checksums of shards under their new names, without those of the counts."""
-    if not companion.exists():  # an older version began this job
-        return
-    listed = {
-        renamed[name].name: checksums
-        for name, checksums in read_companion(companion).items()
-        if name in renamed
-    }
-    if listed:
-        first, _, _ = next(iter(listed)).partition(".")
-        write_companion(companion.with_name(f"{first}{CHECKSUMS}"), listed)
-    companion.unlink()
-
-
 def _report(counts: list[Path], skipped: DocumentCounts) -> dict[str, Any]:
     """The counts of all shards together."""
     each = [json.loads(path.read_bytes()) for path in counts]
@@ -201,22 +184,20 @@ class _RepackWork:
         else:
             shards, skipped = self.of_shuffled(Job(directory).unshuffled, seed, workers)
         todo = {name: write for name, write in shards.items() if job.find_done(name) is None}
-        job.run(todo, workers)
-        names = [file for name in shards for file in sorted(job.find_done(name) or ())]
-        counts = [directory / name for name in names if name.endswith(_COUNTS)]
-        texts = [name for name in names if not name.endswith(_COUNTS)]
+        numbers = ShardNumbers(job, directory, shards, SHARDS[self.to][0])
+        numbers.advance()
+        job.run(todo, workers, numbers.advance)
+        names = [file for name in shards for file in job.find_done(name) or ()]
+        counts = [directory / name for name in names if name.endswith(COUNTS)]
         report = _report(counts, skipped)
         if not report["num_documents"] and not self.allow_empty:
             job.discard(shards)
             found = DocumentCounts(skipped=report["skipped"], places=list(report["places"]))
             raise no_documents(found, len(self.source.files))
-        files = _give_numbers(directory, texts, SHARDS[self.to][0])
-        for name in shards:
-            _rename_listed(directory / f"{name}{CHECKSUMS}", dict(zip(texts, files, strict=True)))
         for path in counts:
             path.unlink()
-        job.store_report({"files": [path.name for path in files], **report})
-        return RepackReport(files=files, **report)
+        job.store_report({"files": [path.name for path in numbers.files], **report})
+        return RepackReport(files=tuple(numbers.files), **report)
 
     def of_slices(self) -> Mapping[str, WriteShard]:
         """One shard, or several, for each slice."""
@@ -282,6 +263,6 @@ class _RepackWork:
                 "skipped": counts.skipped,
                 "places": counts.places,
             }
-            open_new(_COUNTS).write(json.dumps(counted).encode())
+            open_new(COUNTS).write(json.dumps(counted).encode())
 
         return write

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NoReturn
 
+from penstock.copying.early_upload import WaitForRoom
 from penstock.errors import PenstockError, UsageError
 from penstock.progress import OnProgress, Progress
 from penstock.remote.store import has_sent_requests
@@ -46,27 +47,36 @@ class TaskFailedError(Exception):
 
 
 def run_stage(
-    stage: Stage, todo: list[int], executor: Executor, workers: int | None, report: OnTaskProgress
+    stage: Stage,
+    todo: list[int],
+    executor: Executor,
+    workers: int | None,
+    report: OnTaskProgress,
+    wait_for_room: WaitForRoom,
 ) -> None:
     """Run tasks. Those that other runners are working on are waited for, last.
 
-    By default there is one worker per processor.
+    By default there is one worker per processor. Before each task, there must be room for its
+    output; Ray is only used with local output, which has room.
     """
     if executor == "ray" and todo:
         _run_on_ray(stage, todo, workers, report)
         return
     workers = workers or num_processors()
     if workers == 1 or len(todo) < 2:
-        _run_here(stage, todo, report)
+        _run_here(stage, todo, report, wait_for_room)
     else:
-        _run_in_processes(stage, todo, min(workers, len(todo)), report)
+        _run_in_processes(stage, todo, min(workers, len(todo)), report, wait_for_room)
 
 
-def _run_here(stage: Stage, todo: list[int], report: OnTaskProgress) -> None:
+def _run_here(
+    stage: Stage, todo: list[int], report: OnTaskProgress, wait_for_room: WaitForRoom
+) -> None:
     waiting = list[int]()
     for numbers, patient in ((todo, False), (waiting, True)):
         for number in numbers:
             reporter = _Reporter(stage, functools.partial(_report_running, report, number))
+            wait_for_room(lambda: None)
             try:
                 is_done = run_once(stage, number, reporter, wait=patient)
             except Exception as error:
@@ -143,7 +153,13 @@ class _TaskProcess:
             self.process.join()
 
 
-def _run_in_processes(stage: Stage, todo: list[int], count: int, report: OnTaskProgress) -> None:
+def _run_in_processes(
+    stage: Stage,
+    todo: list[int],
+    count: int,
+    report: OnTaskProgress,
+    wait_for_room: WaitForRoom,
+) -> None:
     workers = list[_TaskProcess]()
     queue, waiting = deque((number, False) for number in todo), deque[tuple[int, bool]]()
     try:
@@ -153,6 +169,7 @@ def _run_in_processes(stage: Stage, todo: list[int], count: int, report: OnTaskP
         idle, busy = list(workers), dict[Connection, _TaskProcess]()
         while queue or waiting or busy:
             while idle and (queue or waiting):
+                wait_for_room(lambda: None)
                 number, patient = queue.popleft() if queue else waiting.popleft()
                 worker = idle.pop()
                 worker.give(number, patient=patient)

@@ -4,6 +4,7 @@ import errno
 import os
 from dataclasses import dataclass
 
+from penstock.copying.early_upload import WaitForRoom, no_wait
 from penstock.errors import PenstockError
 from penstock.progress import OnProgress
 from penstock.text.tokenize.executors import Executor, TaskFailedError, run_stage
@@ -20,13 +21,16 @@ class StageRunner:
     executor: Executor
     workers: int | None
     progress: OnProgress | None
+    wait_for_room: WaitForRoom = no_wait
 
     def run(self, stage: Stage, numbers: list[int]) -> int:
         """Run the tasks that are not done yet; returns how many were done before."""
         progress = StageProgress(stage, numbers, self.progress)
         resumed = len(progress.done)
         try:
-            run_stage(stage, progress.todo, self.executor, self.workers, progress)
+            run_stage(
+                stage, progress.todo, self.executor, self.workers, progress, self.wait_for_room
+            )
         except TaskFailedError as failed:
             done = f"{len(progress.done):,} of {len(numbers):,} tasks are done"
             raise _explain(failed, stage, done) from failed.__cause__

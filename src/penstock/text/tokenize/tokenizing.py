@@ -9,11 +9,12 @@ from typing import get_args
 import numpy as np
 
 from penstock.arguments import integer, one_of
-from penstock.copying.staging import output_directory, refuse_several_machines
+from penstock.copying.outputs import output_directory
 from penstock.errors import SplitsError, UsageError
 from penstock.formats.splits import choose, divide
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
+from penstock.remote.urls import is_remote
 from penstock.text.chats.chat import Chat
 from penstock.text.chats.loading import renderer_of
 from penstock.text.marks import Add, choose_marks
@@ -58,7 +59,7 @@ def tokenize(
 ) -> TokenizeReport | None:
     r"""Make a dataset of text, in the directory `path`. To resume after a crash, call it again.
 
-    If `path` is a URL, the dataset is made in the user's cache and then copied (see `copy`).
+    If `path` is a URL, each shard is made in the user's cache, uploaded and freed there.
 
     Arguments:
         source: files, directories or patterns; or a `Source`, which says more about them.
@@ -97,8 +98,8 @@ def tokenize(
     workers = None if workers is None else integer("workers", workers, 1)
     one_of("executor", executor, get_args(Executor))
     share = _check_share(task)
-    if task is not None or executor == "ray":
-        refuse_several_machines(path, "tasks of several machines")
+    if is_remote(path):
+        _refuse_remote(path, executor, is_shuffled_share=None not in (task, shuffle))
     if split is not None and not isinstance(split, Split):
         raise UsageError(
             f"split is {split!r:.60}; it must be a penstock.Split, as in "
@@ -133,14 +134,20 @@ def tokenize(
         shard_bytes=integer("shard_bytes", shard_bytes, 1),
         task_bytes=_check_task_bytes(task_bytes, source),
     )
-    with output_directory(path, "tokenize", remote=remote, progress=progress) as directory:
+    with output_directory(
+        path,
+        "tokenize",
+        remote=remote,
+        progress=progress,
+        task=None if task is None else share,
+    ) as output:
         job = _TokenizeJob(
-            directory=JobDirectory(directory),
+            directory=JobDirectory(output.directory),
             head=head,
             source=source,
             tokenizer=loaded,
             reference=reference,
-            runner=StageRunner(executor, workers, progress),
+            runner=StageRunner(executor, workers, progress, output.wait_for_room),
         )
         return job.run(share, started, finishes=task is None, allow_empty=allow_empty)
 
@@ -244,6 +251,18 @@ class _TokenizeJob:
         except UsageError:  # too few documents: there is nothing to resume
             self.directory.clear()
             raise
+
+
+def _refuse_remote(
+    path: str | os.PathLike[str], executor: Executor, *, is_shuffled_share: bool
+) -> None:
+    """Refuse what needs a directory that all machines share."""
+    if executor == "ray" or is_shuffled_share:
+        what = "executor='ray' needs" if executor == "ray" else "task with shuffle needs"
+        raise UsageError(
+            f"{os.fspath(path)}: {what} a directory that all machines share, which a store is not; "
+            "write to a shared file system, and upload the finished dataset with penstock copy"
+        )
 
 
 def _check_share(task: tuple[int, int] | None) -> tuple[int, int]:

@@ -1,0 +1,82 @@
+"""Where a job writes: a local directory, or the staging directory of a URL."""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.copying.early_upload import WaitForRoom, no_wait
+from penstock.copying.shared_output import SharedOutput
+from penstock.copying.staged_shards import NUMBERED, LostFileError
+from penstock.copying.staging import StagedOutput, append
+from penstock.progress import OnProgress
+from penstock.remote.options import Remote
+from penstock.remote.urls import is_remote
+
+
+def find_staged(
+    path: str | os.PathLike[str],
+    command: str,
+    remote: Remote | None,
+    *,
+    task: tuple[int, int] | None = None,
+    part: int | None = None,
+) -> StagedOutput | None:
+    """The staging directory of an output path; None if the path is local.
+
+    With `task` or `part`, it is the directory of one machine's share.
+    """
+    if not is_remote(path):
+        return None
+    if task is not None:
+        return SharedOutput(os.fspath(path), f"task-{task[0]}-of-{task[1]}", remote, None)
+    if part is not None:
+        return SharedOutput(os.fspath(path), f"part-{part:05d}", remote, part)
+    return StagedOutput(os.fspath(path), command, remote)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """Where a job writes."""
+
+    directory: Path
+    wait_for_room: WaitForRoom
+    """is called before each shard or task; raises if an upload fails"""
+
+
+@contextlib.contextmanager
+def output_directory(
+    path: str | os.PathLike[str],
+    command: str,
+    *,
+    remote: Remote | None = None,
+    progress: OnProgress | None = None,
+    companions: re.Pattern[str] = NUMBERED,
+    task: tuple[int, int] | None = None,
+) -> Iterator[JobOutput]:
+    """The directory that a job writes to; for a URL, what it writes there is uploaded.
+
+    A target that is not empty is refused first. `companions` matches the names of companions of
+    shards, which are uploaded while the job goes on. With `task`, it is the share of one machine.
+    """
+    staged = find_staged(path, command, remote, task=task)
+    if staged is None:
+        yield JobOutput(Path(path).absolute(), no_wait)
+        return
+    staged.prepare()
+    upload = staged.begin_upload(companions)
+    try:
+        yield JobOutput(staged.directory, upload.wait_for_room)
+    except BaseException as error:
+        staged.abandon(upload)
+        if upload.is_error(error) and not isinstance(error, LostFileError):
+            append(error, "; what is done is kept: run the same command again to continue")
+        raise
+    staged.finish(upload, progress)
+
+
+def relative_to(path: str | os.PathLike[str], directory: Path) -> Callable[[Path], Path]:
+    """A function for paths of a report: those of a URL are relative, others stay as they are."""
+    return (lambda file: file.relative_to(directory)) if is_remote(path) else (lambda file: file)

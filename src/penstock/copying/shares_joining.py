@@ -1,0 +1,122 @@
+"""`JoinedOutput`: the shares of several machines, in a staging directory where they are joined.
+
+Small files are fetched. Shards are not: in their places are holes of the same size, and receipts
+tell the record of copies which objects they stand for.
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from penstock.atomic import publish, temporary_path
+from penstock.copying.listing import CopiedFile
+from penstock.copying.local_place import LocalPlace
+from penstock.copying.place import FileFacts, describe
+from penstock.copying.record import CopyRecord
+from penstock.copying.remote_place import plain_etag
+from penstock.copying.shared_output import RECEIPT, SHARES, fetch, is_small
+from penstock.copying.staging import StagedOutput, replace_in, token_path
+from penstock.errors import DatasetExistsError, MissingDataError, PenstockError
+from penstock.formats.checksums import CHECKSUMS
+from penstock.formats.job_marks import UNFINISHED
+from penstock.formats.stream import PART_SUFFIX, read_manifest
+from penstock.remote.options import Remote
+
+
+class JoinedOutput(StagedOutput):
+    """The staging directory where shares are joined."""
+
+    def __init__(self, url: str, remote: Remote | None) -> None:
+        super().__init__(url, "finish", remote)
+
+    def prepare(self) -> None:
+        """Fetch the shares, unless an earlier run has joined them."""
+        there = self._target.list_files()
+        if UNFINISHED not in there:
+            if self.is_finished:  # killed at its very end
+                return
+            if not there:
+                raise MissingDataError(f"{self.url}: nothing is there to finish")
+            raise DatasetExistsError(f"{self.url}: is finished already")
+        self._mark(SHARES).refuse_others(self._target)
+        if self.is_finished:
+            return
+        self.discard()  # there may be more shares by now
+        with CopyRecord(self._target) as record:
+            fetched = temporary_path(self.directory)
+            fetch(self._target, filter(is_small, there), fetched)
+            try:
+                self._stand_in(there, fetched, record)
+                publish(token_path(self.directory), SHARES)
+                fetched.rename(self.directory)
+            except BaseException:
+                shutil.rmtree(fetched, ignore_errors=True)
+                raise
+
+    def discard(self) -> None:
+        """Remove what was fetched."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        token_path(self.directory).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def joining(self) -> Iterator[Path]:
+        """The directory, to join the shares in. An error names the target, and nothing is kept."""
+        try:
+            yield self.directory
+        except BaseException as error:
+            self.discard()
+            if isinstance(error, PenstockError):
+                replace_in(error, str(self.directory), self.url)
+            raise
+
+    def _stand_in(self, there: dict[str, FileFacts], directory: Path, record: CopyRecord) -> None:
+        """Put holes in the places of shards, and note which objects they stand for."""
+        receipts = dict[str, list[list[Any]]]()
+        for receipt in [name for name in there if name.endswith(RECEIPT)]:
+            for name, *entry in json.loads(self._target.read(receipt)):
+                receipts.setdefault(name, []).append(entry)
+        place = LocalPlace(directory)
+        for name in _listed_by_parts(directory):
+            found = there.get(name)
+            entry = _matching(receipts.get(name, []), found)
+            if found is None or entry is None:
+                raise self._lost(name, found)
+            with (directory / name).open("wb") as file:
+                file.truncate(found.size_bytes)
+            facts = place.find(name)
+            assert facts is not None
+            xxh3 = None if name.endswith(CHECKSUMS) else entry[1]
+            record.add(CopiedFile(name, facts, xxh3), found.identity)
+        for name in there:  # to be removed when the dataset is complete
+            if is_small(name) or name.endswith(RECEIPT):
+                record.add(CopiedFile(name, there[name], None), there[name].identity)
+        record.sync()
+
+    def _lost(self, name: str, found: FileFacts | None) -> MissingDataError:
+        directory, _, last = name.rpartition("/")
+        part = f"{last[:5]}{PART_SUFFIX}"
+        where = self._target.show(f"{directory}/{part}" if directory else part)
+        return MissingDataError(
+            f"{self._target.show(name)}: {describe(found)}; it was uploaded, then removed or "
+            f"replaced. Remove {where}, run the share that wrote it again, then finish"
+        )
+
+
+def _listed_by_parts(directory: Path) -> Iterator[str]:
+    """The files of all shards."""
+    for part in sorted(directory.rglob(f"*{PART_SUFFIX}")):
+        where = part.parent.relative_to(directory)
+        for shard in read_manifest(part.parent, part.name).shards:
+            for suffix in (*shard.files, CHECKSUMS):
+                yield str(where / f"{shard.name}{suffix}")
+
+
+def _matching(entries: list[list[Any]], found: FileFacts | None) -> list[Any] | None:
+    """The entry of a receipt that is about the object which was found."""
+    for entry in entries:
+        if found and [entry[0], entry[-1]] == [found.size_bytes, plain_etag(found.identity)]:
+            return entry
+    return None

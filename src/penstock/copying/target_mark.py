@@ -1,0 +1,61 @@
+"""`TargetMark`: says at a target, in `unfinished.json`, what is being written there.
+
+It is written first and removed last. Nothing opens a directory that has it.
+"""
+
+import json
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from penstock.copying.place import CopyPlace
+from penstock.errors import DatasetExistsError
+from penstock.formats.job_marks import UNFINISHED
+
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetMark:
+    """What is written to a target."""
+
+    command: str
+    """the one of `penstock` that continues it"""
+    source: str
+    digest: str | None = None
+    """of the dataset, once all of it is known"""
+    token: str | None = None
+    """of the staging directory that files come from while a job goes on"""
+    host: str = field(default_factory=socket.gethostname)
+    """where that directory is; empty if it is on several machines"""
+
+    def begin(self, target: CopyPlace, there: Collection[str]) -> None:
+        """Write the mark; if there is one already, refuse the target unless it is of this."""
+        if UNFINISHED in there:
+            self.refuse_others(target)
+            return
+        known = {"command": self.command, "source": self.source, "host": self.host}
+        named = {"digest": self.digest, "token": self.token}
+        known |= {name: value for name, value in named.items() if value is not None}
+        target.publish(UNFINISHED, json.dumps(known).encode())
+
+    def refuse_others(self, target: CopyPlace) -> None:
+        """Refuse a target with the mark of something else."""
+        try:
+            begun = dict(json.loads(target.read(UNFINISHED, _MAX_BYTES)))
+        except (ValueError, TypeError):
+            begun = {}
+        if self.token is not None and begun.get("token") == self.token:
+            return
+        if self.digest is not None and begun.get("digest") == self.digest:
+            return
+        source = begun.get("source", "an unknown source")
+        what = f"a copy of {source}"
+        if "token" in begun:
+            host = begun.get("host") or "several machines"
+            what = f"a job of {host} that writes to {source}"
+        raise DatasetExistsError(
+            f"{target.show(UNFINISHED)}: {what} was begun here, which is not the same dataset as "
+            f"{self.source} now; continue that one, choose another target, or remove "
+            f"{target.show()}"
+        )
