@@ -204,6 +204,7 @@ class ReadAhead:
             transforms=self.view.transform is not None,
             decodes=any(callable(check_decoder(decoder)) for decoder in decoders)
             or any(view.coding is not None for view in self.view.sources),
+            is_remote=any(view.dataset.reader.misses_remote_files for view in self.view.sources),
             is_uncached=is_uncached,
             cache_files=self.cache_files,
             widens=inputs is not None

@@ -41,6 +41,7 @@ def reading_advice(
     num_processors: int,
     transforms: bool,
     decodes: bool,
+    is_remote: bool,
     is_uncached: bool,
     cache_files: bool | None,
     widens: bool,
@@ -53,6 +54,13 @@ def reading_advice(
         return "The transform runs with the GIL: make it faster, or do less in it."
     if decodes:
         return "The metadata decoder holds the GIL: make it faster, or decode only what you use."
+    if is_remote:
+        return (
+            "Rows come from a store: let reads be larger with "
+            "shuffle=penstock.BlockShuffle(4096, inside=True), send more requests with "
+            "penstock.Remote(max_requests=…, ahead_bytes=…), or give the cache room for all data; "
+            "penstock bench URL compares orders."
+        )
     if is_uncached:
         cache = ", or leave out cache_files=False" if cache_files is False else ""
         return (

@@ -12,6 +12,7 @@ from penstock.read.files import FileKind
 from penstock.remote.block_file import ByteRange
 from penstock.remote.cache_space import CacheSpace
 from penstock.remote.mirrored_file import MirroredFile
+from penstock.system.checksums import BLOCK_BYTES
 
 _STEPS_AT_ONCE = 256
 
@@ -31,35 +32,33 @@ def warm(loaders: Sequence[Loader], num_steps: int, progress: OnProgress | None 
     space, files = CacheSpace(limit, mirrored), dict[tuple[int, int, int], MirroredFile | None]()
     meter = ProgressMeter(progress, "fetching", total=num_steps * len(loaders), unit="steps")
     num_bytes = 0
-    for loader in loaders:
+    for rank, loader in enumerate(loaders):
         ranges = loader.new_step_ranges()
         for first in range(0, num_steps, _STEPS_AT_ONCE):
             count = min(_STEPS_AT_ONCE, num_steps - first)
             spans = np.concatenate([ranges.take()[1] for _ in range(count)])
+            spans["start"] -= spans["start"] % BLOCK_BYTES
+            spans["stop"] += -spans["stop"] % BLOCK_BYTES
             merged, _ = merge_spans(spans, gap_bytes=0, gap_share=0)
-            wanted = dict[MirroredFile, list[ByteRange]]()
+            wanted = list[tuple[MirroredFile, ByteRange]]()
             for source, kind, shard, start, stop in merged.tolist():
                 number = source, kind, shard
                 if number not in files:
                     files[number] = readers[source].mirrored(shard, FileKind(kind))
                 file = files[number]
                 if file is not None:
-                    wanted.setdefault(file, []).append((start, stop))
-            num_bytes += _fetch(wanted)
+                    end = min(stop, file.blocks.size_bytes)
+                    wanted += ((file, each) for each in file.blocks.missing(start, end))
+            num_missing = sum(stop - start for _, (start, stop) in wanted)
+            if not space.make_room_for(num_missing):
+                raise UsageError(
+                    f"the cache is full after {first:,} of {num_steps:,} steps of rank {rank} of "
+                    f"{len(loaders)}: the next {count:,} need {num_missing / 1e6:,.1f} MB, and its "
+                    f"limit is {limit / 1e6:,.1f} MB; warm it for fewer steps, raise the limit "
+                    "(--cache-bytes), or clear other data (penstock cache clear)"
+                )
+            for future in [future for file, each in wanted for future in file.fetch([each])]:
+                future.result()
+            num_bytes += num_missing
             meter.advance(count)
-            space.make_room()
-    return num_bytes
-
-
-def _fetch(wanted: dict[MirroredFile, list[ByteRange]]) -> int:
-    """Fetch ranges of files, all at once; returns the bytes that were not here."""
-    num_bytes = sum(
-        stop - start
-        for file, ranges in wanted.items()
-        for each in ranges
-        for start, stop in file.blocks.missing(*each)
-    )
-    futures = [future for file, ranges in wanted.items() for future in file.fetch(ranges)]
-    for future in futures:
-        future.result()
     return num_bytes

@@ -213,6 +213,11 @@ class LocalReader:
         found = (self.mirrored(number, kind) for number in numbers for kind in kinds)
         return [each for each in found if each is not None]
 
+    @property
+    def misses_remote_files(self) -> bool:
+        """Whether some shards are mirrored, but not all of them are here."""
+        return not all(each.blocks.is_whole for each in self.mirrored_files())
+
     def error(self, fault: FaultReport) -> PenstockError:
         """The error for a fault that a kernel left."""
         code, kind, shard_number, offset, detail = fault

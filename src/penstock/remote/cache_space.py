@@ -107,6 +107,15 @@ class CacheSpace:
                 else:
                     self._drop_idle(files, wanted - freed, _SOON_IDLE_SECONDS)
 
+    def make_room_for(self, num_bytes: int) -> bool:
+        """Drop files that nobody uses until more bytes fit; False if that is not enough."""
+        files = list(cached_files())
+        excess = sum(file.num_bytes for file in files) + num_bytes - self._limit
+        if excess <= 0:
+            return True
+        with _alone() as is_alone:
+            return is_alone and self._drop_idle(files, excess, _IDLE_SECONDS) >= excess
+
     def _touch(self) -> None:
         """Tell other processes that the files are in use."""
         for file in self._files:

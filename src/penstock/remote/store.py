@@ -38,7 +38,7 @@ _MAX_OPENING_SECONDS = 30.0
 PART_BYTES = 8 << 20
 """of an upload; larger for objects that would have too many"""
 CHUNK_BYTES = 1 << 18
-"""passed on as they arrive: with whole answers of 64 requests, a process grew by 310 MB, not by 125"""
+"""passed on as they arrive: with whole answers, 64 requests took 310 MB of memory, not 125"""
 _MAX_PARTS = 9_000  # S3 allows 10,000
 _PARTS_AT_ONCE = 4
 _UPLOAD_SECONDS = 300.0  # the deadline of a part, which may share a slow line with many others
