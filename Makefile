@@ -5,6 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 BUILT := .venv/.built
+AZURITE := .venv/.azurite
 FRAMEWORKS := $(if $(NEXT),.venv-next,.venv-frameworks)
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
@@ -17,7 +18,7 @@ demo: $(BUILT)
 	$(BIN)/penstock demo
 
 # Tests start many processes: with bytecode left behind, they need not compile our modules each.
-test: lint
+test: lint $(AZURITE)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
 
 # Trainers that are too large for `make test`, in an environment of their own. With NEXT=1, their
@@ -99,6 +100,11 @@ $(SETUP): pyproject.toml constraints.txt Makefile
 	$(INSTALL) --group dev
 	command -v cc || command -v gcc || command -v clang || $(INSTALL) ziglang
 	$(INSTALL) --no-build-isolation --editable '.[torch,text,ray,remote]'
+	touch $@
+
+# An emulator of Azure's blob service. Without npm, its tests are skipped.
+$(AZURITE): $(SETUP)
+	! command -v npm || npm install --silent --no-audit --no-fund --prefix .venv azurite@3.35.0
 	touch $@
 
 # Two demand what no test needs, and other versions than the rest: litdata torchvision, torchtitan an

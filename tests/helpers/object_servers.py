@@ -287,7 +287,7 @@ class FileServer:
 class AzureServer:
     """Azurite, the emulator of Azure's blob service, in memory, with its one well-known account.
 
-    It is an npm package: `npm install azurite`, here or globally (186 MB).
+    It is an npm package of 186 MB, which `make test` installs where there is npm.
 
     >>> with AzureServer(tmp / "azure") as server:  # doctest: +SKIP
     ...     server.create_container("data")
@@ -304,9 +304,8 @@ class AzureServer:
     @staticmethod
     def program():
         """Path of Azurite; None if it is not installed."""
-        return shutil.which("azurite-blob", path=ROOT / "node_modules/.bin") or shutil.which(
-            "azurite-blob"
-        )
+        own = ROOT / ".venv/node_modules/.bin"
+        return shutil.which("azurite-blob", path=own) or shutil.which("azurite-blob")
 
     def __enter__(self):
         self.directory.mkdir(parents=True, exist_ok=True)

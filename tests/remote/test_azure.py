@@ -27,7 +27,7 @@ def remote(**options):
 @pytest.fixture(scope="module")
 def azure(tmp_path_factory):
     if AzureServer.program() is None:
-        pytest.skip("Azurite is not installed; run: npm install azurite")
+        pytest.skip("Azurite is not installed: install npm, then run make test")
     with AzureServer(tmp_path_factory.mktemp("azure")) as server:
         yield server
 
