@@ -12,7 +12,8 @@ Targets:
 - Without a cache, an epoch fetches at most 1.1x the bytes of its rows.
 - The first batch of 1.1 T tokens in 1,000 shards takes at most 1 s.
 - Requests in flight stay within `max_requests`, and memory within `ahead_bytes` and 64 MB for
-  threads, connections, answers that are arriving, and the loader's own batches.
+  threads, connections, answers that are arriving, and the loader's own batches; with and without a
+  cache.
 """
 
 import statistics
@@ -30,6 +31,8 @@ from benchmarks.report import Section, Table, Target, with_range
 from benchmarks.rounds import Spread, in_turn, ratio
 
 _NUM_TOKENS, _NUM_TOKENS_QUICK = 1 << 26, 1 << 24
+_PEER_TOKENS = 1 << 29
+"""17 chunks of the peers: with two or three, they have all data when they give their first batch"""
 _NUM_SHARDS, _SHARD_RECORDS = 1000, 1_100_000_000
 _ROW_BYTES = 2 * SEQ_LEN
 _SLACK_BYTES = 64_000_000
@@ -65,7 +68,8 @@ def measure(quick: bool) -> Section:
     if quick:
         notes.append("The peers are left out of quick runs.")
     else:
-        pythons, directories, notes = remote_peers.prepare(num_tokens)
+        pythons, directories, notes = remote_peers.prepare(_PEER_TOKENS)
+        directories |= {remote_peers.OURS: corpora.dense(_PEER_TOKENS)}
     with Servers({"ours": dense, **directories}) as servers:
         scene = _Scene(servers, dense, sparse, quick)
         stored = corpora.stream_file(dense)
@@ -77,8 +81,10 @@ def measure(quick: bool) -> Section:
             Section(topic="", text="", tables=[limits]),
             _paced(scene),
             _cached(scene),
-            remote_peers.measure(servers, pythons, 1 if quick else 2, is_limited=False),
-            *([] if quick else [remote_peers.measure(servers, pythons, 2, is_limited=True)]),
+            *(
+                remote_peers.measure(servers, pythons, 2, is_limited=is_limited)
+                for is_limited in ([] if quick else [False, True])
+            ),
             _bytes_fetched(scene),
             _first_batch(scene),
             _bounds(scene),
@@ -87,9 +93,9 @@ def measure(quick: bool) -> Section:
     return Section(
         topic="remote",
         text=(
-            f"{num_tokens:,} uint16 tokens on S3, 1.1 T in 1,000 sparse shards on HTTP, 20 ms "
-            "before each request, all on this machine. Every run is a new process with an empty "
-            "cache; medians of interleaved rounds (minimum to maximum)."
+            f"{num_tokens:,} uint16 tokens on S3 ({_PEER_TOKENS:,} for the peers), 1.1 T in 1,000 "
+            "sparse shards on HTTP, 20 ms before each request, all on this machine. Every run is a "
+            "new process with an empty cache; medians of interleaved rounds (minimum to maximum)."
             + "".join(f" {note}" for note in notes)
         ),
         tables=[table for part in parts for table in part.tables],
@@ -305,20 +311,24 @@ _SINCE: dict[str, Callable[[Run], float]] = {
 
 
 def _bounds(scene: _Scene) -> Section:
-    """Requests in flight and memory, unthrottled and without a cache."""
+    """Requests in flight and memory, unthrottled."""
     rows, targets, raw = [], [], {}
-    for name, max_requests, ahead_bytes, block, num_steps in (
-        ("global shuffle", 64, 64 << 20, 0, 250),
-        ("global shuffle", 16, 8 << 20, 0, 100),
-        ("two-level order, 4,096", 64, 64 << 20, 4096, 1500),
-        ("two-level order, 4,096", 16, 32 << 20, 4096, 1500),
+    cached_url = scene.url if scene.quick else f"s3://{BUCKET}/{remote_peers.OURS}"
+    for name, url, cache, max_requests, ahead_bytes, block, num_steps in (
+        ("global shuffle, no cache", scene.sparse_url, _UNCACHED, 64, 64 << 20, 0, 250),
+        ("global shuffle, no cache", scene.sparse_url, _UNCACHED, 16, 8 << 20, 0, 100),
+        ("two-level order, no cache", scene.sparse_url, _UNCACHED, 64, 64 << 20, 4096, 1500),
+        ("two-level order, no cache", scene.sparse_url, _UNCACHED, 16, 32 << 20, 4096, 1500),
+        ("global shuffle, empty cache", cached_url, {}, 64, 64 << 20, 0, 4000),
+        ("global shuffle, empty cache", cached_url, {}, 16, 32 << 20, 0, 4000),
+        ("two-level order, empty cache", cached_url, {}, 64, 64 << 20, 4096, 4000),
     ):
         if scene.quick and max_requests < 64:
             continue
-        remote = _UNCACHED | {"max_requests": max_requests, "ahead_bytes": ahead_bytes}
+        remote = cache | {"max_requests": max_requests, "ahead_bytes": ahead_bytes}
         run = run_penstock(
             scene.servers,
-            scene.sparse_url,
+            url,
             remote=remote,
             block=block,
             num_steps=num_steps // 4 if scene.quick else num_steps,
@@ -347,7 +357,7 @@ def _bounds(scene: _Scene) -> Section:
         text="",
         tables=[
             Table(
-                "Bounds, unthrottled, no cache, 1.1 T tokens on HTTP",
+                "Bounds, unthrottled; 1.1 T tokens on HTTP without a cache, those on S3 with one",
                 ["", "most requests in flight", "growth of resident memory, MB", "steps/s"],
                 rows,
                 "Growth is the peak since the imports. It may be ahead_bytes and "

@@ -11,9 +11,10 @@ Both run with 0 and with 2 worker processes, and the better counts for each numb
 whole chunks, and shuffle inside some of them. Penstock's cache is as by default: it fetches the
 rows of the next steps, and copies the rest of the files meanwhile.
 
-Loopback moves more than 1 GB/s: a whole chunk takes 50 ms. So the same runs also go through
-connections of 50 MB/s each, about what an object store gives. A peer has a whole chunk, half of
-these data, when it gives its first batch, so the time of the whole epoch is listed too.
+Loopback moves more than 1 GB/s, so a whole chunk takes 50 ms. All write what they fetch to the
+disk, which is the limit of this machine on loopback, and listed (`remote_servers`). So the same
+runs also go through connections of 50 MB/s each, about what an object store gives. A peer has some
+chunks when it gives its first batch, so the time of the whole epoch is listed too.
 """
 
 import statistics
@@ -33,6 +34,8 @@ _PEERS = {"litdata": ("litdata==0.2.76",), "mosaic": ("mosaicml-streaming==0.13.
 _TITLES = {"litdata": "litdata", "mosaic": "MosaicML streaming"}
 _WORKERS = (0, 2)
 _ATTEMPTS = 2
+OURS = "ours-large"
+"""Penstock's dataset in the bucket"""
 _OURS = {"Penstock, global shuffle": 0, "Penstock, two-level order": 4096}
 _FACTOR = 5
 
@@ -74,7 +77,7 @@ def measure(
     servers.limit_bandwidth(is_limited)
     how = "50 MB/s per connection" if is_limited else "loopback"
     jobs: dict[str, Callable[[], Run | None]] = {
-        name: partial(run_penstock, servers, f"s3://{BUCKET}/ours", block=block)
+        name: partial(run_penstock, servers, f"s3://{BUCKET}/{OURS}", block=block)
         for name, block in _OURS.items()
     }
     failures = list[str]()
