@@ -32,6 +32,7 @@ def small_room(monkeypatch):
     """Little space before a job waits, and quick looks for shards, as tests write fast."""
     monkeypatch.setattr(early_upload, "ROOM_BYTES", 4 * SHARD_BYTES)
     monkeypatch.setattr(early_upload, "_SECONDS_BETWEEN_LOOKS", 0.005)
+    monkeypatch.setattr(early_upload, "_SHARE_OF_LOOKS", 0)
 
 
 @pytest.fixture

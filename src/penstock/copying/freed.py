@@ -6,15 +6,10 @@ is a hole: its bytes would read as zeros.
 
 import errno
 import os
-from ctypes import CDLL, c_int64, get_errno
 from pathlib import Path
 
 from penstock.copying.place import FileFacts, local_facts
-
-_LIBC = CDLL(None, use_errno=True)
-_PUNCH_HOLE, _KEEP_SIZE = 2, 1  # FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE
-_ROUND_BYTES = 1 << 20
-"""a hole must reach behind the last block, or that stays"""
+from penstock.remote.block_changes import free_file
 
 
 def free(path: Path, facts: FileFacts) -> None:
@@ -30,11 +25,9 @@ def free(path: Path, facts: FileFacts) -> None:
         found = os.fstat(descriptor)
         # Compared through the descriptor: the job may put another file under the name at any time.
         if local_facts(found) == facts:
-            num_bytes = -(-found.st_size // _ROUND_BYTES) * _ROUND_BYTES
-            mode = _PUNCH_HOLE | _KEEP_SIZE
-            failed = _LIBC.fallocate(descriptor, mode, c_int64(0), c_int64(num_bytes))
-            if failed and get_errno() not in (errno.EOPNOTSUPP, errno.ENOSYS):
-                raise OSError(get_errno(), os.strerror(get_errno()), str(path))
+            error = free_file(descriptor, found.st_size)
+            if error:
+                raise OSError(error, os.strerror(error), str(path))
     finally:
         os.close(descriptor)
 

@@ -134,6 +134,18 @@ def drop_blocks(bytes path, bytes map_path, uint64_t map_inode, int64_t first, i
     return error
 
 
+def free_file(int descriptor, int64_t size):
+    """Give the space of a file back to the file system, but keep its size; 0 or an error number.
+
+    Some file systems cannot; there the file stays as it is.
+    """
+    cdef int error
+    # A hole must reach behind the last block, or that stays.
+    with nogil:
+        error = punch_hole(descriptor, 0, size + (1 << 20))
+    return error
+
+
 cdef int begin(
     Change *change, const char **names, uint64_t map_inode, int64_t first, int64_t count
 ) noexcept nogil:

@@ -23,7 +23,7 @@ from penstock.errors import FormatError, MissingDataError, PenstockError, ReadEr
 from penstock.remote.block_file import BlockFile, ByteRange, identity_number
 from penstock.remote.options import Remote
 from penstock.remote.requests import URGENT, RequestPool, request_pool
-from penstock.remote.store import ObjectFacts, ObjectStore, Sink, check_unchanged, refuse_fork
+from penstock.remote.store import BytesSink, ObjectFacts, ObjectStore, check_unchanged, refuse_fork
 from penstock.system.checksums import BLOCK_BYTES
 from penstock.system.memory import new_pages
 
@@ -348,7 +348,7 @@ class MirroredFile:
         self.get_into(start, stop, keep)
         return data
 
-    def get_into(self, start: int, stop: int, sink: Sink) -> None:
+    def get_into(self, start: int, stop: int, sink: BytesSink) -> None:
         """Pass bytes from the store to `sink`, as they arrive."""
         self.store.get_into(self.key, start, stop, self._check, sink)
 
@@ -367,7 +367,7 @@ class MirroredFile:
 class _WholeBlocks:
     """Passes the bytes of a range on in whole blocks; the object's last may be shorter."""
 
-    def __init__(self, stop: int, pass_on: Sink) -> None:
+    def __init__(self, stop: int, pass_on: BytesSink) -> None:
         """`stop` is where the range ends."""
         self._stop, self._pass_on = stop, pass_on
         self._at, self._rest = -1, b""

@@ -88,7 +88,7 @@ class RangeAnswer(NamedTuple):
     """of the object at the time of the answer"""
 
 
-Sink = Callable[[int, Any], None]
+BytesSink = Callable[[int, Any], None]
 """takes bytes of an object, and where they begin"""
 
 
@@ -170,7 +170,7 @@ class ObjectStore:
         return self._attempt(self._where(key, start, stop), get, seconds)
 
     def get_into(
-        self, key: str, start: int, stop: int, check: Callable[[ObjectFacts], None], sink: Sink
+        self, key: str, start: int, stop: int, check: Callable[[ObjectFacts], None], sink: BytesSink
     ) -> None:
         """Pass all bytes [start, stop) of an object to `sink`, as they arrive.
 
