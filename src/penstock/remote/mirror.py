@@ -158,7 +158,7 @@ def local_path(
     if not is_remote(source):
         return paths.local_path(source)
     url = parse_url(os.fspath(source))
-    if "?" in url.key and url.scheme in ("http", "https"):
+    if "?" in url.key and url.is_http:
         raise UsageError(
             f"{url.store}/{url.key.partition('?')[0]}?…: URLs with a query cannot be read in "
             f"place; download it first: penstock fetch 'URL' --out DIRECTORY"

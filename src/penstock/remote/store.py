@@ -6,7 +6,6 @@ of an upload: otherwise a part that fails would cost the whole upload.
 """
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,16 +15,10 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.errors import (
-    DatasetExistsError,
-    FormatError,
-    MissingDataError,
-    PenstockError,
-    ReadError,
-    UsageError,
-)
-from penstock.remote.credentials import aws_profile, azure_settings
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
+from penstock.remote.clients import load_obstore, new_client
 from penstock.remote.options import Remote
+from penstock.remote.refusals import CutShortError, Refusals, reason
 from penstock.remote.requests import is_given_up
 from penstock.remote.urls import RemoteUrl
 from penstock.system.backoff import jittered
@@ -44,26 +37,6 @@ _USED_IN = set[int]()
 """processes that have sent requests; their forked children cannot"""
 _ANSWERED = set[str]()
 """stores that have accepted a request"""
-_CREDENTIAL_SERVICES = (
-    "169.254.169.254",
-    "169.254.170.2",
-    "/latest/api/token",
-    "metadata.google.internal",
-)
-"""asked last, on machines of a cloud; elsewhere nobody answers there"""
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_BUCKET_WORDS = {
-    "s3": ("bucket", "region"),
-    "gs": ("bucket", "project"),
-    "az": ("container", "storage account"),
-}
-_ENDPOINT_VARIABLES = {
-    "s3": ("AWS_ENDPOINT_URL",),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
-_DENIED = ("401 Unauthorized", "403 Forbidden")
-_SKEWED = ("RequestTimeTooSkewed", "RequestExpired")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +72,16 @@ class ObjectStore:
         return f"{self.url.store}/{key}"
 
     @cached_property
+    def refusals(self) -> Refusals:
+        """Says what its errors mean."""
+        return Refusals(self.url, self.options)
+
+    @property
+    def endpoint(self) -> str | None:
+        """The URL of the service, if it is not the cloud's own."""
+        return self.refusals.endpoint
+
+    @cached_property
     def _client(self) -> Any:
         return self._checked_client(self.options.request_seconds)
 
@@ -114,18 +97,20 @@ class ObjectStore:
         from obstore.exceptions import BaseError
 
         try:
-            return _new_client(self.url, self.options, request_seconds, **retries)
+            return new_client(self.url, self.options, request_seconds, **retries)
         except (BaseError, ValueError) as error:
-            raise UsageError(f"{self.url.store}: {_reason(error)}; {self._settings}") from None
+            raise UsageError(
+                f"{self.url.store}: {reason(error)}; {self.refusals.settings}"
+            ) from None
 
     @property
     def can_list(self) -> bool:
         """Whether objects can be listed; HTTP has no way to."""
-        return self.url.scheme not in ("http", "https")
+        return not self.url.is_http
 
     def head(self, key: str) -> ObjectFacts:
         """What is known of an object, without its content."""
-        obs = _obstore()
+        obs = load_obstore()
         return self._attempt(
             self.name(key), lambda: _facts(obs.head(self._client, key)), self._opening_seconds
         )
@@ -137,7 +122,7 @@ class ObjectStore:
                 f"{self.name(prefix)}: HTTP servers do not list files; name each file, or a "
                 "manifest such as penstock.json"
             )
-        obs = _obstore()
+        obs = load_obstore()
 
         def all_pages() -> Sequence[ObjectFacts]:
             pages = obs.list(self._client, prefix or None, chunk_size=1000)
@@ -160,19 +145,19 @@ class ObjectStore:
         return min(self.options.total_seconds, _MAX_OPENING_SECONDS)
 
     def _get(self, key: str, start: int, stop: int, expected: ObjectFacts | None) -> RangeAnswer:
-        found = _obstore().get(self._client, key, options={"range": (start, stop)})
+        found = load_obstore().get(self._client, key, options={"range": (start, stop)})
         facts, data = _facts(found.meta), found.bytes()
         if expected is not None:
             check_unchanged(self.name(key), facts, expected)
         elif facts.size_bytes < stop:
             stop = max(start, facts.size_bytes)
         if tuple(found.range) != (start, stop) or len(data) != stop - start:
-            raise _CutShortError(f"{len(data):,} bytes arrived, {stop - start:,} were asked for")
+            raise CutShortError(f"{len(data):,} bytes arrived, {stop - start:,} were asked for")
         return RangeAnswer(data, facts)
 
     def put(self, key: str, content: bytes, *, create: bool = False) -> str:
         """Write an object; returns its ETag. With `create`, an object that exists is kept."""
-        obs = _obstore()
+        obs = load_obstore()
         mode = {"mode": "create"} if create else {}
 
         def send() -> str:
@@ -189,7 +174,7 @@ class ObjectStore:
         A part that fails is sent again; `chunks` is called again only if that does not help. If the
         chunks end with an error, nothing appears.
         """
-        obs = _obstore()
+        obs = load_obstore()
         part_bytes = max(PART_BYTES, -(-size_bytes // _MAX_PARTS))
 
         def send() -> None:
@@ -206,7 +191,7 @@ class ObjectStore:
                 if "NoSuchUpload" not in str(error):
                     raise
                 # If the answer to its last request is lost, an upload is unknown when asked again.
-                raise _CutShortError("the upload has ended without an answer") from None
+                raise CutShortError("the upload has ended without an answer") from None
 
         self._attempt(self.name(key), send)
         facts = self.head(key)
@@ -215,7 +200,7 @@ class ObjectStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that do not exist are fine."""
-        obs = _obstore()
+        obs = load_obstore()
         for key in keys:
             try:
                 self._attempt(self.name(key), lambda key=key: obs.delete(self._client, key))  # type: ignore[misc]
@@ -239,21 +224,21 @@ class ObjectStore:
             except PenstockError:
                 raise
             except FileNotFoundError as error:
-                raise self._missing(what, error) from None
+                raise self.refusals.missing(what, error) from None
             except OSError as error:
                 raise ReadError(error.errno, f"{what}: {error.strerror or error}") from None
             except Exception as error:
-                final = self._final(what, error)
+                final = self.refusals.final(what, error, is_new=self.url.store not in _ANSWERED)
                 if final is not None:
                     raise final from None
-                reason, now = _reason(error), time.monotonic()
+                cause, now = reason(error), time.monotonic()
                 if now - asked >= self.options.request_seconds:
-                    reason = f"not answered in request_seconds={self.options.request_seconds:g}"
+                    cause = f"not answered in request_seconds={self.options.request_seconds:g}"
             if now + wait - started > total_seconds:
                 raise ReadError(
                     f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
-                    f"the last: {reason}; check the network and the endpoint"
-                    f"{self._endpoint_text}, or allow more time with "
+                    f"the last: {cause}; check the network and the endpoint"
+                    f"{self.refusals.endpoint_text}, or allow more time with "
                     "penstock.Remote(total_seconds=…)"
                 )
             until = now + jittered(wait)
@@ -262,73 +247,6 @@ class ObjectStore:
                     raise CancelledError
                 time.sleep(min(left, _TICK_SECONDS))
             wait = min(2 * wait, _MAX_WAIT)
-
-    @property
-    def _endpoint_text(self) -> str:
-        return f" {self.endpoint}" if self.endpoint else ""
-
-    @property
-    def endpoint(self) -> str | None:
-        """The URL of the service, if it is not the cloud's own."""
-        names = _ENDPOINT_VARIABLES.get(self.url.scheme, ())
-        return self.options.endpoint or next(filter(None, map(os.environ.get, names)), None)
-
-    def _missing(self, what: str, error: Exception) -> PenstockError:
-        if any(code in str(error) for code in _NO_BUCKET):
-            kind, where = _BUCKET_WORDS[self.url.scheme]
-            return MissingDataError(
-                f"{self.url.store}: no such {kind}{self._endpoint_text}; check its name, the "
-                f"{where} and the endpoint"
-            )
-        return MissingDataError(f"{what}: no such object")
-
-    def _final(self, what: str, error: Exception) -> PenstockError | None:
-        """The error for a failure that another attempt would not mend; else None."""
-        from obstore import exceptions as known
-
-        text = str(error)
-        if any(code in text for code in _NO_BUCKET):
-            return self._missing(what, error)
-        if any(code in text for code in _SKEWED):
-            return ReadError(
-                f"{what}: the server refuses requests because its clock and the clock of this "
-                "machine differ by minutes; set the clock (timedatectl set-ntp true)"
-            )
-        is_new = self.url.store not in _ANSWERED  # else the service is only busy
-        if is_new and any(service in text for service in _CREDENTIAL_SERVICES):
-            return ReadError(f"{what}: no credentials found; {self._remedy}")
-        is_denied = any(status in text for status in _DENIED)  # of a listing, as a general error
-        if is_denied or isinstance(error, known.PermissionDeniedError | known.UnauthenticatedError):
-            return ReadError(
-                f"{what}: access denied{self._endpoint_text} ({_reason(error)}); {self._remedy}"
-            )
-        if isinstance(error, known.AlreadyExistsError | known.PreconditionError):
-            return DatasetExistsError(f"{what}: already exists; choose another target")
-        if isinstance(error, known.InvalidPathError | known.UnknownConfigurationKeyError):
-            return UsageError(f"{what}: {_reason(error)}")
-        if isinstance(error, known.NotSupportedError):
-            return ReadError(f"{what}: the server does not support this ({_reason(error)})")
-        if "416" in text and "Range Not Satisfiable" in text:
-            return FormatError(f"{what}: the object ends before; it has changed")
-        return None
-
-    @property
-    def _remedy(self) -> str:
-        if not self.can_list:
-            return "the server wants a login, which HTTP URLs cannot give"
-        if self.options.anonymous:
-            return "it is not public: leave out anonymous=True, and give credentials"
-        return f"{self._settings}; for public data, penstock.Remote(anonymous=True)"
-
-    @property
-    def _settings(self) -> str:
-        """How to name an account and its credentials."""
-        return {
-            "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-            "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run "
-            "gcloud auth application-default login",
-            "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or run az login",
-        }.get(self.url.scheme, "check the URL")
 
 
 def _interruptible(call: Callable[[], Answer]) -> Answer:
@@ -345,10 +263,6 @@ def _interruptible(call: Callable[[], Answer]) -> Answer:
 
     threading.Thread(target=run, name="remote-request", daemon=True).start()
     return future.result()
-
-
-class _CutShortError(Exception):
-    """An answer that is not what was asked for; asked again, it may be whole."""
 
 
 def check_unchanged(name: str, found: ObjectFacts, expected: ObjectFacts) -> None:
@@ -381,16 +295,6 @@ def refuse_fork() -> None:
     _USED_IN.add(os.getpid())
 
 
-def _obstore() -> Any:
-    try:
-        import obstore
-    except ModuleNotFoundError:
-        raise UsageError(
-            "remote data needs obstore; install it with pip install 'penstock[remote]'"
-        ) from None
-    return obstore
-
-
 def _facts(meta: Any) -> ObjectFacts:
     modified = meta["last_modified"]
     mtime_ns = int(modified.timestamp()) * 1_000_000_000
@@ -398,70 +302,6 @@ def _facts(meta: Any) -> ObjectFacts:
     if meta["e_tag"] and not etag.endswith('"'):
         etag = f'"{etag}"'  # Azure quotes it in the answer to a request, but not in a listing
     return ObjectFacts(meta["path"], meta["size"], etag, mtime_ns)
-
-
-_STATUS = re.compile(r"(?:status(?: code)?|Status):? ?(\d{3} [A-Za-z ]+)")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-
-
-def _reason(error: Exception) -> str:
-    """The cause of an error in a few words; obstore appends pages of debugging output."""
-    if isinstance(error, _CutShortError):
-        return str(error)
-    text = str(error)
-    parts = [found[1].strip() for pattern in (_STATUS, _CODE) if (found := pattern.search(text))]
-    if parts:
-        return ", ".join(parts)
-    first = text.split("\n\nDebug source")[0].split("\n")[0]
-    return first.rpartition(": ")[2][:200] if len(first) > 200 else first
-
-
-def _new_client(
-    url: RemoteUrl,
-    options: Remote,
-    request_seconds: float,
-    *,
-    max_retries: int = 0,
-    retry_timeout: timedelta = timedelta(0),
-) -> Any:
-    """The client of a store."""
-    _obstore()
-    from obstore import store as stores
-
-    client: dict[str, Any] = {
-        "timeout": timedelta(seconds=request_seconds),
-        "connect_timeout": timedelta(seconds=min(5.0, options.request_seconds)),
-        "pool_max_idle_per_host": str(options.max_requests),
-        "user_agent": "penstock",
-        "allow_http": True,
-    }
-    retries: dict[str, Any] = {"max_retries": max_retries, "retry_timeout": retry_timeout}
-    common: dict[str, Any] = {"client_options": client, "retry_config": retries}
-    if url.scheme in ("http", "https"):
-        return stores.HTTPStore.from_url(url.store, **common)
-    config: dict[str, Any] = {}
-    if options.anonymous:
-        config["skip_signature"] = True
-    if url.scheme == "s3":
-        if not options.anonymous:
-            config |= aws_profile(options.profile)
-        for key in ("endpoint", "region"):
-            if getattr(options, key):
-                config[key] = getattr(options, key)
-        return stores.S3Store(url.root, **common, **config)
-    if url.scheme == "gs":
-        if options.endpoint:
-            config["base_url"] = options.endpoint
-        return stores.GCSStore(url.root, **common, **config)
-    container, at, host = url.root.partition("@")
-    config |= azure_settings(anonymous=options.anonymous)
-    if at:
-        config["account_name"], is_elsewhere, _ = host.partition(".")
-        if is_elsewhere:
-            config["endpoint"] = f"https://{host.replace('.dfs.', '.blob.')}"
-    if options.endpoint:
-        config["endpoint"] = options.endpoint
-    return stores.AzureStore(container, **common, **config)
 
 
 _STORES = dict[tuple[str, tuple[Any, ...]], ObjectStore]()

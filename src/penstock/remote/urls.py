@@ -36,6 +36,11 @@ class RemoteUrl(NamedTuple):
         return f"{self.store}/{self.key}" if self.key else self.store
 
     @property
+    def is_http(self) -> bool:
+        """Whether it leads to an HTTP server, not to an object store."""
+        return self.scheme in ("http", "https")
+
+    @property
     def store(self) -> str:
         """The URL of the store."""
         return f"{self.scheme}://{self.root}"
