@@ -10,6 +10,7 @@ fetches bytes before they are read.
 
 import contextlib
 import glob
+import itertools
 import json
 import os
 import re
@@ -76,14 +77,14 @@ class Mirror:
                     self.path(key),
                     self.map_path(key),
                     on_removal=partial(self._forget, key),
+                    make_way=partial(self._make_way, key),
                 )
             return self._files[key]
 
     def note(self, facts: Sequence[ObjectFacts]) -> None:
         """Make files for objects that were found, as large as they are."""
         for each in facts:
-            if not each.key.endswith("/"):  # the mark of a directory
-                self.file(each.key).note(each)
+            self.file(each.key).note(each)
 
     def list_below(self, prefix: str) -> bool:
         """Make files for all objects below a prefix, and for no others; False if there are none."""
@@ -99,6 +100,40 @@ class Mirror:
     def _forget(self, key: str) -> None:
         with self._lock:
             self._files.pop(key, None)
+
+    def _make_way(self, key: str) -> bool:
+        """Remove local files of a time when `key` was a prefix, or one of its parents an object.
+
+        False if the store still has those, or a process reads them: a directory cannot hold both.
+        """
+        parents = [*itertools.accumulate(key.split("/")[:-1], lambda one, name: f"{one}/{name}")]
+        for parent in parents:
+            if self.path(parent).is_file() and (
+                self._is_object(parent) or not self.file(parent).discard()
+            ):
+                return False
+        directory = self.path(key)
+        if not directory.is_dir():
+            return True
+        if self.store.can_list and self.store.list_objects(key):
+            return False
+        # Longest first, so that directories are empty when their turn comes.
+        for path in sorted(directory.rglob("*"), reverse=True):
+            if path.is_dir():
+                path.rmdir()
+            elif not self.file(str(path.relative_to(self.files))).discard():
+                return False
+        directory.rmdir()
+        return True
+
+    def _is_object(self, key: str) -> bool:
+        """Whether the store has an object that is not the mark of a directory."""
+        if not self.store.can_list:
+            return False  # an HTTP server may show a page for a directory
+        try:
+            return self.store.head(key).size_bytes > 0
+        except MissingDataError:
+            return False
 
     def find_all(self, keys: Iterable[str]) -> list[bool]:
         """Look for several objects at once."""

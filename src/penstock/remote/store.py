@@ -116,7 +116,7 @@ class ObjectStore:
         )
 
     def list_objects(self, prefix: str) -> list[ObjectFacts]:
-        """All objects below a prefix, which ends where a name does."""
+        """All objects below a prefix, which ends where a name does; no marks of directories."""
         if not self.can_list:
             raise UsageError(
                 f"{self.name(prefix)}: HTTP servers do not list files; name each file, or a "
@@ -128,7 +128,8 @@ class ObjectStore:
             pages = obs.list(self._client, prefix or None, chunk_size=1000)
             return [_facts(meta) for page in pages for meta in page]
 
-        return list(self._attempt(self.name(prefix), all_pages, self._opening_seconds))
+        found = self._attempt(self.name(prefix), all_pages, self._opening_seconds)
+        return _without_directories(found, prefix)
 
     def get(self, key: str, start: int, stop: int, *, expected: ObjectFacts | None) -> RangeAnswer:
         """Read bytes [start, stop) of an object; all of them, and of the object that is expected.
@@ -277,6 +278,22 @@ def check_unchanged(name: str, found: ObjectFacts, expected: ObjectFacts) -> Non
             f"{name}: its ETag is {found.etag}, but was {expected.etag} at first; the object has "
             "changed while it was read: open it again"
         )
+
+
+def _without_directories(found: Sequence[ObjectFacts], prefix: str) -> list[ObjectFacts]:
+    """Leave out empty objects that only mark a directory, such as `data/` by AWS's console.
+
+    obstore cuts the slash at their end, so a mark has the name of the directory.
+    """
+    if all(each.size_bytes for each in found):
+        return list(found)
+    directories = {prefix}
+    for each in found:
+        parent = each.key.rpartition("/")[0]
+        while parent not in directories:
+            directories.add(parent)
+            parent = parent.rpartition("/")[0]
+    return [each for each in found if each.size_bytes or each.key not in directories]
 
 
 def has_sent_requests() -> bool:
