@@ -208,11 +208,12 @@ def local_path(
     ):
         beside = [f"{url.key}.bin", f"{url.key}.idx"]  # a prefix of Megatron-LM
         if not manifests or not all(mirror.find_all(beside)):
-            hint = "" if mirror.store.can_list else "; HTTP servers do not list files: name each"
-            if hint and manifests:
-                hint += " file, or a directory with penstock.json or files.json"
-            elif hint:
-                hint += " file"
+            endpoint = mirror.store.endpoint
+            hint = f"; the endpoint is {endpoint}" if endpoint else ""
+            if not mirror.store.can_list:
+                hint = "; HTTP servers do not list files: name each file"
+                if manifests:
+                    hint += ", or a directory with penstock.json or files.json"
             raise MissingDataError(f"{url}: no such object, and none below it{hint}")
     return str(mirror.path(url.key))
 

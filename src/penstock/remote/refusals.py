@@ -35,6 +35,11 @@ _ENDPOINT_VARIABLES = {
 }
 _DENIED = ("401 Unauthorized", "403 Forbidden")
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired")
+_EXPIRED = ("ExpiredToken", "TokenRefreshRequired")
+_PASSING = {408, 409, 425, 429}
+"""statuses below 500 of requests that may succeed later"""
+_PASSING_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "Throttling", "SlowDown")
+"""codes of the same kind, which S3 sends with status 400"""
 
 
 class CutShortError(Exception):
@@ -68,6 +73,8 @@ class Refusals:
                 f"{self.url.store}: no such {kind}{self.endpoint_text}; check its name, the "
                 f"{where} and the endpoint"
             )
+        if status_of(error) == 405:  # which obstore takes for an object that is missing
+            return self._final_status(what, error) or MissingDataError(what)
         return MissingDataError(f"{what}: no such object")
 
     def final(self, what: str, error: Exception, *, is_new: bool) -> PenstockError | None:
@@ -85,9 +92,17 @@ class Refusals:
                 f"{what}: the server refuses requests because its clock and the clock of this "
                 "machine differ by minutes; set the clock (timedatectl set-ntp true)"
             )
-        # If requests were accepted before, the service is only busy.
-        if is_new and any(service in text for service in _CREDENTIAL_SERVICES):
-            return ReadError(f"{what}: no credentials found; {self._remedy}")
+        if any(service in text for service in _CREDENTIAL_SERVICES):
+            # If requests were accepted before, the service is only busy.
+            missing = ReadError(f"{what}: no credentials found; {self._remedy}")
+            return missing if is_new else None
+        if any(code in text for code in _EXPIRED):
+            return ReadError(
+                f"{what}: the credentials have expired; renew them (for S3, run aws sso login, or "
+                "set the AWS_… variables again), and start again"
+            )
+        if self.url.scheme == "s3" and (region_error := _region_error(what, text)):
+            return region_error
         is_denied = any(status in text for status in _DENIED)  # of a listing, as a general error
         if is_denied or isinstance(error, known.PermissionDeniedError | known.UnauthenticatedError):
             return ReadError(
@@ -97,10 +112,53 @@ class Refusals:
             return DatasetExistsError(f"{what}: already exists; choose another target")
         if isinstance(error, known.InvalidPathError | known.UnknownConfigurationKeyError):
             return UsageError(f"{what}: {reason(error)}")
+        if _WHOLE_INSTEAD_OF_RANGE.search(text):
+            return self._no_ranges(what)
         if isinstance(error, known.NotSupportedError):
             return ReadError(f"{what}: the server does not support this ({reason(error)})")
-        if "416" in text and "Range Not Satisfiable" in text:
+        return self._final_status(what, error)
+
+    def _no_ranges(self, what: str) -> PenstockError:
+        """The error for a server that sends a whole file where a range was asked for."""
+        if self.url.is_http:
+            return ReadError(
+                f"{what}: the server sends only whole files, so it cannot be read in place; "
+                "download it first: penstock fetch URL --out DIRECTORY"
+            )
+        return ReadError(
+            f"{what}: the server ignores ranges, so it is not an object store; check the endpoint"
+            f"{self.endpoint_text}"
+        )
+
+    def _final_status(self, what: str, error: Exception) -> PenstockError | None:
+        """The error for a status that will stay the same; else None."""
+        status, text = status_of(error), str(error)
+        if status == 416:
             return FormatError(f"{what}: the object ends before; it has changed")
+        if status == 410:
+            return MissingDataError(f"{what}: no such object (410 Gone)")
+        if status == 407:
+            return ReadError(
+                f"{what}: the proxy wants a login; set HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT, "
+                "or NO_PROXY to the hosts that need no proxy"
+            )
+        if status in (405, 501):
+            return ReadError(
+                f"{what}: the server does not support this ({reason(error)}); check the URL and "
+                f"the endpoint{self.endpoint_text}"
+            )
+        is_passing = status in _PASSING or any(code in text for code in _PASSING_CODES)
+        if 400 <= status < 500 and not is_passing:
+            told = _MESSAGE.search(text)
+            detail = f": {told[1][:200]}" if told else ""
+            return ReadError(
+                f"{what}: the server refuses the request ({reason(error)}{detail}); check the URL, "
+                f"the endpoint{self.endpoint_text} and the credentials"
+            )
+        if "following redirect" in text or "redirect without LOCATION" in text:
+            return ReadError(
+                f"{what}: the server redirects to nowhere, or in a circle; check the URL"
+            )
         return None
 
     @property
@@ -123,7 +181,31 @@ class Refusals:
 
 
 _STATUS = re.compile(r"(?:status(?: code)?|Status):? ?(\d{3} [A-Za-z ]+)")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+_CODE = re.compile(r"<Code>([\w.]+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
+_REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting '([\w-]+)'")
+_WRONG_REGION = ("redirect without LOCATION", "PermanentRedirect", "IllegalLocationConstraint")
+_WHOLE_INSTEAD_OF_RANGE = re.compile("[Nn]on-partial response|Range request not supported")
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status of an answer that was an error; 0 if there was no answer."""
+    found = _STATUS.search(str(error))
+    return int(found[1][:3]) if found else 0
+
+
+def _region_error(what: str, text: str) -> PenstockError | None:
+    """The error for a bucket that lies in another region; None for other failures."""
+    is_malformed = "AuthorizationHeaderMalformed" in text and "region" in text
+    if not is_malformed and not any(each in text for each in _WRONG_REGION):
+        return None
+    found = _REGION.search(text)
+    named = (found[1] or found[2]) if found else None
+    return ReadError(
+        f"{what}: the bucket lies in another region"
+        + (f", {named}; set AWS_REGION={named}" if named else "; set AWS_REGION to it")
+        + f" or penstock.Remote(region={f'{named!r}' if named else '…'})"
+    )
 
 
 def reason(error: Exception) -> str:

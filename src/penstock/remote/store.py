@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.remote.clients import load_obstore, new_client
 from penstock.remote.options import Remote
-from penstock.remote.refusals import CutShortError, Refusals, reason
+from penstock.remote.refusals import CutShortError, Refusals, reason, status_of
 from penstock.remote.requests import is_given_up
 from penstock.remote.urls import RemoteUrl
 from penstock.system.backoff import jittered
@@ -27,6 +27,8 @@ Answer = TypeVar("Answer")
 
 _FIRST_WAIT, _MAX_WAIT = 0.1, 10.0
 _TICK_SECONDS = 0.5
+_ASKED_AGAIN_BY_GET = {400, 403, 405, 501}
+"""statuses after HEAD: the server does not know it, or tells the cause only in a body"""
 _MAX_OPENING_SECONDS = 30.0
 PART_BYTES = 8 << 20
 """of an upload; larger for objects that would have too many"""
@@ -110,10 +112,25 @@ class ObjectStore:
 
     def head(self, key: str) -> ObjectFacts:
         """What is known of an object, without its content."""
+        return self._attempt(self.name(key), lambda: self._head(key), self._opening_seconds)
+
+    def _head(self, key: str) -> ObjectFacts:
+        try:
+            return _facts(load_obstore().head(self._client, key))
+        except Exception as error:
+            if status_of(error) not in _ASKED_AGAIN_BY_GET:
+                raise
+        return _facts(self._request(key, 0, 1).meta)
+
+    def _request(self, key: str, start: int, stop: int) -> Any:
+        """Request a range; of an empty object, which has no ranges, the whole."""
         obs = load_obstore()
-        return self._attempt(
-            self.name(key), lambda: _facts(obs.head(self._client, key)), self._opening_seconds
-        )
+        try:
+            return obs.get(self._client, key, options={"range": (start, stop)})
+        except Exception as error:
+            if start or status_of(error) != 416:
+                raise
+        return obs.get(self._client, key)
 
     def list_objects(self, prefix: str) -> list[ObjectFacts]:
         """All objects below a prefix, which ends where a name does; no marks of directories."""
@@ -146,7 +163,7 @@ class ObjectStore:
         return min(self.options.total_seconds, _MAX_OPENING_SECONDS)
 
     def _get(self, key: str, start: int, stop: int, expected: ObjectFacts | None) -> RangeAnswer:
-        found = load_obstore().get(self._client, key, options={"range": (start, stop)})
+        found = self._request(key, start, stop)
         facts, data = _facts(found.meta), found.bytes()
         if expected is not None:
             check_unchanged(self.name(key), facts, expected)

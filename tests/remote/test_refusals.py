@@ -1,0 +1,120 @@
+"""Answers of servers that another request would not change are told at once, with what to do."""
+
+import time
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.errors import MissingDataError, PenstockError, ReadError
+
+pytest.importorskip("obstore")
+pytestmark = pytest.mark.process
+
+TOKENS = np.arange(5000, dtype=np.uint16)
+BODY = TOKENS.tobytes()
+
+
+def open_at(server, url, **options):
+    options = {"endpoint": server.url, "total_seconds": 6, "request_seconds": 2} | options
+    remote = penstock.Remote(**{name: each for name, each in options.items() if each is not None})
+    return penstock.open(url, format="flat:uint16", remote=remote)
+
+
+def refusal(server, url, **options):
+    """The error of opening a URL, which comes without waiting."""
+    start = time.monotonic()
+    with pytest.raises(PenstockError) as failure:
+        open_at(server, url, **options)
+    assert time.monotonic() - start < 3
+    return failure.value
+
+
+REGION = "The authorization header is malformed; the region 'x' is wrong; expecting 'eu-central-1'"
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/data", "s3://bucket/x.bin", "s3://bucket/*.bin"])
+@pytest.mark.parametrize(
+    ("status", "code", "message", "parts"),
+    [
+        (400, "ExpiredToken", "", ["credentials have expired", "renew them"]),
+        (400, "AuthorizationHeaderMalformed", REGION, ["AWS_REGION=eu-central-1", "Remote(region"]),
+        (301, "PermanentRedirect", "", ["another region", "AWS_REGION", "Remote(region=…)"]),
+        (307, "TemporaryRedirect", "", ["another region", "AWS_REGION"]),
+        (400, "InvalidBucketName", "It is bad.", ["InvalidBucketName: It is bad.", "endpoint"]),
+        (402, "PaymentRequired", "", ["402 Payment Required", "refuses"]),
+        (403, "InvalidAccessKeyId", "", ["access denied", "InvalidAccessKeyId"]),
+        (407, "", "", ["proxy wants a login", "NO_PROXY"]),
+        (410, "", "", ["no such object", "410 Gone"]),
+        (501, "NotImplemented", "", ["does not support this", "endpoint"]),
+    ],
+)
+def test_final_answers(odd_server, url, status, code, message, parts):
+    odd_server.refuse(status, code, message)
+    text = str(refusal(odd_server, url))
+    assert text.startswith("s3://bucket/")
+    for part in parts:
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(408, ""), (425, ""), (429, ""), (500, ""), (400, "RequestTimeout")]
+)
+def test_answers_that_may_change_are_asked_for_again(odd_server, status, code):
+    odd_server.refuse(status, code)
+    with pytest.raises(ReadError, match=r"no answer after [2-9] attempts"):
+        open_at(odd_server, "s3://bucket/data", total_seconds=0.7)
+
+
+def test_credentials_that_expire_in_a_run(odd_server):
+    odd_server.files["bucket/x.bin"] = BODY * 100
+    data = open_at(odd_server, "s3://bucket/x.bin", cache_bytes=0, ahead_bytes=1 << 16)
+    start = time.monotonic()
+    with (
+        pytest.raises(ReadError, match="the credentials have expired; renew them"),
+        penstock.Loader(data.windows(64), 4, seed=1, output="numpy") as loader,
+    ):
+        for _ in loader:
+            odd_server.refuse(400, "ExpiredToken")
+    assert time.monotonic() - start < 3
+
+
+def test_a_web_page_as_an_endpoint(odd_server):
+    page = b"<html>Hello</html>"
+    odd_server.refusals = dict.fromkeys(("GET", "HEAD"), (200, {"ETag": '"page"'}, page))
+    assert odd_server.url in str(refusal(odd_server, "s3://bucket/data"))
+    text = str(refusal(odd_server, "s3://bucket/data/penstock.json"))
+    assert f"not an object store; check the endpoint {odd_server.url}" in text
+
+
+@pytest.mark.parametrize(("status", "error"), [(400, ReadError), (410, MissingDataError)])
+def test_final_answers_of_http_servers(odd_server, status, error):
+    odd_server.refuse(status)
+    assert isinstance(refusal(odd_server, f"{odd_server.url}/x.bin", endpoint=None), error)
+
+
+def test_a_redirect_in_a_circle(odd_server):
+    odd_server.refuse(302, headers={"Location": f"{odd_server.url}/x.bin"})
+    assert "in a circle" in str(refusal(odd_server, f"{odd_server.url}/x.bin", endpoint=None))
+
+
+def test_a_server_without_ranges(odd_server):
+    odd_server.files["x.bin"] = BODY
+    odd_server.has_ranges = False
+    text = str(refusal(odd_server, f"{odd_server.url}/x.bin", endpoint=None))
+    assert "penstock fetch URL --out DIRECTORY" in text
+
+
+@pytest.mark.parametrize("status", [400, 403, 405, 501])
+def test_a_server_without_head(odd_server, status):
+    odd_server.files = {"x.bin": BODY, "empty.bin": b""}
+    odd_server.refuse(status, methods=["HEAD"])
+    data = open_at(odd_server, f"{odd_server.url}/x.bin", endpoint=None)
+    assert data.windows(100)[3]["input_ids"][:3].tolist() == TOKENS[300:303].tolist()
+    assert open_at(odd_server, f"{odd_server.url}/empty.bin", endpoint=None).num_records == 0
+
+
+def test_a_server_that_answers_no_method(odd_server):
+    odd_server.refuse(405)
+    text = str(refusal(odd_server, f"{odd_server.url}/x.bin", endpoint=None))
+    assert "405 Method Not Allowed" in text
