@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import MissingDataError, PenstockError, ReadError
+from penstock.errors import MissingDataError, PenstockError, ReadError, UsageError
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.process
@@ -118,3 +118,75 @@ def test_a_server_that_answers_no_method(odd_server):
     odd_server.refuse(405)
     text = str(refusal(odd_server, f"{odd_server.url}/x.bin", endpoint=None))
     assert "405 Method Not Allowed" in text
+
+
+@pytest.mark.parametrize("has_etag", [True, False])
+@pytest.mark.parametrize("has_time", [True, False])
+@pytest.mark.parametrize("name", ["x.bin", "data/files.json", "data"])
+def test_a_server_that_cannot_tell_changes(odd_server, has_etag, has_time, name):
+    odd_server.files = {"x.bin": BODY, "data/files.json": b"", "data/penstock.json": b""}
+    odd_server.has_etag, odd_server.has_time = has_etag, has_time
+    url = f"{odd_server.url}/{name}"
+    if has_etag or has_time:
+        if name == "x.bin":
+            assert open_at(odd_server, url, endpoint=None).num_records == 5000
+    else:
+        text = str(refusal(odd_server, url, endpoint=None))
+        for part in ("neither ETag nor Last-Modified", "penstock fetch URL --out DIRECTORY"):
+            assert part in text
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "part"),
+    [
+        ("localhost:9000", "write http://localhost:9000 or https://localhost:9000"),
+        ("minio", "write http://minio or"),
+        ("http://", "must be a URL"),
+        ("ftp://host", "must be a URL"),
+        ("http://127.0.0.1:99999", "must be a URL"),
+        (" http://host", "must be a URL"),
+        ("http://a b", "must be a URL"),
+        ("http://host/?x=1", "must be a URL"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("scheme", "variable"),
+    [
+        ("s3", "AWS_ENDPOINT_URL"),
+        ("s3", "AWS_ENDPOINT_URL_S3"),
+        ("gs", "GOOGLE_BASE_URL"),
+        ("az", "AZURE_STORAGE_ENDPOINT"),
+    ],
+)
+def test_endpoints_that_are_not_urls(odd_server, monkeypatch, scheme, variable, endpoint, part):
+    url = f"{scheme}://of-{variable.lower().replace('_', '-')}/x"
+    error = refusal(odd_server, url, endpoint=endpoint)
+    assert isinstance(error, UsageError)
+    assert f"the endpoint is {endpoint!r}" in str(error)
+    assert part in str(error)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv(variable, endpoint)
+    error = refusal(odd_server, url, endpoint=None)
+    assert isinstance(error, UsageError)
+    assert f"{variable} is {endpoint!r}" in str(error)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+@pytest.mark.parametrize("name", ["Bad Bucket", "a<b", "ü", "a%20b", "a#b", "-"])
+def test_buckets_that_cannot_be(odd_server, scheme, name):
+    error = refusal(odd_server, f"{scheme}://{name}/x")
+    assert isinstance(error, UsageError)
+    assert f"{name!r} cannot be the name of a bucket" in str(error)
+
+
+@pytest.mark.parametrize("root", ["127.0.0.1:abc", "127.0.0.1:99999", "[::1", "exa mple"])
+def test_hosts_that_cannot_be(odd_server, root):
+    error = refusal(odd_server, f"http://{root}/x.bin", endpoint=None)
+    assert isinstance(error, UsageError)
+    assert f"http://{root}: invalid" in str(error)
+
+
+def test_a_panic_of_obstore_is_an_error_like_others(odd_server):
+    error = refusal(odd_server, "s3://bucket/x.bin", endpoint=None, region="eu central")
+    assert isinstance(error, ReadError)
+    assert "s3://bucket/x.bin: obstore has failed" in str(error)

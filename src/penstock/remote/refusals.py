@@ -12,6 +12,7 @@ from penstock.errors import (
     ReadError,
     UsageError,
 )
+from penstock.remote.clients import ENDPOINT_VARIABLES
 from penstock.remote.options import Remote
 from penstock.remote.urls import RemoteUrl
 
@@ -27,11 +28,6 @@ _BUCKET_WORDS = {
     "s3": ("bucket", "region"),
     "gs": ("bucket", "project"),
     "az": ("container", "storage account"),
-}
-_ENDPOINT_VARIABLES = {
-    "s3": ("AWS_ENDPOINT_URL",),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
 _DENIED = ("401 Unauthorized", "403 Forbidden")
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired")
@@ -62,7 +58,7 @@ class Refusals:
     @property
     def endpoint(self) -> str | None:
         """The URL of the service, if it is not the cloud's own."""
-        names = _ENDPOINT_VARIABLES.get(self.url.scheme, ())
+        names = ENDPOINT_VARIABLES.get(self.url.scheme, ())
         return self.options.endpoint or next(filter(None, map(os.environ.get, names)), None)
 
     def missing(self, what: str, error: Exception) -> PenstockError:
@@ -117,6 +113,19 @@ class Refusals:
         if isinstance(error, known.NotSupportedError):
             return ReadError(f"{what}: the server does not support this ({reason(error)})")
         return self._final_status(what, error)
+
+    def without_identity(self, what: str) -> PenstockError:
+        """The error for an answer with neither an ETag nor a time: changes would pass unnoticed."""
+        if not self.url.is_http:
+            return ReadError(
+                f"{what}: the answer has neither ETag nor Last-Modified, so it does not come from "
+                f"an object store; check the endpoint{self.endpoint_text}"
+            )
+        return ReadError(
+            f"{what}: the server sends neither ETag nor Last-Modified, so a file that is replaced "
+            "while it is read could not be noticed; download it first: penstock fetch URL --out "
+            "DIRECTORY"
+        )
 
     def _no_ranges(self, what: str) -> PenstockError:
         """The error for a server that sends a whole file where a range was asked for."""

@@ -116,11 +116,17 @@ class ObjectStore:
 
     def _head(self, key: str) -> ObjectFacts:
         try:
-            return _facts(load_obstore().head(self._client, key))
+            return self._facts(load_obstore().head(self._client, key))
         except Exception as error:
             if status_of(error) not in _ASKED_AGAIN_BY_GET:
                 raise
-        return _facts(self._request(key, 0, 1).meta)
+        return self._facts(self._request(key, 0, 1).meta)
+
+    def _facts(self, meta: Any) -> ObjectFacts:
+        """The facts in an answer; refuse one that cannot tell a changed object from the first."""
+        if not meta["e_tag"] and not meta["last_modified"].timestamp():
+            raise self.refusals.without_identity(self.name(meta["path"]))
+        return _facts(meta)
 
     def _request(self, key: str, start: int, stop: int) -> Any:
         """Request a range; of an empty object, which has no ranges, the whole."""
@@ -164,7 +170,7 @@ class ObjectStore:
 
     def _get(self, key: str, start: int, stop: int, expected: ObjectFacts | None) -> RangeAnswer:
         found = self._request(key, start, stop)
-        facts, data = _facts(found.meta), found.bytes()
+        facts, data = self._facts(found.meta), found.bytes()
         if expected is not None:
             check_unchanged(self.name(key), facts, expected)
         elif facts.size_bytes < stop:
@@ -252,6 +258,13 @@ class ObjectStore:
                 cause, now = reason(error), time.monotonic()
                 if now - asked >= self.options.request_seconds:
                     cause = f"not answered in request_seconds={self.options.request_seconds:g}"
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":  # of Rust; obstore does not export it
+                    raise
+                raise ReadError(
+                    f"{what}: obstore has failed ({error}); check the URL, the region and the "
+                    f"endpoint{self.refusals.endpoint_text}"
+                ) from None
             if now + wait - started > total_seconds:
                 raise ReadError(
                     f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
