@@ -24,9 +24,10 @@ from typing import Any
 import xxhash
 
 from penstock import paths
-from penstock.atomic import publish
+from penstock.atomic import TEMPORARY, publish
 from penstock.cache import cache_directory
 from penstock.errors import MissingDataError, ReadError, UsageError
+from penstock.remote.block_file import disk_error
 from penstock.remote.mirrored_file import MirroredFile, rewording_errors
 from penstock.remote.options import ACCESS, Remote
 from penstock.remote.requests import RequestPool, request_pool
@@ -37,6 +38,8 @@ KIND = "remote"
 """of the user's cache"""
 _DESCRIPTION, _FILES, _MAPS, _SUFFIX = "mirror.json", "files", "maps", ".blocks"
 _MIRROR_PATH = re.compile(rf"(?P<root>.*/penstock/{KIND}/[^/]+)/{_FILES}/(?P<key>.+)", re.DOTALL)
+_MAX_DIRECTORY_BYTES = 255
+_MAX_NAME_BYTES = _MAX_DIRECTORY_BYTES - len(f"{_SUFFIX}.{'0' * 16}.tmp")  # 227
 _DATA_NAME = re.compile(r"\.[A-Za-z0-9]{1,8}$")
 
 
@@ -71,6 +74,7 @@ class Mirror:
         """A mirrored file, which may not be known to exist."""
         with self._lock:
             if key not in self._files:
+                self._check_names(key)
                 self._files[key] = MirroredFile(
                     self.store,
                     key,
@@ -80,6 +84,17 @@ class Mirror:
                     make_way=partial(self._make_way, key),
                 )
             return self._files[key]
+
+    def _check_names(self, key: str) -> None:
+        """Refuse names that a file system cannot hold, with the ends that temporary files add."""
+        plain = re.sub(rf"{TEMPORARY}$", "", key)  # left by a process that was killed
+        *parents, name = (len(os.fsencode(each)) for each in plain.split("/"))
+        if name > _MAX_NAME_BYTES or max(parents, default=0) > _MAX_DIRECTORY_BYTES:
+            raise ReadError(
+                f"{self.store.name(key)}: the cache cannot hold names longer than "
+                f"{_MAX_NAME_BYTES} bytes; rename the object, or download it first: penstock fetch "
+                "URL --out DIRECTORY"
+            )
 
     def note(self, facts: Sequence[ObjectFacts]) -> None:
         """Make files for objects that were found, as large as they are."""
@@ -117,13 +132,14 @@ class Mirror:
             return True
         if self.store.can_list and self.store.list_objects(key):
             return False
-        # Longest first, so that directories are empty when their turn comes.
+        # In this order, directories are empty when their turn comes.
         for path in sorted(directory.rglob("*"), reverse=True):
-            if path.is_dir():
-                path.rmdir()
-            elif not self.file(str(path.relative_to(self.files))).discard():
+            if not path.is_dir() and not self.file(str(path.relative_to(self.files))).discard():
                 return False
-        directory.rmdir()
+            with contextlib.suppress(OSError):  # another process was faster, or uses it again
+                path.rmdir()
+        with contextlib.suppress(OSError):
+            directory.rmdir()
         return True
 
     def _is_object(self, key: str) -> bool:
@@ -161,10 +177,7 @@ def find_mirror(url: RemoteUrl, options: Remote | None = None) -> Mirror:
             root.mkdir(parents=True, exist_ok=True)
             _describe(root / _DESCRIPTION, json.loads(identity), store.options)
         except OSError as error:
-            raise ReadError(
-                error.errno,
-                f"{root}: {error.strerror}; set XDG_CACHE_HOME to a writable directory",
-            ) from None
+            raise disk_error(root, error) from None
         mirror = _MIRRORS[root] = Mirror(root, store)
     return mirror
 
@@ -199,7 +212,8 @@ def local_path(
             f"place; download it first: penstock fetch 'URL' --out DIRECTORY"
         )
     mirror = find_mirror(url, options)
-    if glob.has_magic(url.key):
+    # HTTP servers list nothing: a bracket is part of a name there, and a star is refused.
+    if "*" in url.key if url.is_http else glob.has_magic(url.key):
         fixed = url.key.split("/")
         first = next(k for k, part in enumerate(fixed) if glob.has_magic(part))
         mirror.list_below("/".join(fixed[:first]))

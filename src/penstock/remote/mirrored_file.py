@@ -147,11 +147,13 @@ class MirroredFile:
         try:
             return open_blocks()
         except _IN_THE_WAY:
-            if self._make_way():
-                return open_blocks()
+            with contextlib.suppress(*_IN_THE_WAY):  # another process may put them there again
+                if self._make_way():
+                    return open_blocks()
             raise FormatError(
                 f"{self.name}: is both an object and a prefix of others, which a directory cannot "
-                "hold; open the objects by name"
+                "hold; open the objects by name. If it was only replaced, end the processes that "
+                "still read it"
             ) from None
 
     def check_size(self, expected: int) -> None:

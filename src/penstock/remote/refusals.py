@@ -106,7 +106,12 @@ class Refusals:
             )
         if isinstance(error, known.AlreadyExistsError | known.PreconditionError):
             return DatasetExistsError(f"{what}: already exists; choose another target")
-        if isinstance(error, known.InvalidPathError | known.UnknownConfigurationKeyError):
+        if isinstance(error, known.InvalidPathError):  # of a listing
+            return UsageError(
+                f"{what}: {reason(error)}; rename that object, or open the others by narrower "
+                "prefixes or in a list"
+            )
+        if isinstance(error, known.UnknownConfigurationKeyError | ValueError | TypeError):
             return UsageError(f"{what}: {reason(error)}")
         if _WHOLE_INSTEAD_OF_RANGE.search(text):
             return self._no_ranges(what)
