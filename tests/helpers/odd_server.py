@@ -92,7 +92,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, status, headers, body):
         self.send_response(status)
         for name, value in ({"Content-Length": str(len(body))} | headers).items():
-            self.send_header(name, value)
+            if value is not None:
+                self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

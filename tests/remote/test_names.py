@@ -69,8 +69,9 @@ def test_names_that_stores_do_not_resolve(store, key):
 @pytest.mark.parametrize("key", ["data/a//b.bin", "data/./x.bin", "data/x\ny.bin"])
 def test_such_names_in_a_listing(odd_server, key):
     odd_server.files = {f"bucket/{key}": BODY, "bucket/data/c.bin": BODY}
-    with pytest.raises(UsageError, match="rename that object, or open the others"):
+    with pytest.raises(UsageError, match="rename it, or open the others") as failure:
         num_records("s3://bucket/data", endpoint=odd_server.url)
+    assert repr(key) in str(failure.value)
     assert num_records("s3://bucket/data/c.bin", endpoint=odd_server.url) == 5000
 
 

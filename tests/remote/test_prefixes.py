@@ -35,6 +35,11 @@ def test_marks_of_directories_are_not_objects(opened, key):
     assert opened(key, **objects) == (10_000 if key == "data/**/*.bin" else 5000)
 
 
+def test_a_mark_of_the_prefix_with_content_cannot_be_named(opened):
+    for _ in range(2):
+        assert opened("data", **{"data/": b"content", "data/c.bin": BODY}) == 5000
+
+
 def test_a_mark_of_a_directory_with_a_dataset(tmp_path, odd_server):
     with penstock.Writer(tmp_path / "data", vocab_size=1 << 16) as writer:
         writer.append(TOKENS)

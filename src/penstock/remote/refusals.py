@@ -99,6 +99,10 @@ class Refusals:
             )
         if self.url.scheme == "s3" and (region_error := _region_error(what, text)):
             return region_error
+        if "InvalidObjectState" in text:
+            return ReadError(
+                f"{what}: the object is archived; restore it first (aws s3api restore-object)"
+            )
         is_denied = any(status in text for status in _DENIED)  # of a listing, as a general error
         if is_denied or isinstance(error, known.PermissionDeniedError | known.UnauthenticatedError):
             return ReadError(
@@ -106,12 +110,14 @@ class Refusals:
             )
         if isinstance(error, known.AlreadyExistsError | known.PreconditionError):
             return DatasetExistsError(f"{what}: already exists; choose another target")
-        if isinstance(error, known.InvalidPathError):  # of a listing
+        if isinstance(error, known.InvalidPathError) and (path := _LISTED_PATH.search(text)):
             return UsageError(
-                f"{what}: {reason(error)}; rename that object, or open the others by narrower "
-                "prefixes or in a list"
+                f"{what}: the object {path[1]!r} has an empty name, '.', '..' or a control "
+                "character in its key; rename it, or open the others by narrower prefixes or in a "
+                "list"
             )
-        if isinstance(error, known.UnknownConfigurationKeyError | ValueError | TypeError):
+        unusable = known.InvalidPathError | known.UnknownConfigurationKeyError
+        if isinstance(error, unusable | ValueError | TypeError):
             return UsageError(f"{what}: {reason(error)}")
         if _WHOLE_INSTEAD_OF_RANGE.search(text):
             return self._no_ranges(what)
@@ -158,22 +164,26 @@ class Refusals:
             )
         if status in (405, 501):
             return ReadError(
-                f"{what}: the server does not support this ({reason(error)}); check the URL and "
-                f"the endpoint{self.endpoint_text}"
+                f"{what}: the server does not support this ({reason(error)}); {self._place}"
             )
         is_passing = status in _PASSING or any(code in text for code in _PASSING_CODES)
         if 400 <= status < 500 and not is_passing:
             told = _MESSAGE.search(text)
             detail = f": {told[1][:200]}" if told else ""
             return ReadError(
-                f"{what}: the server refuses the request ({reason(error)}{detail}); check the URL, "
-                f"the endpoint{self.endpoint_text} and the credentials"
+                f"{what}: the server refuses the request ({reason(error)}{detail}); {self._place}"
             )
         if "following redirect" in text or "redirect without LOCATION" in text:
             return ReadError(
                 f"{what}: the server redirects to nowhere, or in a circle; check the URL"
             )
         return None
+
+    @property
+    def _place(self) -> str:
+        if self.url.is_http:
+            return "check the URL"
+        return f"check the URL, the endpoint{self.endpoint_text} and the credentials"
 
     @property
     def _remedy(self) -> str:
@@ -198,6 +208,7 @@ _STATUS = re.compile(r"(?:status(?: code)?|Status):? ?(\d{3} [A-Za-z ]+)")
 _CODE = re.compile(r"<Code>([\w.]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting '([\w-]+)'")
+_LISTED_PATH = re.compile(r'Path "(.+?)"(?:: | contained )', re.DOTALL)
 _WRONG_REGION = ("redirect without LOCATION", "PermanentRedirect", "IllegalLocationConstraint")
 _WHOLE_INSTEAD_OF_RANGE = re.compile("[Nn]on-partial response|Range request not supported")
 
@@ -217,8 +228,11 @@ def _region_error(what: str, text: str) -> PenstockError | None:
     named = (found[1] or found[2]) if found else None
     return ReadError(
         f"{what}: the bucket lies in another region"
-        + (f", {named}; set AWS_REGION={named}" if named else "; set AWS_REGION to it")
-        + f" or penstock.Remote(region={f'{named!r}' if named else '…'})"
+        + (
+            f": set AWS_REGION={named}, or penstock.Remote(region={named!r})"
+            if named
+            else "; set AWS_REGION, or penstock.Remote(region=…), to the region of the bucket"
+        )
     )
 
 

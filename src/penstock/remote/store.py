@@ -100,6 +100,8 @@ class ObjectStore:
 
         try:
             return new_client(self.url, self.options, request_seconds, **retries)
+        except PenstockError:
+            raise
         except (BaseError, ValueError) as error:
             raise UsageError(
                 f"{self.url.store}: {reason(error)}; {self.refusals.settings}"
@@ -118,7 +120,8 @@ class ObjectStore:
         try:
             return self._facts(load_obstore().head(self._client, key))
         except Exception as error:
-            if status_of(error) not in _ASKED_AGAIN_BY_GET:
+            has_no_size = "Content-Length Header missing" in str(error)
+            if not has_no_size and status_of(error) not in _ASKED_AGAIN_BY_GET:
                 raise
         return self._facts(self._request(key, 0, 1).meta)
 
@@ -313,11 +316,13 @@ def check_unchanged(name: str, found: ObjectFacts, expected: ObjectFacts) -> Non
 def _without_directories(found: Sequence[ObjectFacts], prefix: str) -> list[ObjectFacts]:
     """Leave out empty objects that only mark a directory, such as `data/` by AWS's console.
 
-    obstore cuts the slash at their end, so a mark has the name of the directory.
+    obstore cuts the slash at their end, so a mark has the name of the directory. That of the prefix
+    itself may have content, which no request could name.
     """
+    found = [each for each in found if each.key != prefix]
     if all(each.size_bytes for each in found):
-        return list(found)
-    directories = {prefix}
+        return found
+    directories = {""}
     for each in found:
         parent = each.key.rpartition("/")[0]
         while parent not in directories:
