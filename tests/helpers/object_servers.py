@@ -156,6 +156,10 @@ class S3Server:
         """Create a bucket; fails if it exists."""
         self._send("PUT", name)
 
+    def create_directory(self, bucket, name):
+        """Put an empty object with a slash at its end, as AWS's console does for a folder."""
+        self._send("PUT", f"{bucket}/{name}")  # the URL of a bucket ends with a slash
+
     def _send(self, method, bucket):
         """Send a signed request for the bucket itself, which obstore has no function for."""
         import obstore

@@ -5,6 +5,7 @@ import pytest
 
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.object_servers import FileServer, S3Server
+from tests.helpers.odd_server import serving as serving_oddly
 
 _numbers = itertools.count(1)
 
@@ -66,3 +67,12 @@ def http_proxy(file_server):
     """A proxy before the HTTP server, without faults as yet."""
     with FaultProxy(file_server.endpoint) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def odd_server(monkeypatch):
+    """A server that can answer oddly, to clients of S3 too; name it as their endpoint."""
+    with serving_oddly() as server:
+        for name, value in (("ACCESS_KEY_ID", "tests"), ("SECRET_ACCESS_KEY", "secret")):
+            monkeypatch.setenv(f"AWS_{name}", value)
+        yield server

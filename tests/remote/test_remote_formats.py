@@ -213,7 +213,7 @@ def test_patterns_lists_and_local_paths_mix(tmp_path, s3, bucket, file_server):
 
 def test_a_dataset_is_read_over_http_without_a_listing(tmp_path, file_server):
     local = write_tokens(tmp_path / "tokens", 50_000, shard_bytes=20_000)
-    url = publish(file_server, tmp_path / "tokens", "my data%20 ü#1")
+    url = publish(file_server, tmp_path / "tokens", "my data, 100% ü#1")
     for source in (url, f"{url}/penstock.json"):
         assert documents_of(penstock.open(source)) == documents_of(local)
 

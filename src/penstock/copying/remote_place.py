@@ -49,8 +49,7 @@ class RemotePlace:
         return {
             name: FileFacts(each.size_bytes, each.etag)
             for each in self._store.list_objects(self._url.key)
-            if not (name := each.key.removeprefix(self._prefix)).endswith("/")
-            and not NOT_DATA.fullmatch(name)
+            if not NOT_DATA.fullmatch(name := each.key.removeprefix(self._prefix))
         }
 
     def find(self, name: str) -> FileFacts | None:  # noqa: D102

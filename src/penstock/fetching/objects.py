@@ -50,7 +50,7 @@ def _named(store: ObjectStore, key: str) -> Iterator[str]:
     except MissingDataError:
         pass
     for facts in store.list_objects(key):
-        if not facts.key.rpartition("/")[2].startswith(".") and not facts.key.endswith("/"):
+        if not facts.key.rpartition("/")[2].startswith("."):
             yield facts.key
 
 

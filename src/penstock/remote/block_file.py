@@ -332,14 +332,15 @@ def _cache_errors(path: Path) -> Iterator[None]:
         if isinstance(error, ReadError | NotADirectoryError | IsADirectoryError | FileExistsError):
             raise
         if error.errno not in (errno.ENOENT, errno.ESTALE):
-            raise _disk_error(path, error) from None
+            raise disk_error(path, error) from None
         raise ReadError(
             errno.ENOENT,
             f"{path}: was removed from the cache while in use; start again",
         ) from None
 
 
-def _disk_error(path: Path, error: OSError) -> ReadError:
+def disk_error(path: Path, error: OSError) -> ReadError:
+    """The error for a failure of the cache's disk, with what to do."""
     remedy = "set XDG_CACHE_HOME to a writable directory"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = (

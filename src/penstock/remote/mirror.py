@@ -10,6 +10,7 @@ fetches bytes before they are read.
 
 import contextlib
 import glob
+import itertools
 import json
 import os
 import re
@@ -23,9 +24,10 @@ from typing import Any
 import xxhash
 
 from penstock import paths
-from penstock.atomic import publish
+from penstock.atomic import TEMPORARY, publish
 from penstock.cache import cache_directory
 from penstock.errors import MissingDataError, ReadError, UsageError
+from penstock.remote.block_file import disk_error
 from penstock.remote.mirrored_file import MirroredFile, rewording_errors
 from penstock.remote.options import ACCESS, Remote
 from penstock.remote.requests import RequestPool, request_pool
@@ -36,6 +38,8 @@ KIND = "remote"
 """of the user's cache"""
 _DESCRIPTION, _FILES, _MAPS, _SUFFIX = "mirror.json", "files", "maps", ".blocks"
 _MIRROR_PATH = re.compile(rf"(?P<root>.*/penstock/{KIND}/[^/]+)/{_FILES}/(?P<key>.+)", re.DOTALL)
+_MAX_DIRECTORY_BYTES = 255
+_MAX_NAME_BYTES = _MAX_DIRECTORY_BYTES - len(f"{_SUFFIX}.{'0' * 16}.tmp")  # 227
 _DATA_NAME = re.compile(r"\.[A-Za-z0-9]{1,8}$")
 
 
@@ -70,20 +74,32 @@ class Mirror:
         """A mirrored file, which may not be known to exist."""
         with self._lock:
             if key not in self._files:
+                self._check_names(key)
                 self._files[key] = MirroredFile(
                     self.store,
                     key,
                     self.path(key),
                     self.map_path(key),
                     on_removal=partial(self._forget, key),
+                    make_way=partial(self._make_way, key),
                 )
             return self._files[key]
+
+    def _check_names(self, key: str) -> None:
+        """Refuse names that a file system cannot hold, with the ends that temporary files add."""
+        plain = re.sub(rf"{TEMPORARY}$", "", key)  # left by a process that was killed
+        *parents, name = (len(os.fsencode(each)) for each in plain.split("/"))
+        if name > _MAX_NAME_BYTES or max(parents, default=0) > _MAX_DIRECTORY_BYTES:
+            raise ReadError(
+                f"{self.store.name(key)}: the cache cannot hold names longer than "
+                f"{_MAX_NAME_BYTES} bytes; rename the object, or download it first: penstock fetch "
+                "URL --out DIRECTORY"
+            )
 
     def note(self, facts: Sequence[ObjectFacts]) -> None:
         """Make files for objects that were found, as large as they are."""
         for each in facts:
-            if not each.key.endswith("/"):  # the mark of a directory
-                self.file(each.key).note(each)
+            self.file(each.key).note(each)
 
     def list_below(self, prefix: str) -> bool:
         """Make files for all objects below a prefix, and for no others; False if there are none."""
@@ -99,6 +115,41 @@ class Mirror:
     def _forget(self, key: str) -> None:
         with self._lock:
             self._files.pop(key, None)
+
+    def _make_way(self, key: str) -> bool:
+        """Remove local files of a time when `key` was a prefix, or one of its parents an object.
+
+        False if the store still has those, or a process reads them: a directory cannot hold both.
+        """
+        parents = [*itertools.accumulate(key.split("/")[:-1], lambda one, name: f"{one}/{name}")]
+        for parent in parents:
+            if self.path(parent).is_file() and (
+                self._is_object(parent) or not self.file(parent).discard()
+            ):
+                return False
+        directory = self.path(key)
+        if not directory.is_dir():
+            return True
+        if self.store.can_list and self.store.list_objects(key):
+            return False
+        # In this order, directories are empty when their turn comes.
+        for path in sorted(directory.rglob("*"), reverse=True):
+            if not path.is_dir() and not self.file(str(path.relative_to(self.files))).discard():
+                return False
+            with contextlib.suppress(OSError):  # another process was faster, or uses it again
+                path.rmdir()
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+        return True
+
+    def _is_object(self, key: str) -> bool:
+        """Whether the store has an object that is not the mark of a directory."""
+        if not self.store.can_list:
+            return False  # an HTTP server may show a page for a directory
+        try:
+            return self.store.head(key).size_bytes > 0
+        except MissingDataError:
+            return False
 
     def find_all(self, keys: Iterable[str]) -> list[bool]:
         """Look for several objects at once."""
@@ -126,10 +177,7 @@ def find_mirror(url: RemoteUrl, options: Remote | None = None) -> Mirror:
             root.mkdir(parents=True, exist_ok=True)
             _describe(root / _DESCRIPTION, json.loads(identity), store.options)
         except OSError as error:
-            raise ReadError(
-                error.errno,
-                f"{root}: {error.strerror}; set XDG_CACHE_HOME to a writable directory",
-            ) from None
+            raise disk_error(root, error) from None
         mirror = _MIRRORS[root] = Mirror(root, store)
     return mirror
 
@@ -158,13 +206,14 @@ def local_path(
     if not is_remote(source):
         return paths.local_path(source)
     url = parse_url(os.fspath(source))
-    if "?" in url.key and url.scheme in ("http", "https"):
+    if "?" in url.key and url.is_http:
         raise UsageError(
             f"{url.store}/{url.key.partition('?')[0]}?…: URLs with a query cannot be read in "
             f"place; download it first: penstock fetch 'URL' --out DIRECTORY"
         )
     mirror = find_mirror(url, options)
-    if glob.has_magic(url.key):
+    # HTTP servers list nothing: a bracket is part of a name there, and a star is refused.
+    if "*" in url.key if url.is_http else glob.has_magic(url.key):
         fixed = url.key.split("/")
         first = next(k for k, part in enumerate(fixed) if glob.has_magic(part))
         mirror.list_below("/".join(fixed[:first]))
@@ -173,11 +222,12 @@ def local_path(
     ):
         beside = [f"{url.key}.bin", f"{url.key}.idx"]  # a prefix of Megatron-LM
         if not manifests or not all(mirror.find_all(beside)):
-            hint = "" if mirror.store.can_list else "; HTTP servers do not list files: name each"
-            if hint and manifests:
-                hint += " file, or a directory with penstock.json or files.json"
-            elif hint:
-                hint += " file"
+            endpoint = mirror.store.endpoint
+            hint = f"; the endpoint is {endpoint}" if endpoint else ""
+            if not mirror.store.can_list:
+                hint = "; HTTP servers do not list files: name each file"
+                if manifests:
+                    hint += ", or a directory with penstock.json or files.json"
             raise MissingDataError(f"{url}: no such object, and none below it{hint}")
     return str(mirror.path(url.key))
 

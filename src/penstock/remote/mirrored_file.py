@@ -52,10 +52,14 @@ class MirroredFile:
         path: Path,
         map_path: Path,
         on_removal: Callable[[], None],
+        make_way: Callable[[], bool],
     ) -> None:
-        """`path` is the local file, and `map_path` the map of its blocks."""
+        """`path` is the local file, and `map_path` the map of its blocks.
+
+        `make_way` removes older files that are directories now, or directories that are files.
+        """
         self.store, self.key, self.path, self.map_path = store, key, path, map_path
-        self._on_removal = on_removal
+        self._on_removal, self._make_way = on_removal, make_way
         self._facts: ObjectFacts | None = None
         self._stated: tuple[int, str] | None = None
         self._blocks: BlockFile | None = None
@@ -138,18 +142,24 @@ class MirroredFile:
             self._facts = self.store.head(self.key)
         facts = self._facts
         size_bytes, stated = self._stated or (facts.size_bytes if facts else 0, "")
+        open_blocks = partial(
+            BlockFile,
+            self.path,
+            self.map_path,
+            size_bytes,
+            etag=facts.etag if facts else "",
+            stated=stated,
+        )
         try:
-            return BlockFile(
-                self.path,
-                self.map_path,
-                size_bytes,
-                etag=facts.etag if facts else "",
-                stated=stated,
-            )
+            return open_blocks()
         except _IN_THE_WAY:
+            with contextlib.suppress(*_IN_THE_WAY):  # another process may put them there again
+                if self._make_way():
+                    return open_blocks()
             raise FormatError(
                 f"{self.name}: is both an object and a prefix of others, which a directory cannot "
-                "hold; open the objects by name"
+                "hold; open the objects by name. If it was only replaced, end the processes that "
+                "still read it"
             ) from None
 
     def check_size(self, expected: int) -> None:
@@ -209,7 +219,8 @@ class MirroredFile:
             return False
         self.note(answer.facts)
         if answer.facts.size_bytes:
-            self.blocks.fill(0, answer.data)
+            with self._naming_url():
+                self.blocks.fill(0, answer.data)
             self.provide()
         return True
 

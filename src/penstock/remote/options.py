@@ -12,6 +12,9 @@ from penstock.cache import cache_directory
 from penstock.errors import UsageError
 
 _MAX_DEFAULT_BYTES = 64 << 30
+_MAX_SECONDS = 30 * 86_400
+_SET = ("request_seconds", "total_seconds")
+"""deadlines that cannot be None"""
 ACCESS = ("endpoint", "region", "profile", "anonymous")
 """what decides which service is asked, and as whom"""
 
@@ -53,8 +56,18 @@ class Remote:
             integer("cache_bytes", self.cache_bytes, 0, 1 << 60)
         for name in ("request_seconds", "total_seconds", "hedge_seconds"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UsageError(f"{name} is {value}; it must be more than 0")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and 0 < value <= _MAX_SECONDS) and (
+                value is not None or name in _SET
+            ):
+                raise UsageError(
+                    f"{name} is {value!r}; it must be a number above 0, of at most "
+                    f"{_MAX_SECONDS:,} seconds"
+                )
+        for name in ("endpoint", "region", "profile"):
+            value = getattr(self, name)
+            if not isinstance(value, str | None):
+                raise UsageError(f"{name} is {value!r}; it must be a string")
 
     @property
     def cache_limit(self) -> int:

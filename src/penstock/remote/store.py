@@ -6,7 +6,6 @@ of an upload: otherwise a part that fails would cost the whole upload.
 """
 
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,16 +15,10 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.errors import (
-    DatasetExistsError,
-    FormatError,
-    MissingDataError,
-    PenstockError,
-    ReadError,
-    UsageError,
-)
-from penstock.remote.credentials import aws_profile, azure_settings
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
+from penstock.remote.clients import load_obstore, new_client
 from penstock.remote.options import Remote
+from penstock.remote.refusals import CutShortError, Refusals, reason, status_of
 from penstock.remote.requests import is_given_up
 from penstock.remote.urls import RemoteUrl
 from penstock.system.backoff import jittered
@@ -34,6 +27,8 @@ Answer = TypeVar("Answer")
 
 _FIRST_WAIT, _MAX_WAIT = 0.1, 10.0
 _TICK_SECONDS = 0.5
+_ASKED_AGAIN_BY_GET = {400, 403, 405, 501}
+"""statuses after HEAD: the server does not know it, or tells the cause only in a body"""
 _MAX_OPENING_SECONDS = 30.0
 PART_BYTES = 8 << 20
 """of an upload; larger for objects that would have too many"""
@@ -46,26 +41,6 @@ _USED_IN = set[int]()
 """processes that have sent requests; their forked children cannot"""
 _ANSWERED = set[str]()
 """stores that have accepted a request"""
-_CREDENTIAL_SERVICES = (
-    "169.254.169.254",
-    "169.254.170.2",
-    "/latest/api/token",
-    "metadata.google.internal",
-)
-"""asked last, on machines of a cloud; elsewhere nobody answers there"""
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_BUCKET_WORDS = {
-    "s3": ("bucket", "region"),
-    "gs": ("bucket", "project"),
-    "az": ("container", "storage account"),
-}
-_ENDPOINT_VARIABLES = {
-    "s3": ("AWS_ENDPOINT_URL",),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
-_DENIED = ("401 Unauthorized", "403 Forbidden")
-_SKEWED = ("RequestTimeTooSkewed", "RequestExpired")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +80,16 @@ class ObjectStore:
         return f"{self.url.store}/{key}"
 
     @cached_property
+    def refusals(self) -> Refusals:
+        """Says what its errors mean."""
+        return Refusals(self.url, self.options)
+
+    @property
+    def endpoint(self) -> str | None:
+        """The URL of the service, if it is not the cloud's own."""
+        return self.refusals.endpoint
+
+    @cached_property
     def _client(self) -> Any:
         return self._checked_client(self.options.request_seconds)
 
@@ -120,36 +105,63 @@ class ObjectStore:
         from obstore.exceptions import BaseError
 
         try:
-            return _new_client(self.url, self.options, request_seconds, **retries)
+            return new_client(self.url, self.options, request_seconds, **retries)
+        except PenstockError:
+            raise
         except (BaseError, ValueError) as error:
-            raise UsageError(f"{self.url.store}: {_reason(error)}; {self._settings}") from None
+            raise UsageError(
+                f"{self.url.store}: {reason(error)}; {self.refusals.settings}"
+            ) from None
 
     @property
     def can_list(self) -> bool:
         """Whether objects can be listed; HTTP has no way to."""
-        return self.url.scheme not in ("http", "https")
+        return not self.url.is_http
 
     def head(self, key: str) -> ObjectFacts:
         """What is known of an object, without its content."""
-        obs = _obstore()
-        return self._attempt(
-            self.name(key), lambda: _facts(obs.head(self._client, key)), self._opening_seconds
-        )
+        return self._attempt(self.name(key), lambda: self._head(key), self._opening_seconds)
+
+    def _head(self, key: str) -> ObjectFacts:
+        try:
+            return self._facts(load_obstore().head(self._client, key))
+        except Exception as error:
+            has_no_size = "Content-Length Header missing" in str(error)
+            if not has_no_size and status_of(error) not in _ASKED_AGAIN_BY_GET:
+                raise
+        return self._facts(self._request(key, 0, 1).meta)
+
+    def _facts(self, meta: Any) -> ObjectFacts:
+        """The facts in an answer; refuse one that cannot tell a changed object from the first."""
+        if not meta["e_tag"] and not meta["last_modified"].timestamp():
+            raise self.refusals.without_identity(self.name(meta["path"]))
+        return _facts(meta)
+
+    def _request(self, key: str, start: int, stop: int) -> Any:
+        """Request a range; of an empty object, which has no ranges, the whole."""
+        obs = load_obstore()
+        try:
+            return obs.get(self._client, key, options={"range": (start, stop)})
+        except Exception as error:
+            if start or status_of(error) != 416:
+                raise
+        return obs.get(self._client, key)
 
     def list_objects(self, prefix: str) -> list[ObjectFacts]:
-        """All objects below a prefix, which ends where a name does."""
+        """All objects below a prefix, which ends where a name does; no marks of directories."""
         if not self.can_list:
             raise UsageError(
                 f"{self.name(prefix)}: HTTP servers do not list files; name each file, or a "
                 "manifest such as penstock.json"
             )
-        obs = _obstore()
+        obs = load_obstore()
 
         def all_pages() -> Sequence[ObjectFacts]:
             pages = obs.list(self._client, prefix or None, chunk_size=1000)
             return [_facts(meta) for page in pages for meta in page]
 
-        return list(self._attempt(self.name(prefix), all_pages, self._opening_seconds))
+        found = self._attempt(self.name(prefix), all_pages, self._opening_seconds)
+        return _without_directories(found, prefix)
 
     def get(self, key: str, start: int, stop: int, *, expected: ObjectFacts | None) -> RangeAnswer:
         """Read bytes [start, stop) of an object; all of them, and of the object that is expected.
@@ -158,8 +170,8 @@ class ObjectStore:
         """
 
         def get() -> RangeAnswer:
-            found = _obstore().get(self._client, key, options={"range": (start, stop)})
-            facts, data = _facts(found.meta), found.bytes()
+            found = self._request(key, start, stop)
+            facts, data = self._facts(found.meta), found.bytes()
             if expected is not None:
                 check_unchanged(self.name(key), facts, expected)
             end = stop if expected is not None else max(start, min(stop, facts.size_bytes))
@@ -179,15 +191,17 @@ class ObjectStore:
         """
 
         def get() -> None:
-            found = _obstore().get(self._client, key, options={"range": (start, stop)})
-            check(_facts(found.meta))
-            at = start
+            found = self._request(key, start, stop)
+            check(self._facts(found.meta))
             if stop - start <= CHUNK_BYTES or tuple(found.range) != (start, stop):
-                chunks: Iterable[Any] = [found.bytes()]
-            else:
-                chunks = found.stream(min_chunk_size=CHUNK_BYTES)
-            for chunk in chunks:
-                _check_length(found, start, stop, at - start + len(chunk), is_part=True)
+                data = found.bytes()
+                _check_length(found, start, stop, len(data))
+                sink(start, data)
+                return
+            at = start
+            for chunk in found.stream(min_chunk_size=CHUNK_BYTES):
+                if at + len(chunk) > stop:
+                    break
                 sink(at, chunk)
                 at += len(chunk)
             _check_length(found, start, stop, at - start)
@@ -204,7 +218,7 @@ class ObjectStore:
 
     def put(self, key: str, content: bytes, *, create: bool = False) -> str:
         """Write an object; returns its ETag. With `create`, an object that exists is kept."""
-        obs = _obstore()
+        obs = load_obstore()
         mode = {"mode": "create"} if create else {}
 
         def send() -> str:
@@ -221,7 +235,7 @@ class ObjectStore:
         A part that fails is sent again; `chunks` is called again only if that does not help. If the
         chunks end with an error, nothing appears.
         """
-        obs = _obstore()
+        obs = load_obstore()
         part_bytes = max(PART_BYTES, -(-size_bytes // _MAX_PARTS))
 
         def send() -> None:
@@ -238,7 +252,7 @@ class ObjectStore:
                 if "NoSuchUpload" not in str(error):
                     raise
                 # If the answer to its last request is lost, an upload is unknown when asked again.
-                raise _CutShortError("the upload has ended without an answer") from None
+                raise CutShortError("the upload has ended without an answer") from None
 
         self._attempt(self.name(key), send)
         facts = self.head(key)
@@ -247,7 +261,7 @@ class ObjectStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that do not exist are fine."""
-        obs = _obstore()
+        obs = load_obstore()
         for key in keys:
             try:
                 self._attempt(self.name(key), lambda key=key: obs.delete(self._client, key))  # type: ignore[misc]
@@ -271,21 +285,28 @@ class ObjectStore:
             except PenstockError:
                 raise
             except FileNotFoundError as error:
-                raise self._missing(what, error) from None
+                raise self.refusals.missing(what, error) from None
             except OSError as error:
                 raise ReadError(error.errno, f"{what}: {error.strerror or error}") from None
             except Exception as error:
-                final = self._final(what, error)
+                final = self.refusals.final(what, error, is_new=self.url.store not in _ANSWERED)
                 if final is not None:
                     raise final from None
-                reason, now = _reason(error), time.monotonic()
+                cause, now = reason(error), time.monotonic()
                 if now - asked >= self.options.request_seconds:
-                    reason = f"not answered in request_seconds={self.options.request_seconds:g}"
+                    cause = f"not answered in request_seconds={self.options.request_seconds:g}"
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":  # of Rust; obstore does not export it
+                    raise
+                raise ReadError(
+                    f"{what}: obstore has failed ({error}); check the URL, the region and the "
+                    f"endpoint{self.refusals.endpoint_text}"
+                ) from None
             if now + wait - started > total_seconds:
                 raise ReadError(
                     f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
-                    f"the last: {reason}; check the network and the endpoint"
-                    f"{self._endpoint_text}, or allow more time with "
+                    f"the last: {cause}; check the network and the endpoint"
+                    f"{self.refusals.endpoint_text}, or allow more time with "
                     "penstock.Remote(total_seconds=…)"
                 )
             until = now + jittered(wait)
@@ -294,73 +315,6 @@ class ObjectStore:
                     raise CancelledError
                 time.sleep(min(left, _TICK_SECONDS))
             wait = min(2 * wait, _MAX_WAIT)
-
-    @property
-    def _endpoint_text(self) -> str:
-        return f" {self.endpoint}" if self.endpoint else ""
-
-    @property
-    def endpoint(self) -> str | None:
-        """The URL of the service, if it is not the cloud's own."""
-        names = _ENDPOINT_VARIABLES.get(self.url.scheme, ())
-        return self.options.endpoint or next(filter(None, map(os.environ.get, names)), None)
-
-    def _missing(self, what: str, error: Exception) -> PenstockError:
-        if any(code in str(error) for code in _NO_BUCKET):
-            kind, where = _BUCKET_WORDS[self.url.scheme]
-            return MissingDataError(
-                f"{self.url.store}: no such {kind}{self._endpoint_text}; check its name, the "
-                f"{where} and the endpoint"
-            )
-        return MissingDataError(f"{what}: no such object")
-
-    def _final(self, what: str, error: Exception) -> PenstockError | None:
-        """The error for a failure that another attempt would not mend; else None."""
-        from obstore import exceptions as known
-
-        text = str(error)
-        if any(code in text for code in _NO_BUCKET):
-            return self._missing(what, error)
-        if any(code in text for code in _SKEWED):
-            return ReadError(
-                f"{what}: the server refuses requests because its clock and the clock of this "
-                "machine differ by minutes; set the clock (timedatectl set-ntp true)"
-            )
-        is_new = self.url.store not in _ANSWERED  # else the service is only busy
-        if is_new and any(service in text for service in _CREDENTIAL_SERVICES):
-            return ReadError(f"{what}: no credentials found; {self._remedy}")
-        is_denied = any(status in text for status in _DENIED)  # of a listing, as a general error
-        if is_denied or isinstance(error, known.PermissionDeniedError | known.UnauthenticatedError):
-            return ReadError(
-                f"{what}: access denied{self._endpoint_text} ({_reason(error)}); {self._remedy}"
-            )
-        if isinstance(error, known.AlreadyExistsError | known.PreconditionError):
-            return DatasetExistsError(f"{what}: already exists; choose another target")
-        if isinstance(error, known.InvalidPathError | known.UnknownConfigurationKeyError):
-            return UsageError(f"{what}: {_reason(error)}")
-        if isinstance(error, known.NotSupportedError):
-            return ReadError(f"{what}: the server does not support this ({_reason(error)})")
-        if "416" in text and "Range Not Satisfiable" in text:
-            return FormatError(f"{what}: the object ends before; it has changed")
-        return None
-
-    @property
-    def _remedy(self) -> str:
-        if not self.can_list:
-            return "the server wants a login, which HTTP URLs cannot give"
-        if self.options.anonymous:
-            return "it is not public: leave out anonymous=True, and give credentials"
-        return f"{self._settings}; for public data, penstock.Remote(anonymous=True)"
-
-    @property
-    def _settings(self) -> str:
-        """How to name an account and its credentials."""
-        return {
-            "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-            "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run "
-            "gcloud auth application-default login",
-            "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or run az login",
-        }.get(self.url.scheme, "check the URL")
 
 
 def _interruptible(call: Callable[[], Answer]) -> Answer:
@@ -379,18 +333,10 @@ def _interruptible(call: Callable[[], Answer]) -> Answer:
     return future.result()
 
 
-class _CutShortError(Exception):
-    """An answer that is not what was asked for; asked again, it may be whole."""
-
-
-def _check_length(
-    found: Any, start: int, stop: int, num_bytes: int, *, is_part: bool = False
-) -> None:
-    """Refuse an answer of another length than was asked for; a part may be shorter."""
-    wanted = stop - start
-    is_right = num_bytes <= wanted if is_part else num_bytes == wanted
-    if tuple(found.range) != (start, stop) or not is_right:
-        raise _CutShortError(f"{num_bytes:,} bytes arrived, {wanted:,} were asked for")
+def _check_length(found: Any, start: int, stop: int, num_bytes: int) -> None:
+    """Refuse an answer of another length than was asked for."""
+    if tuple(found.range) != (start, stop) or num_bytes != stop - start:
+        raise CutShortError(f"{num_bytes:,} bytes arrived, {stop - start:,} were asked for")
 
 
 def check_unchanged(name: str, found: ObjectFacts, expected: ObjectFacts) -> None:
@@ -405,6 +351,24 @@ def check_unchanged(name: str, found: ObjectFacts, expected: ObjectFacts) -> Non
             f"{name}: its ETag is {found.etag}, but was {expected.etag} at first; the object has "
             "changed while it was read: open it again"
         )
+
+
+def _without_directories(found: Sequence[ObjectFacts], prefix: str) -> list[ObjectFacts]:
+    """Leave out empty objects that only mark a directory, such as `data/` by AWS's console.
+
+    obstore cuts the slash at their end, so a mark has the name of the directory. That of the prefix
+    itself may have content, which no request could name.
+    """
+    found = [each for each in found if each.key != prefix]
+    if all(each.size_bytes for each in found):
+        return found
+    directories = {""}
+    for each in found:
+        parent = each.key.rpartition("/")[0]
+        while parent not in directories:
+            directories.add(parent)
+            parent = parent.rpartition("/")[0]
+    return [each for each in found if each.size_bytes or each.key not in directories]
 
 
 def has_sent_requests() -> bool:
@@ -423,16 +387,6 @@ def refuse_fork() -> None:
     _USED_IN.add(os.getpid())
 
 
-def _obstore() -> Any:
-    try:
-        import obstore
-    except ModuleNotFoundError:
-        raise UsageError(
-            "remote data needs obstore; install it with pip install 'penstock[remote]'"
-        ) from None
-    return obstore
-
-
 def _facts(meta: Any) -> ObjectFacts:
     modified = meta["last_modified"]
     mtime_ns = int(modified.timestamp()) * 1_000_000_000
@@ -440,70 +394,6 @@ def _facts(meta: Any) -> ObjectFacts:
     if meta["e_tag"] and not etag.endswith('"'):
         etag = f'"{etag}"'  # Azure quotes it in the answer to a request, but not in a listing
     return ObjectFacts(meta["path"], meta["size"], etag, mtime_ns)
-
-
-_STATUS = re.compile(r"(?:status(?: code)?|Status):? ?(\d{3} [A-Za-z ]+)")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-
-
-def _reason(error: Exception) -> str:
-    """The cause of an error in a few words; obstore appends pages of debugging output."""
-    if isinstance(error, _CutShortError):
-        return str(error)
-    text = str(error)
-    parts = [found[1].strip() for pattern in (_STATUS, _CODE) if (found := pattern.search(text))]
-    if parts:
-        return ", ".join(parts)
-    first = text.split("\n\nDebug source")[0].split("\n")[0]
-    return first.rpartition(": ")[2][:200] if len(first) > 200 else first
-
-
-def _new_client(
-    url: RemoteUrl,
-    options: Remote,
-    request_seconds: float,
-    *,
-    max_retries: int = 0,
-    retry_timeout: timedelta = timedelta(0),
-) -> Any:
-    """The client of a store."""
-    _obstore()
-    from obstore import store as stores
-
-    client: dict[str, Any] = {
-        "timeout": timedelta(seconds=request_seconds),
-        "connect_timeout": timedelta(seconds=min(5.0, options.request_seconds)),
-        "pool_max_idle_per_host": str(options.max_requests),
-        "user_agent": "penstock",
-        "allow_http": True,
-    }
-    retries: dict[str, Any] = {"max_retries": max_retries, "retry_timeout": retry_timeout}
-    common: dict[str, Any] = {"client_options": client, "retry_config": retries}
-    if url.scheme in ("http", "https"):
-        return stores.HTTPStore.from_url(url.store, **common)
-    config: dict[str, Any] = {}
-    if options.anonymous:
-        config["skip_signature"] = True
-    if url.scheme == "s3":
-        if not options.anonymous:
-            config |= aws_profile(options.profile)
-        for key in ("endpoint", "region"):
-            if getattr(options, key):
-                config[key] = getattr(options, key)
-        return stores.S3Store(url.root, **common, **config)
-    if url.scheme == "gs":
-        if options.endpoint:
-            config["base_url"] = options.endpoint
-        return stores.GCSStore(url.root, **common, **config)
-    container, at, host = url.root.partition("@")
-    config |= azure_settings(anonymous=options.anonymous)
-    if at:
-        config["account_name"], is_elsewhere, _ = host.partition(".")
-        if is_elsewhere:
-            config["endpoint"] = f"https://{host.replace('.dfs.', '.blob.')}"
-    if options.endpoint:
-        config["endpoint"] = options.endpoint
-    return stores.AzureStore(container, **common, **config)
 
 
 _STORES = dict[tuple[str, tuple[Any, ...]], ObjectStore]()

@@ -3,10 +3,12 @@
 import os
 import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from penstock.errors import UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")  # a Path makes one slash of two
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # The spellings of fsspec, Hadoop and others, and ours.
 _SCHEMES = {
     "s3": "s3",
@@ -36,6 +38,11 @@ class RemoteUrl(NamedTuple):
         return f"{self.store}/{self.key}" if self.key else self.store
 
     @property
+    def is_http(self) -> bool:
+        """Whether it leads to an HTTP server, not to an object store."""
+        return self.scheme in ("http", "https")
+
+    @property
     def store(self) -> str:
         """The URL of the store."""
         return f"{self.scheme}://{self.root}"
@@ -54,15 +61,20 @@ def _scheme(source: str) -> str | None:
 def parse_url(source: str) -> RemoteUrl:
     """Cut a URL at the root of its store; refuse what cannot be one.
 
+    Paths of HTTP URLs are decoded, as browsers encode them; keys of object stores are literal.
+
     >>> parse_url("s3a://bucket/web/train")
     RemoteUrl(scheme='s3', root='bucket', key='web/train')
+    >>> parse_url("https://host/my%20file.bin").key
+    'my file.bin'
     """
     found, scheme = _URL.match(source), _scheme(source)
     assert found is not None, source
     assert scheme is not None, source
     root, _, key = source[found.end() :].partition("/")
     container, at, host = root.rpartition("@")
-    if scheme in ("http", "https") and at:
+    is_http = scheme in ("http", "https")
+    if is_http and at:
         raise UsageError(
             f"{scheme}://…@{host}/…: a password in a URL would be written to logs and states; "
             "use a URL without one"
@@ -73,8 +85,24 @@ def parse_url(source: str) -> RemoteUrl:
         is_public = cloud in ("", "dfs.core.windows.net", "blob.core.windows.net")
         root = f"{container}@{account if is_public else host}"
     if not root:
-        kind = "host" if scheme in ("http", "https") else "bucket"
+        kind = "host" if is_http else "bucket"
         raise UsageError(f"{source}: no {kind} in the URL; write {scheme}://NAME/PATH")
-    if any(part == ".." for part in key.split("/")):
-        raise UsageError(f"{source}: contains '..', which object stores do not resolve")
-    return RemoteUrl(scheme, root, "/".join(part for part in key.split("/") if part))
+    return RemoteUrl(scheme, root, _checked_key(source, unquote(key) if is_http else key, is_http))
+
+
+def _checked_key(source: str, key: str, is_http: bool) -> str:
+    """The key without empty names; refuse names that no store, or not the mirror, can hold."""
+    parts = key.split("/")
+    if any(part in (".", "..") for part in parts):
+        raise UsageError(f"{source}: contains '.' or '..', which object stores do not resolve")
+    if _CONTROL.search(key):
+        raise UsageError(
+            f"{source!r}: contains a control character, such as a line break; rename the object"
+        )
+    if is_http and unquote(key) != key:
+        # Decoded once more, for example from a state, it would name another file.
+        raise UsageError(
+            f"{source}: names with an encoded percent sign cannot be read in place; download it "
+            "first: penstock fetch URL --out DIRECTORY"
+        )
+    return "/".join(part for part in parts if part)
