@@ -23,6 +23,7 @@ from penstock.opening.decoding import decoded
 from penstock.opening.source_paths import (
     DatasetSource,
     SourcePath,
+    as_list,
     expand,
     find_listed,
     find_paths,
@@ -30,6 +31,7 @@ from penstock.opening.source_paths import (
 )
 from penstock.read.eos_scan import find_documents
 from penstock.read.local_reader import Access
+from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import find_mirrored, naming_urls
 from penstock.remote.options import Remote
 from penstock.suggestions import did_you_mean
@@ -98,18 +100,21 @@ def open(
     wanted = None
     if fields or metadata or ignore:
         wanted = Wanted(fields=_names(fields), metadata=_names(metadata), ignore=_names(ignore))
-    source = located(source, remote)
-    loss_masks = None if loss_masks is None else located(loss_masks, remote)
-    described: Sequence[Described]
-    if file_list is None:
-        described = _describe(find_paths(source, split), format, wanted, allow_outside)
-    else:
-        described = describe_listed(find_listed(source, format, file_list, split), format, wanted)
+    described, masks = _find(
+        as_list(source),
+        format,
+        wanted,
+        split,
+        file_list,
+        allow_outside,
+        None if loss_masks is None else as_list(loss_masks),
+        remote,
+    )
     manifests = tuple(decoded(each) for each in described)
     if wanted is not None:
         _check_columns(manifests, wanted)
-    if loss_masks is not None:
-        manifests = _with_masks(manifests, [found.path for found in find_paths(loss_masks, split)])
+    if masks is not None:
+        manifests = _with_masks(manifests, masks)
     if bos_id is not None or eos_id is not None:
         manifests = tuple(find_documents(each, bos_id=bos_id, eos_id=eos_id) for each in manifests)
     _check_same_records(manifests)
@@ -126,6 +131,30 @@ def open(
     if data.num_records >= 1 << 63:
         raise FormatError(f"{data.num_records:,} records; a dataset has fewer than 2^63")
     return data
+
+
+@finding_files
+def _find(
+    sources: list[DatasetSource],
+    format: str | None,  # noqa: A002
+    wanted: Wanted | None,
+    split: str | None,
+    file_list: DatasetSource | None,
+    allow_outside: bool,
+    loss_masks: list[DatasetSource] | None,
+    remote: Remote | None,
+) -> tuple[Sequence[Described], list[Path] | None]:
+    """Find and describe the files of a source, and find those of its masks."""
+    sources = located(sources, remote)
+    described: Sequence[Described]
+    if file_list is None:
+        described = _describe(find_paths(sources, split), format, wanted, allow_outside)
+    else:
+        described = describe_listed(find_listed(sources, format, file_list, split), format, wanted)
+    if loss_masks is None:
+        return described, None
+    masks = find_paths(located(loss_masks, remote), split)
+    return described, [found.path for found in masks]
 
 
 def _names(columns: str | Iterable[str]) -> tuple[str, ...]:

@@ -57,6 +57,17 @@ def identity_number(identity: str) -> int:
     return (xxhash.xxh3_64_intdigest(identity.encode()) >> 1) | 1 if identity else 0
 
 
+@contextlib.contextmanager
+def locked_directory(directory: Path) -> Iterator[None]:
+    """Hold the lock under which files with maps in a directory are made and removed."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class BlockFile:
     """The local file of an object, and the map of the blocks that it has."""
 
@@ -80,7 +91,7 @@ class BlockFile:
         """Map the map, made anew if there is none that fits."""
         for directory in (self.path.parent, self.map_path.parent):
             directory.mkdir(parents=True, exist_ok=True)
-        with self._locked_directory():
+        with locked_directory(self.map_path.parent):
             opened = self._open_fitting()
             if opened is None:
                 self._make()
@@ -93,15 +104,6 @@ class BlockFile:
                 return FileMap(opened, HEADER_BYTES + 8 * num_blocks(self.size_bytes))
             finally:
                 os.close(opened)
-
-    @contextlib.contextmanager
-    def _locked_directory(self) -> Iterator[None]:
-        descriptor = os.open(self.map_path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _open_fitting(self) -> int | None:
         """Open the map if it belongs to this object and these files; else None."""
@@ -164,7 +166,8 @@ class BlockFile:
 
     def _make(self) -> None:
         """Make empty files of the right sizes; the map appears last."""
-        data, map_ = temporary_path(self.path), temporary_path(self.map_path)
+        # Not beside the file: others list that directory, and remove what the store does not have.
+        data, map_ = temporary_path(self.map_path), temporary_path(self.map_path)
         try:
             with data.open("xb") as file:
                 os.truncate(file.fileno(), self.size_bytes)

@@ -75,6 +75,7 @@ class Mirror:
                     key,
                     self.path(key),
                     self.map_path(key),
+                    self.root,
                     on_removal=partial(self._forget, key),
                 )
             return self._files[key]

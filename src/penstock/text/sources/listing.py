@@ -16,6 +16,7 @@ from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.job_marks import FINISHED, UNFINISHED, refuse_unfinished
 from penstock.formats.splits import choose, divide
 from penstock.formats.text_names import CODECS, ENDINGS, SourceKind, ending_of, kind_of
+from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import find_mirrored, local_path, naming_urls, shown
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
@@ -61,6 +62,7 @@ def list_files(
         return _list(wanted, kind, split, remote or Remote())
 
 
+@finding_files
 def _list(
     wanted: list[str | os.PathLike[str]],
     kind: SourceKind | None,
@@ -86,7 +88,7 @@ def _list(
         warnings.warn(
             f"skipped Penstock's own output: {shown(named(skipped))}; to read text from there, "
             "name that directory itself",
-            stacklevel=4,
+            stacklevel=5,
         )
     known = kind or _only_kind(files)
     for file in files if known == "parquet" else ():
