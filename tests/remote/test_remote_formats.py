@@ -296,3 +296,39 @@ def test_the_tokenizer_beside_the_tokens_is_found(tmp_path, s3, bucket):
     assert local is not None
     assert found is not None
     assert found.fingerprint == local.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["prefix", "pattern", "list", "file list"])
+def test_many_files_are_opened_at_once(tmp_path, s3, bucket, s3_proxy, s3_environment, kind):
+    """80 files take 2.4 s in turn, and as long again for the fingerprint."""
+    names = [f"{k:03}.bin" for k in range(80)]
+    generator = np.random.default_rng(1)
+    (tmp_path / "flat").mkdir()
+    for name in names:
+        (tmp_path / "flat" / name).write_bytes(generator.bytes(10_000))
+    if kind == "file list":
+        listed = [{"path": name, "size": 10_000} for name in names]
+        (tmp_path / "flat" / "files.json").write_text(json.dumps(listed))
+    upload(s3.store(bucket), tmp_path / "flat", "flat/")
+    url = f"s3://{bucket}/flat"
+    source = {"pattern": f"{url}/*.bin", "list": [f"{url}/{name}" for name in names]}.get(kind, url)
+    s3_proxy.set(latency_s=0.03)
+    remote = penstock.Remote(endpoint=s3_proxy.endpoint, max_requests=16)
+    data = penstock.open(source, format="flat:uint16", remote=remote)
+    assert 8 <= s3_proxy.counts()["max_in_flight"] <= 16 + 16
+    s3_proxy.reset_counts()
+    local = penstock.open(tmp_path / "flat/*.bin", format="flat:uint16")
+    assert data.fingerprint == local.fingerprint
+    assert 8 <= s3_proxy.counts()["max_in_flight"] <= 16
+
+
+def test_one_file_of_another_kind_among_many_is_named(tmp_path, s3, bucket, remote):
+    generator = np.random.default_rng(1)
+    (tmp_path / "flat").mkdir()
+    for k in range(30):
+        (tmp_path / "flat" / f"{k:02}.bin").write_bytes(generator.bytes(10_000))
+    (tmp_path / "flat" / "17.bin").write_bytes(b"PAR1" + generator.bytes(96))
+    upload(s3.store(bucket), tmp_path / "flat", "flat/")
+    with pytest.raises(PenstockError, match=r"17\.bin"):
+        penstock.open(f"s3://{bucket}/flat", remote=remote)

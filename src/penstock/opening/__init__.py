@@ -31,8 +31,9 @@ from penstock.opening.source_paths import (
 )
 from penstock.read.eos_scan import find_documents
 from penstock.read.local_reader import Access
+from penstock.remote.at_once import at_once
 from penstock.remote.found_files import finding_files
-from penstock.remote.mirror import find_mirrored, naming_urls
+from penstock.remote.mirror import find_mirrored, is_mirrored, naming_urls
 from penstock.remote.options import Remote
 from penstock.suggestions import did_you_mean
 
@@ -169,8 +170,9 @@ def _describe(
 ) -> list[Described]:
     """Describe all paths; refuse files that two of them lead to."""
     described, finished, reached = list[Described](), set[Path](), OpenedPaths()
-    for each in found:
-        described += describe(
+
+    def describe_one(each: SourcePath, reached: OpenedPaths) -> list[Described]:
+        return describe(
             each.path,
             format,
             wanted,
@@ -179,7 +181,25 @@ def _describe(
             finished=finished,
             reached=reached,
         )
+
+    def describe_apart(each: SourcePath) -> tuple[list[Described], OpenedPaths]:
+        own = OpenedPaths()
+        return describe_one(each, own), own
+
+    # The files of a directory are described at once; so are remote files that are named.
+    files = [each for each in found if is_mirrored(each.path) and each.path.is_file()]
+    apart = dict(zip(files, at_once(describe_apart, files, _path), strict=True))
+    for each in found:
+        if each in apart:
+            reached.join(apart[each][1])
+            described += apart[each][0]
+        else:
+            described += describe_one(each, reached)
     return described
+
+
+def _path(found: SourcePath) -> Path:
+    return found.path
 
 
 def _check_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:

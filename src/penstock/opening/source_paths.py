@@ -14,11 +14,15 @@ from penstock.formats.directories import companions_of, data_of, divide_files, r
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.job_marks import FINISHED
 from penstock.formats.splits import choose
+from penstock.remote.at_once import in_threads
 from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import local_path
 from penstock.remote.options import Remote
+from penstock.remote.urls import is_remote
 
 DatasetSource = str | os.PathLike[str]
+
+_NUM_THREADS = 16
 
 
 class SourcePath(NamedTuple):
@@ -32,7 +36,10 @@ def located(
     source: DatasetSource | Iterable[DatasetSource], remote: Remote | None = None
 ) -> list[DatasetSource]:
     """A source with local paths in place of URLs; those of remote data are paths of mirrors."""
-    return [local_path(each, remote, companions_of) for each in as_list(source)]
+    sources = as_list(source)
+    if sum(map(is_remote, sources)) < 2:
+        return [local_path(each, remote, companions_of) for each in sources]
+    return in_threads(lambda each: local_path(each, remote, companions_of), sources, _NUM_THREADS)
 
 
 def find_paths(

@@ -209,6 +209,12 @@ def _find_all(mirror: Mirror, key: str, *, manifests: bool) -> bool:
     return any(others) or (bool(key) and mirror.file(key).find())
 
 
+def is_mirrored(path: str | os.PathLike[str]) -> bool:
+    """Whether a local path has the form of one that stands for a remote file."""
+    text = os.fspath(path)
+    return f"/penstock/{KIND}/" in text and _MIRROR_PATH.match(text) is not None
+
+
 def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:
     """The remote file that a local path stands for; None for a path that is local."""
     text = os.fspath(path)
