@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import os
 
 import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import MissingDataError, PenstockError
+from penstock.errors import FormatError, MissingDataError, PenstockError
 from tests.helpers.golden_files import EXPECTED, GOLDEN, path_of
 from tests.helpers.objects import write_objects
 from tests.helpers.remote_data import batches_of, plain, publish, upload, write_tokens
@@ -225,6 +226,28 @@ def test_a_file_list_is_read_over_http(tmp_path, file_server):
     (file_server.directory / "files.json").write_text(json.dumps(listed))
     data = penstock.open(file_server.endpoint, format="flat:uint16")
     assert data.document(0).tobytes() == content
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_file_list_made_locally_is_read_after_an_upload(tmp_path, s3, bucket, file_server):
+    """It has the times of the local files, which the copies do not have."""
+    (tmp_path / "flat").mkdir()
+    for name in "ab":
+        (tmp_path / "flat" / f"{name}.bin").write_bytes(np.random.default_rng(1).bytes(20_000))
+    listed = tmp_path / "flat" / "files.json"
+    local = penstock.open(tmp_path / "flat/*.bin", format="flat:uint16", file_list=listed)
+    assert "mtime_ns" in listed.read_text()
+    upload(s3.store(bucket), tmp_path / "flat", "flat/")
+    url = publish(file_server, tmp_path / "flat")
+    for path in (file_server.directory / "data").iterdir():
+        os.utime(path, (0, 0))
+    for source in (f"s3://{bucket}/flat", f"s3://{bucket}/flat/files.json", url):
+        data = penstock.open(source, format="flat:uint16")
+        assert documents_of(data) == documents_of(local)
+    (tmp_path / "b.bin").write_bytes(b"shorter!")
+    upload(s3.store(bucket), tmp_path / "b.bin", "flat/")
+    with pytest.raises(FormatError, match=r"b\.bin: 8 bytes, but files\.json says 20,000"):
+        penstock.open(f"s3://{bucket}/flat", format="flat:uint16")
 
 
 def test_a_file_list_finds_what_belongs_to_its_files(file_server):
