@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,3 +124,17 @@ def test_opening_and_reading_work_while_others_clear_the_cache(url):
         is_done.set()
         clearing.join()
     assert set(found) == {expected}
+
+
+def test_files_that_are_being_made_are_not_listed(url, monkeypatch):
+    """A listing of another process would remove them, since the store does not have them."""
+    rename, seen = Path.rename, set()
+
+    def note_names(self, target):
+        if target.suffix == ".bin":
+            seen.update(path.name for path in target.parent.iterdir())
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", note_names)
+    open_flat(url)
+    assert {"s0.bin"} < seen <= {f"s{k}.bin" for k in range(6)}

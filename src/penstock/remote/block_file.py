@@ -10,7 +10,9 @@ clears the entry, then frees the block. Both hold a lock of the system on the en
 its holder. A kernel takes no lock to read: it compares the entries before and after. Other code
 holds a shared lock on the file, which keeps its blocks. Entries are written by system calls, not
 through memory: on a full disk a system call fails, but a write to memory kills the process. A
-changed object gets new files; processes that have the old ones open still read those.
+changed object gets new files; processes that have the old ones open still read those. Files are
+made and removed under a lock on the directory of the map. The map goes first and comes last, so a
+map that is there belongs to the file beside it.
 """
 
 import contextlib
@@ -151,18 +153,22 @@ class BlockFile:
     def note_etag(self, etag: str) -> None:
         """Add the ETag, which the first answer of the store has told.
 
-        Blocks of an object with another ETag are dropped: it was replaced between two runs.
+        If the files have blocks of an object with another ETag, which was replaced between two
+        runs, new files take their place. Then this object cannot store blocks any more.
         """
         self._etag = identity_number(etag)
-        with _cache_errors(self.path):
+        with _cache_errors(self.path), locked_directory(self.map_path.parent):
             opened = os.open(self.map_path, os.O_RDWR | os.O_CLOEXEC)
             try:
+                if os.fstat(opened).st_ino != self._inode:
+                    return  # replaced; storing blocks fails, and they are fetched again
                 noted = int.from_bytes(os.pread(opened, 8, _offset("etag")), "little")
-                if noted not in (0, self._etag):
-                    self.drop_all(self.present())
-                os.pwrite(opened, np.uint64(self._etag).tobytes(), _offset("etag"))
+                if noted in (0, self._etag):
+                    os.pwrite(opened, np.uint64(self._etag).tobytes(), _offset("etag"))
+                    return
             finally:
                 os.close(opened)
+            self._make()
 
     def _make(self) -> None:
         """Make empty files of the right sizes; the map appears last."""

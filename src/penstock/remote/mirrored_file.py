@@ -213,7 +213,8 @@ class MirroredFile:
             return False
         self.note(answer.facts)
         if answer.facts.size_bytes:
-            self.blocks.fill(0, answer.data)
+            with self._naming_url():
+                self.blocks.fill(0, answer.data)
             self.provide()
         return True
 
