@@ -49,6 +49,7 @@ _HEADER = np.dtype(
     ]
 )
 _CRC = np.uint64((1 << 32) - 1)
+_MAX_ATTEMPTS = 10
 _CLAIM_TICKS = 75  # 5 seconds, in units of 2^26 ns
 
 ByteRange = tuple[int, int]
@@ -90,7 +91,15 @@ class BlockFile:
         self._entries: NDArray[np.uint64] = entries
 
     def _attach(self) -> FileMap:
-        """Map the map, made anew if there is none that fits."""
+        """Map the map, made anew if there is none that fits; again if a user removes the cache."""
+        for _ in range(_MAX_ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):
+                found = self._find_or_make()
+                if found is not None:
+                    return found
+        raise ReadError(f"{self.map_path}: cannot be read back; check the disk")
+
+    def _find_or_make(self) -> FileMap | None:
         for directory in (self.path.parent, self.map_path.parent):
             directory.mkdir(parents=True, exist_ok=True)
         with locked_directory(self.map_path.parent):
@@ -99,7 +108,7 @@ class BlockFile:
                 self._make()
                 opened = self._open_fitting()
             if opened is None:
-                raise ReadError(f"{self.map_path}: cannot be read back; check the disk")
+                return None
             try:
                 # While it is mapped, no other file gets its inode.
                 self._inode = os.fstat(opened).st_ino
