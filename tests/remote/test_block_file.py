@@ -1,5 +1,7 @@
 """`BlockFile` against a model, and the functions that plan and hand over bytes."""
 
+import errno
+import fcntl
 import threading
 from itertools import pairwise
 
@@ -119,14 +121,38 @@ def test_blocks_stay_as_long_as_no_identity_differs(tmp_path, first, second, is_
     assert (new_file(tmp_path, **second).present().size > 0) == is_kept
 
 
-def test_blocks_of_an_object_with_another_etag_are_dropped_when_it_is_told(tmp_path):
-    file = new_file(tmp_path, etag="a", stated="s")
-    fill(file, 0, 3)
+def test_blocks_of_an_object_with_another_etag_are_not_used_when_it_is_told(tmp_path):
+    fill(new_file(tmp_path, etag="a", stated="s"), 0, 3)
     again = new_file(tmp_path, stated="s")
     again.note_etag("a")
     assert again.present().size == 3
-    again.note_etag("b")
-    assert again.present().size == 0
+    with again.path.open("rb") as held:  # blocks of a held file cannot be dropped
+        fcntl.flock(held, fcntl.LOCK_SH)
+        again.note_etag("b")
+        assert held.read(BLOCK_BYTES) == CONTENT[:BLOCK_BYTES]
+    with pytest.raises(ReadError, match="removed from the cache"):
+        fill(again, 3, 4)
+    assert new_file(tmp_path, etag="b", stated="s").present().size == 0
+
+
+def test_an_etag_is_not_told_to_files_that_took_the_place_of_others(tmp_path):
+    stale = new_file(tmp_path, stated="s")
+    fill(new_file(tmp_path, etag="b", stated="t"), 0, 3)
+    stale.note_etag("a")
+    assert new_file(tmp_path, etag="b", stated="t").present().size == 3
+
+
+def test_a_map_that_was_removed_changes_no_file(tmp_path):
+    """A new file may have the inode of the one that the map belonged to."""
+    file = new_file(tmp_path)
+    fill(file, 0, 3)
+    with file.map_path.open("r+b") as opened:
+        removed = b"/proc/self/fd/%d" % opened.fileno()
+        inode = file.map_path.stat().st_ino
+        file.map_path.unlink()
+        error = block_changes.drop_blocks(bytes(file.path), removed, inode, 0, 3)
+    assert error == errno.ESTALE
+    assert file.path.read_bytes()[: 3 * BLOCK_BYTES] == CONTENT[: 3 * BLOCK_BYTES]
 
 
 @pytest.mark.parametrize(("start", "size"), [(1, BLOCK_BYTES), (0, 10), (0, SIZE + 1)])
@@ -165,8 +191,6 @@ def test_all_blocks_that_differ_from_the_datasets_checksums_are_dropped(tmp_path
 
 
 def test_a_held_file_keeps_its_blocks(tmp_path):
-    import fcntl
-
     file = new_file(tmp_path)
     fill(file, 0, 3)
     with (tmp_path / "data").open("rb") as held:

@@ -282,3 +282,19 @@ def test_damage_is_found_by_verify(local, url, s3, bucket):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode != 0
     assert f"data/{shard.name}: xxh3 is" in done.stdout
+
+
+@pytest.mark.slow
+def test_bench_caches_what_its_steps_read_and_not_a_large_dataset(local, url, monkeypatch):
+    from penstock.cli import bench_remote, main
+
+    limits, measure = [], bench_remote._measure
+
+    def noted(arguments, order, cache_bytes):
+        limits.append(cache_bytes)
+        return measure(arguments, order, cache_bytes=cache_bytes)
+
+    monkeypatch.setattr(bench_remote, "_measure", noted)
+    options = ["--batches", "5", "--seq-len", "64", "--batch-size", "4"]
+    assert main(["bench", url, *options]) == 0
+    assert 0 < max(limits) < 1 << 30

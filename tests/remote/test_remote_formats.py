@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import os
 
 import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import MissingDataError, PenstockError
+from penstock.errors import FormatError, MissingDataError, PenstockError
 from tests.helpers.golden_files import EXPECTED, GOLDEN, path_of
 from tests.helpers.objects import write_objects
 from tests.helpers.remote_data import batches_of, plain, publish, upload, write_tokens
@@ -227,6 +228,28 @@ def test_a_file_list_is_read_over_http(tmp_path, file_server):
     assert data.document(0).tobytes() == content
 
 
+@pytest.mark.usefixtures("s3_environment")
+def test_a_file_list_made_locally_is_read_after_an_upload(tmp_path, s3, bucket, file_server):
+    """It has the times of the local files, which the copies do not have."""
+    (tmp_path / "flat").mkdir()
+    for name in "ab":
+        (tmp_path / "flat" / f"{name}.bin").write_bytes(np.random.default_rng(1).bytes(20_000))
+    listed = tmp_path / "flat" / "files.json"
+    local = penstock.open(tmp_path / "flat/*.bin", format="flat:uint16", file_list=listed)
+    assert "mtime_ns" in listed.read_text()
+    upload(s3.store(bucket), tmp_path / "flat", "flat/")
+    url = publish(file_server, tmp_path / "flat")
+    for path in (file_server.directory / "data").iterdir():
+        os.utime(path, (0, 0))
+    for source in (f"s3://{bucket}/flat", f"s3://{bucket}/flat/files.json", url):
+        data = penstock.open(source, format="flat:uint16")
+        assert documents_of(data) == documents_of(local)
+    (tmp_path / "b.bin").write_bytes(b"shorter!")
+    upload(s3.store(bucket), tmp_path / "b.bin", "flat/")
+    with pytest.raises(FormatError, match=r"b\.bin: 8 bytes, but files\.json says 20,000"):
+        penstock.open(f"s3://{bucket}/flat", format="flat:uint16")
+
+
 def test_a_file_list_finds_what_belongs_to_its_files(file_server):
     """An index that was not looked for would make one document of all."""
     folder = GOLDEN / "datatrove" / "folder"
@@ -296,3 +319,39 @@ def test_the_tokenizer_beside_the_tokens_is_found(tmp_path, s3, bucket):
     assert local is not None
     assert found is not None
     assert found.fingerprint == local.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["prefix", "pattern", "list", "file list"])
+def test_many_files_are_opened_at_once(tmp_path, s3, bucket, s3_proxy, s3_environment, kind):
+    """80 files take 2.4 s in turn, and as long again for the fingerprint."""
+    names = [f"{k:03}.bin" for k in range(80)]
+    generator = np.random.default_rng(1)
+    (tmp_path / "flat").mkdir()
+    for name in names:
+        (tmp_path / "flat" / name).write_bytes(generator.bytes(10_000))
+    if kind == "file list":
+        listed = [{"path": name, "size": 10_000} for name in names]
+        (tmp_path / "flat" / "files.json").write_text(json.dumps(listed))
+    upload(s3.store(bucket), tmp_path / "flat", "flat/")
+    url = f"s3://{bucket}/flat"
+    source = {"pattern": f"{url}/*.bin", "list": [f"{url}/{name}" for name in names]}.get(kind, url)
+    s3_proxy.set(latency_s=0.03)
+    remote = penstock.Remote(endpoint=s3_proxy.endpoint, max_requests=16)
+    data = penstock.open(source, format="flat:uint16", remote=remote)
+    assert 8 <= s3_proxy.counts()["max_in_flight"] <= 16 + 16
+    s3_proxy.reset_counts()
+    local = penstock.open(tmp_path / "flat/*.bin", format="flat:uint16")
+    assert data.fingerprint == local.fingerprint
+    assert 8 <= s3_proxy.counts()["max_in_flight"] <= 16
+
+
+def test_one_file_of_another_kind_among_many_is_named(tmp_path, s3, bucket, remote):
+    generator = np.random.default_rng(1)
+    (tmp_path / "flat").mkdir()
+    for k in range(30):
+        (tmp_path / "flat" / f"{k:02}.bin").write_bytes(generator.bytes(10_000))
+    (tmp_path / "flat" / "17.bin").write_bytes(b"PAR1" + generator.bytes(96))
+    upload(s3.store(bucket), tmp_path / "flat", "flat/")
+    with pytest.raises(PenstockError, match=r"17\.bin"):
+        penstock.open(f"s3://{bucket}/flat", remote=remote)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from penstock.load.fetch_ahead import totals
 from penstock.load.loader import Loader
 from penstock.order.shuffle_text import parse_shuffle
 from penstock.progress import ProgressMeter
+from penstock.remote.options import Remote
+from penstock.system.checksums import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from penstock.mixing.mixture import Mixture
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 
 _ORDERS = ("global", "inside-blocks:256", "inside-blocks:1024", "inside-blocks:4096")
 _MIXED_ROWS = 1000
+_MORE_BATCHES = 100
+_MIXED_RECORD_BYTES = 16
+"""of a mixture, whose sources may have different records"""
 
 
 class _Run(NamedTuple):
@@ -55,8 +61,9 @@ def run_remote(view: "View | Mixture", arguments: argparse.Namespace) -> int:
         for name in names:
             runs.append((name, "none", _measure(arguments, name, cache_bytes=0)))
             meter.advance(1)
-        _measure(arguments, names[-1], cache_bytes=1 << 50)
-        runs.append((names[-1], "full", _measure(arguments, names[-1], cache_bytes=1 << 50)))
+        limit = _cache_limit(view, arguments)
+        _measure(arguments, names[-1], cache_bytes=limit)
+        runs.append((names[-1], "full", _measure(arguments, names[-1], cache_bytes=limit)))
         meter.advance(1)
     for name, cache, found in runs:
         table.add_row(
@@ -110,6 +117,17 @@ def _measure(arguments: argparse.Namespace, order: str, cache_bytes: int) -> _Ru
         (totals.num_requests - before.num_requests) / max(num_steps, 1),
         (totals.num_bytes - before.num_bytes) / max(num_steps, 1),
     )
+
+
+def _cache_limit(view: "View | Mixture", arguments: argparse.Namespace) -> int:
+    """Room for the measured steps, not for the dataset; at most half of the free space."""
+    dataset = getattr(view, "dataset", None)
+    record_bytes: int = _MIXED_RECORD_BYTES if dataset is None else dataset.fields.itemsize
+    row_bytes = (view.seq_len + 1) * record_bytes + 2 * BLOCK_BYTES
+    # The first batch, and those that are read ahead, are not counted in --batches.
+    num_rows: int = (arguments.batches + _MORE_BATCHES) * arguments.batch_size
+    wanted = 2 * num_rows * row_bytes + 2 * Remote().ahead_bytes
+    return min(wanted, shutil.disk_usage(tempfile.gettempdir()).free // 2)
 
 
 def _num_regions(view: "View | Mixture", order: str, arguments: argparse.Namespace) -> int:

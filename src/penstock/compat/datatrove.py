@@ -14,6 +14,7 @@ This module imports torch, because its datasets subclass torch's; no other modul
 
 import os
 from bisect import bisect
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import index
 from pathlib import Path
@@ -32,6 +33,7 @@ from penstock.formats.directories import data_of
 from penstock.formats.file_list import ListedFile, list_files, measure_files
 from penstock.formats.files import num_items, read_head
 from penstock.formats.job_marks import refuse_unfinished
+from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import find_mirrored, shown
 
 _Base: Any
@@ -186,7 +188,6 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         paths_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self.data_folder = data_folder
-        self._root = local_path("data_folder", data_folder)
         self.seq_len = seq_len
         self.filename_pattern = filename_pattern
         self.recursive = recursive
@@ -196,15 +197,9 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
         self.return_positions = return_positions
         self.positions_from_eos_token_id = positions_from_eos_token_id
         self.paths_file = paths_file
-        refuse_unfinished(Path(self._root))
-        if paths_file:
-            list_path = Path(local_path("paths_file", paths_file))
-            listed = list_files(list_path, Path(self._root), self._find)
-        else:
-            listed = measure_files(self._find())
         self.files = [
             self._open_file(file)
-            for file in listed
+            for file in self._list()
             if data_of(file.path) is None  # a list may include an index, which has no tokens
         ]
         if shuffle:
@@ -212,6 +207,15 @@ class DatatroveFolderDataset(_Base):  # type: ignore[misc]
             self.files = [self.files[k] for k in order]
         self.lens = list(accumulate(map(len, self.files), initial=0))
         self.current_file = 0
+
+    @finding_files
+    def _list(self) -> Sequence[ListedFile]:
+        self._root = local_path("data_folder", self.data_folder)
+        refuse_unfinished(Path(self._root))
+        if not self.paths_file:
+            return measure_files(self._find())
+        list_path = Path(local_path("paths_file", self.paths_file))
+        return list_files(list_path, Path(self._root), self._find)
 
     def _open_file(self, file: ListedFile) -> DatatroveFileDataset:
         path, prefix = os.path.normpath(file.path), os.path.join(self._root, "")  # noqa: PTH118

@@ -35,6 +35,7 @@ from penstock.formats.file_formats import (
     FILE_FORMATS,
     Said,
     describe_file,
+    describe_files,
     parse_format,
     token_type,
 )
@@ -46,6 +47,7 @@ from penstock.formats.shard import Manifest
 from penstock.formats.splits import choose, divide, find, refuse, split_of
 from penstock.formats.undecoded import Described
 from penstock.formats.wanted_columns import Wanted
+from penstock.remote.at_once import at_once
 from penstock.remote.mirror import look_for
 from penstock.suggestions import did_you_mean_path
 
@@ -128,15 +130,16 @@ def describe_listed(
 
 def _describe_listed(files: Sequence[ListedFile], said: Said) -> list[Described]:
     refuse_repeats(files[0].path.parent, [str(file.path) for file in files])
-    manifests = []
-    for file in files:
+
+    def describe_one(file: ListedFile) -> Described:
         own = said
         if not said.name:
             own = Said(*parse_format(file.format), said.wanted, said.reached)
         refuse_unfinished(file.path.parent)
         checksums = {str(each.path): each.xxh3 for each in (file, *file.companions)}
-        manifests.append(_with_checksums(describe_file(file.path, own), checksums))
-    return manifests
+        return _with_checksums(describe_file(file.path, own), checksums)
+
+    return at_once(describe_one, files, lambda file: file.path)
 
 
 def _with_checksums(found: Described, checksums: dict[str, str | None]) -> Described:
@@ -228,7 +231,7 @@ def _describe_directory(
         raise nothing_in(listing, name)
     chosen = [files[number] for number in choose(path, splits, split)]
     refuse_mixed(path, chosen if not name else [])
-    return [describe_file(path / file, said) for file in chosen]
+    return describe_files([path / file for file in chosen], said)
 
 
 def _describe_indexed(path: Path, said: Said) -> list[Described]:
@@ -237,7 +240,7 @@ def _describe_indexed(path: Path, said: Said) -> list[Described]:
     if name in ("", "litdata", "mds") and os.path.lexists(path / INDEX_NAME):
         return [_describe_index(path, name, said.option)]
     if name in ("", "arrow") and os.path.lexists(path / _HF_STATE):
-        return [describe_file(file, said) for file in _saved_by_datasets(path)]
+        return describe_files(_saved_by_datasets(path), said)
     return []
 
 

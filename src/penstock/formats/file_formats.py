@@ -5,7 +5,7 @@ files without a header, the name. `format="flat:uint32"` overrides it.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from penstock.formats.repeated_files import OpenedPaths
 from penstock.formats.signatures import is_arrow_stream
 from penstock.formats.undecoded import Described
 from penstock.formats.wanted_columns import Wanted
+from penstock.remote.at_once import at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,11 @@ def describe_file(path: Path, said: Said) -> Described:
         _refuse_header(head)
         refuse_others(head, is_told=bool(said.name))
     return FILE_FORMATS[kind](head, said.option, said.wanted)
+
+
+def describe_files(paths: Sequence[Path], said: Said) -> list[Described]:
+    """Describe files, remote ones at once."""
+    return at_once(lambda path: describe_file(path, said), paths, lambda path: path)
 
 
 def _detect(head: Head) -> str:

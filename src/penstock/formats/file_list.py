@@ -3,7 +3,8 @@
     [{"path": "web/000.ds", "size": 2097152, "mtime_ns": 1755000000000000000}, …]
 
 It is datatrove's `paths_file`, which has no `mtime_ns`; either program reads what the other wrote.
-A path is relative to the dataset's root, or absolute. `xxh3` and `format` may be there.
+A path is relative to the dataset's root, or absolute. `xxh3` and `format` may be there. For remote
+files, `mtime_ns` is ignored: an upload does not keep it.
 
 The list defines the dataset: a file that is added later is not part of it until the list is
 removed. The list is outdated if a listed file changes or disappears. A process that finds the list
@@ -31,7 +32,7 @@ from penstock.errors import (
 from penstock.formats.checksums import publish_checked
 from penstock.formats.files import read_whole
 from penstock.formats.recognition import is_json_lines, text_advice
-from penstock.remote.mirror import look_for
+from penstock.remote.mirror import is_mirrored, look_for
 
 FILE_LIST = "files.json"
 """the name under which a directory's list is found"""
@@ -49,7 +50,8 @@ class ListedFile:
     path: Path
     size_bytes: int
     mtime_ns: int | None = None
-    """None in lists by datatrove: then only the size shows whether the file changed"""
+    """None in lists by datatrove. Then only the size shows whether the file changed; so it does
+    for remote files, because uploads do not keep the time"""
     xxh3: str | None = None
     format: str | None = None
     """as for `penstock.open`, where it cannot be detected"""
@@ -157,9 +159,11 @@ def _is_unchanged(file: ListedFile) -> bool:
         found = file.path.stat()
     except OSError:
         return False
+    # An upload or a copy to a server does not keep the time.
+    has_time = file.mtime_ns is not None and not is_mirrored(file.path)
     return (
         found.st_size == file.size_bytes
-        and file.mtime_ns in (None, found.st_mtime_ns)
+        and (not has_time or file.mtime_ns == found.st_mtime_ns)
         and stat.S_ISREG(found.st_mode)
     )
 

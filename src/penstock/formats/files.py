@@ -46,16 +46,13 @@ def open_regular(
     start and stop, or all.
     """
     mirrored = find_mirrored(path)
-    if mirrored is not None:
-        mirrored.make()
     try:
         # Check before opening: opening a pipe waits for a writer. An opener with O_NONBLOCK would
         # leak the descriptor if interrupted.
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 (it may be a string)
+        if mirrored is None and not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 (a string?)
             raise FormatError(f"{path}: is not a regular file")
-        with io.FileIO(path) as file:
+        with io.FileIO(path) if mirrored is None else mirrored.open_held() as file:
             if mirrored is not None:
-                mirrored.hold(file)
                 mirrored.provide(parts)
                 if not mirrored.is_in(file):
                     raise FormatError(f"{path}: was removed or replaced meanwhile; open it again")

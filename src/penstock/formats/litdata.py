@@ -27,6 +27,7 @@ from penstock.formats.files import (
 from penstock.formats.repeated_files import refuse_repeats
 from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, TOKEN, Manifest, Shard, StoredFile
 from penstock.formats.undecoded import DecodedDocuments, Described, Undecoded
+from penstock.remote.at_once import at_once, fetch_at_once
 
 # litdata's numbers for the types of torch and NumPy.
 _TORCH = {11: "|u1", 12: "|i1", 13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8"}
@@ -53,7 +54,8 @@ def describe(directory: Path, index: dict[str, Any]) -> Described:
     names = [_path(directory, chunk).name for chunk in index["chunks"]]
     refuse_repeats(directory / "index.json", names)
     if coded == "zstd":
-        heads = [read_head(_path(directory, chunk), 4) for chunk in index["chunks"]]
+        paths = [_path(directory, chunk) for chunk in index["chunks"]]
+        heads = at_once(lambda path: read_head(path, 4), paths, lambda path: path)
         identity = f"{token} " + "; ".join(head.identity for head in heads)
         return Undecoded(
             format="litdata",
@@ -66,15 +68,20 @@ def describe(directory: Path, index: dict[str, Any]) -> Described:
             f"{directory}: its chunks use {coded!r}, which is not supported; optimize the "
             "dataset again without it"
         )
-    chunks = [_chunk(directory, chunk, token) for chunk in index["chunks"]]
-    firsts = list(accumulate((1 + num for _, num, _ in chunks), initial=0))
-    table = make_tables(
-        f"litdata {token} " + "; ".join(head.identity for head, *_ in chunks),
-        lambda: (
-            _offsets(head.path, read_part(head.path, 4, 4 * (num + 1)), token)
-            for head, num, _ in chunks
-        ),
+    chunks = at_once(
+        lambda chunk: _chunk(directory, chunk, token),
+        index["chunks"],
+        lambda chunk: _path(directory, chunk),
     )
+    firsts = list(accumulate((1 + num for _, num, _ in chunks), initial=0))
+
+    def offsets() -> Iterator[NDArray[np.int64]]:
+        fetch_at_once((head.path, [(4, 4 * (num + 2))]) for head, num, _ in chunks)
+        for head, num, _ in chunks:
+            yield _offsets(head.path, read_part(head.path, 4, 4 * (num + 1)), token)
+
+    identity = f"litdata {token} " + "; ".join(head.identity for head, *_ in chunks)
+    table = make_tables(identity, offsets)
     shards = [
         Shard(
             directory,

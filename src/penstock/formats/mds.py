@@ -33,6 +33,7 @@ from penstock.formats.files import (
 from penstock.formats.repeated_files import refuse_repeats
 from penstock.formats.shard import STREAM, TOKEN, Manifest, Shard, StoredFile
 from penstock.formats.undecoded import DecodedDocuments, Described, Undecoded
+from penstock.remote.at_once import at_once
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids")
 _ARRAY = re.compile(r"ndarray(?::(u?int(?:8|16|32|64)))?(?::([1-9]\d{0,8}))?")
@@ -98,13 +99,18 @@ def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -
         )
     unread = _unread(shards[0])
     if all(shard["compression"] is None for shard in shards):
-        found = [_in_place(directory, shard, column) for shard in shards]
+        found = at_once(
+            lambda shard: _in_place(directory, shard, column),
+            shards,
+            lambda shard: directory / _stored(shard)["basename"],
+        )
         in_place = [shard for shard in found if shard is not None]
         if len(in_place) == len(shards) and len({token for token, _ in in_place}) == 1:
             fields: np.dtype[Any] = np.dtype([(TOKEN, in_place[0][0])])
             places = tuple(shard for _, shard in in_place)
             return Manifest(fields, None, {}, None, None, places, "mds", unread=unread)
-    heads = [read_head(directory / _stored(shard)["basename"], 4) for shard in shards]
+    paths = [directory / _stored(shard)["basename"] for shard in shards]
+    heads = at_once(lambda path: read_head(path, 4), paths, lambda path: path)
     identity = f"{column} " + "; ".join(head.identity for head in heads)
     return Undecoded(
         format="mds",

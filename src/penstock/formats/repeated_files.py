@@ -31,6 +31,11 @@ class OpenedPaths:
         twice = f"opened twice, as {first} and {path}" if first != path else "given twice"
         raise FormatError(f"{where}: is {twice}; its tokens would count twice, leave one out")
 
+    def join(self, other: "OpenedPaths") -> None:
+        """Add what another call has opened."""
+        for file_id, (path, self.source) in other._found.items():
+            self.add(path, file_id)
+
 
 def refuse_repeats(where: Path, names: Iterable[str]) -> None:
     """Refuse a list that would repeat the documents of a file."""

@@ -23,6 +23,7 @@ from penstock.opening.decoding import decoded
 from penstock.opening.source_paths import (
     DatasetSource,
     SourcePath,
+    as_list,
     expand,
     find_listed,
     find_paths,
@@ -30,7 +31,9 @@ from penstock.opening.source_paths import (
 )
 from penstock.read.eos_scan import find_documents
 from penstock.read.local_reader import Access
-from penstock.remote.mirror import find_mirrored, naming_urls
+from penstock.remote.at_once import at_once
+from penstock.remote.found_files import finding_files
+from penstock.remote.mirror import find_mirrored, is_mirrored, naming_urls
 from penstock.remote.options import Remote
 from penstock.suggestions import did_you_mean
 
@@ -98,18 +101,21 @@ def open(
     wanted = None
     if fields or metadata or ignore:
         wanted = Wanted(fields=_names(fields), metadata=_names(metadata), ignore=_names(ignore))
-    source = located(source, remote)
-    loss_masks = None if loss_masks is None else located(loss_masks, remote)
-    described: Sequence[Described]
-    if file_list is None:
-        described = _describe(find_paths(source, split), format, wanted, allow_outside)
-    else:
-        described = describe_listed(find_listed(source, format, file_list, split), format, wanted)
+    described, masks = _find(
+        as_list(source),
+        format,
+        wanted,
+        split,
+        file_list,
+        allow_outside,
+        None if loss_masks is None else as_list(loss_masks),
+        remote,
+    )
     manifests = tuple(decoded(each) for each in described)
     if wanted is not None:
         _check_columns(manifests, wanted)
-    if loss_masks is not None:
-        manifests = _with_masks(manifests, [found.path for found in find_paths(loss_masks, split)])
+    if masks is not None:
+        manifests = _with_masks(manifests, masks)
     if bos_id is not None or eos_id is not None:
         manifests = tuple(find_documents(each, bos_id=bos_id, eos_id=eos_id) for each in manifests)
     _check_same_records(manifests)
@@ -128,6 +134,30 @@ def open(
     return data
 
 
+@finding_files
+def _find(
+    sources: list[DatasetSource],
+    format: str | None,  # noqa: A002
+    wanted: Wanted | None,
+    split: str | None,
+    file_list: DatasetSource | None,
+    allow_outside: bool,
+    loss_masks: list[DatasetSource] | None,
+    remote: Remote | None,
+) -> tuple[Sequence[Described], list[Path] | None]:
+    """Find and describe the files of a source, and find those of its masks."""
+    sources = located(sources, remote)
+    described: Sequence[Described]
+    if file_list is None:
+        described = _describe(find_paths(sources, split), format, wanted, allow_outside)
+    else:
+        described = describe_listed(find_listed(sources, format, file_list, split), format, wanted)
+    if loss_masks is None:
+        return described, None
+    masks = find_paths(located(loss_masks, remote), split)
+    return described, [found.path for found in masks]
+
+
 def _names(columns: str | Iterable[str]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
@@ -140,8 +170,9 @@ def _describe(
 ) -> list[Described]:
     """Describe all paths; refuse files that two of them lead to."""
     described, finished, reached = list[Described](), set[Path](), OpenedPaths()
-    for each in found:
-        described += describe(
+
+    def describe_one(each: SourcePath, reached: OpenedPaths) -> list[Described]:
+        return describe(
             each.path,
             format,
             wanted,
@@ -150,7 +181,25 @@ def _describe(
             finished=finished,
             reached=reached,
         )
+
+    def describe_apart(each: SourcePath) -> tuple[list[Described], OpenedPaths]:
+        own = OpenedPaths()
+        return describe_one(each, own), own
+
+    # The files of a directory are described at once; so are remote files that are named.
+    files = [each for each in found if is_mirrored(each.path) and each.path.is_file()]
+    apart = dict(zip(files, at_once(describe_apart, files, _path), strict=True))
+    for each in found:
+        if each in apart:
+            reached.join(apart[each][1])
+            described += apart[each][0]
+        else:
+            described += describe_one(each, reached)
     return described
+
+
+def _path(found: SourcePath) -> Path:
+    return found.path
 
 
 def _check_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:

@@ -14,10 +14,15 @@ from penstock.formats.directories import companions_of, data_of, divide_files, r
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.job_marks import FINISHED
 from penstock.formats.splits import choose
+from penstock.remote.at_once import in_threads
+from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import local_path
 from penstock.remote.options import Remote
+from penstock.remote.urls import is_remote
 
 DatasetSource = str | os.PathLike[str]
+
+_NUM_THREADS = 16
 
 
 class SourcePath(NamedTuple):
@@ -31,14 +36,17 @@ def located(
     source: DatasetSource | Iterable[DatasetSource], remote: Remote | None = None
 ) -> list[DatasetSource]:
     """A source with local paths in place of URLs; those of remote data are paths of mirrors."""
-    return [local_path(each, remote, companions_of) for each in _as_list(source)]
+    sources = as_list(source)
+    if sum(map(is_remote, sources)) < 2:
+        return [local_path(each, remote, companions_of) for each in sources]
+    return in_threads(lambda each: local_path(each, remote, companions_of), sources, _NUM_THREADS)
 
 
 def find_paths(
     source: DatasetSource | Iterable[DatasetSource], split: str | None
 ) -> list[SourcePath]:
     """The files and directories that a source names, in order."""
-    sources = _as_list(source)
+    sources = as_list(source)
     if not sources:
         raise UsageError("nothing to open: the list of paths is empty")
     found = [each for one in sources for each in _choose(one, split)]
@@ -52,7 +60,7 @@ def find_listed(
     split: str | None,
 ) -> list[ListedFile]:
     """The files of a source according to its file list, which is written if it is missing."""
-    sources, listed = _as_list(source), Path(local_path(file_list)).absolute()
+    sources, listed = as_list(source), Path(local_path(file_list)).absolute()
 
     def find() -> list[Path]:
         # The list covers the whole source and serves each of its splits.
@@ -71,6 +79,7 @@ def find_listed(
     return [files[number] for number in sorted(chosen)]
 
 
+@finding_files
 def expand(sources: list[str]) -> list[str]:
     """The paths that sources name, if there are several with a directory among them; else []."""
     found = [SourcePath(path, None) for each in sources for path in _match(local_path(each))]
@@ -131,7 +140,8 @@ def _files_by_root(
     return {root: paths for root, paths in roots.items() if paths}
 
 
-def _as_list(source: DatasetSource | Iterable[DatasetSource]) -> list[DatasetSource]:
+def as_list(source: DatasetSource | Iterable[DatasetSource]) -> list[DatasetSource]:
+    """The paths and patterns of a source; refuse anything else."""
     if isinstance(source, str | os.PathLike):
         return [source]
     sources = list(source) if isinstance(source, Iterable) else [source]

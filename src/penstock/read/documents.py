@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from penstock.errors import FormatError
 from penstock.formats.document_tables import is_table, make_table, num_entries, table_checksum
 from penstock.formats.files import open_regular
-from penstock.formats.shard import DOCUMENTS, OFFSET, Shard, StoredFile
+from penstock.formats.shard import DOCUMENTS, OFFSET, STREAM, Shard, StoredFile
+from penstock.remote.at_once import at_once, fetch_at_once
+from penstock.remote.mirror import is_mirrored
 
 _CHUNK = 1 << 20
 
@@ -30,11 +32,24 @@ class DocumentChunk(NamedTuple):
 def document_chunks(shards: Sequence[Shard]) -> Iterator[DocumentChunk]:
     """Yield all documents; raise for offsets that go backwards, end elsewhere, or are damaged."""
     first_record = first_document = 0
+    _fetch_tables(shards)
     for shard in shards:
         for start, offsets in _offset_chunks(shard):
             yield DocumentChunk(offsets, first_record, first_document + start)
         first_record += shard.num_records
         first_document += shard.num_documents
+
+
+def _fetch_tables(shards: Sequence[Shard]) -> None:
+    """Fetch the tables of remote shards, or make them from remote files, at once."""
+    remote = [each for each in shards if not each.row_records and is_mirrored(each.path(STREAM))]
+
+    def fetch(shard: Shard) -> None:
+        path, table = document_table(shard)
+        fetch_at_once([(path, [(0, table.size_bytes)])])
+
+    if len(remote) > 1:
+        at_once(fetch, remote, lambda shard: shard.path(STREAM))
 
 
 def document_ends(shards: Sequence[Shard], first: int, last: int) -> Iterator[NDArray[np.int64]]:

@@ -163,7 +163,9 @@ cdef int begin(
         return errno
     if map_.st_ino != map_inode or pread(change.map, &header, sizeof(header), 0) != sizeof(header):
         return ESTALE
-    if header.inode != blocks.st_ino:
+    # A new file may have the inode of one that was removed. But the map is removed first: as long
+    # as it is there, the file that was opened after it is its own.
+    if header.inode != blocks.st_ino or map_.st_nlink == 0:
         return ESTALE
     error = lock_range(change.map, offset, size)
     if error:

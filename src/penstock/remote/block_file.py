@@ -10,7 +10,9 @@ clears the entry, then frees the block. Both hold a lock of the system on the en
 its holder. A kernel takes no lock to read: it compares the entries before and after. Other code
 holds a shared lock on the file, which keeps its blocks. Entries are written by system calls, not
 through memory: on a full disk a system call fails, but a write to memory kills the process. A
-changed object gets new files; processes that have the old ones open still read those.
+changed object gets new files; processes that have the old ones open still read those. Files are
+made and removed under a lock on the directory of the map. The map goes first and comes last, so a
+map that is there belongs to the file beside it.
 """
 
 import contextlib
@@ -47,6 +49,7 @@ _HEADER = np.dtype(
     ]
 )
 _CRC = np.uint64((1 << 32) - 1)
+_MAX_ATTEMPTS = 10
 _CLAIM_TICKS = 75  # 5 seconds, in units of 2^26 ns
 
 ByteRange = tuple[int, int]
@@ -55,6 +58,17 @@ ByteRange = tuple[int, int]
 def identity_number(identity: str) -> int:
     """An identity of an object as kernels compare it; 0 if it is not known."""
     return (xxhash.xxh3_64_intdigest(identity.encode()) >> 1) | 1 if identity else 0
+
+
+@contextlib.contextmanager
+def locked_directory(directory: Path) -> Iterator[None]:
+    """Hold the lock under which files with maps in a directory are made and removed."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class BlockFile:
@@ -77,31 +91,30 @@ class BlockFile:
         self._entries: NDArray[np.uint64] = entries
 
     def _attach(self) -> FileMap:
-        """Map the map, made anew if there is none that fits."""
+        """Map the map, made anew if there is none that fits; again if a user removes the cache."""
+        for _ in range(_MAX_ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):
+                found = self._find_or_make()
+                if found is not None:
+                    return found
+        raise ReadError(f"{self.map_path}: cannot be read back; check the disk")
+
+    def _find_or_make(self) -> FileMap | None:
         for directory in (self.path.parent, self.map_path.parent):
             directory.mkdir(parents=True, exist_ok=True)
-        with self._locked_directory():
+        with locked_directory(self.map_path.parent):
             opened = self._open_fitting()
             if opened is None:
                 self._make()
                 opened = self._open_fitting()
             if opened is None:
-                raise ReadError(f"{self.map_path}: cannot be read back; check the disk")
+                return None
             try:
                 # While it is mapped, no other file gets its inode.
                 self._inode = os.fstat(opened).st_ino
                 return FileMap(opened, HEADER_BYTES + 8 * num_blocks(self.size_bytes))
             finally:
                 os.close(opened)
-
-    @contextlib.contextmanager
-    def _locked_directory(self) -> Iterator[None]:
-        descriptor = os.open(self.map_path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _open_fitting(self) -> int | None:
         """Open the map if it belongs to this object and these files; else None."""
@@ -149,22 +162,27 @@ class BlockFile:
     def note_etag(self, etag: str) -> None:
         """Add the ETag, which the first answer of the store has told.
 
-        Blocks of an object with another ETag are dropped: it was replaced between two runs.
+        If the files have blocks of an object with another ETag, which was replaced between two
+        runs, new files take their place. Then this object cannot store blocks any more.
         """
         self._etag = identity_number(etag)
-        with _cache_errors(self.path):
+        with _cache_errors(self.path), locked_directory(self.map_path.parent):
             opened = os.open(self.map_path, os.O_RDWR | os.O_CLOEXEC)
             try:
+                if os.fstat(opened).st_ino != self._inode:
+                    return  # replaced; storing blocks fails, and they are fetched again
                 noted = int.from_bytes(os.pread(opened, 8, _offset("etag")), "little")
-                if noted not in (0, self._etag):
-                    self.drop_all(self.present())
-                os.pwrite(opened, np.uint64(self._etag).tobytes(), _offset("etag"))
+                if noted in (0, self._etag):
+                    os.pwrite(opened, np.uint64(self._etag).tobytes(), _offset("etag"))
+                    return
             finally:
                 os.close(opened)
+            self._make()
 
     def _make(self) -> None:
         """Make empty files of the right sizes; the map appears last."""
-        data, map_ = temporary_path(self.path), temporary_path(self.map_path)
+        # Not beside the file: others list that directory, and remove what the store does not have.
+        data, map_ = temporary_path(self.map_path), temporary_path(self.map_path)
         try:
             with data.open("xb") as file:
                 os.truncate(file.fileno(), self.size_bytes)

@@ -116,10 +116,8 @@ def open_mirrored(
     """Open a remote file of which the facts are known; its blocks are kept until it is closed."""
     mirrored = mirrored_file(url, options)
     mirrored.look(known)
-    with io.FileIO(mirrored.path) as file:
-        mirrored.hold(file)
-        with FetchingFile(file, mirrored, expected) as fetching:
-            yield fetching
+    with mirrored.open_held() as file, FetchingFile(file, mirrored, expected) as fetching:
+        yield fetching
 
 
 def announce(

@@ -80,6 +80,7 @@ class Mirror:
                     key,
                     self.path(key),
                     self.map_path(key),
+                    self.root,
                     on_removal=partial(self._forget, key),
                     make_way=partial(self._make_way, key),
                 )
@@ -256,6 +257,12 @@ def _find_all(mirror: Mirror, key: str, *, manifests: bool) -> bool:
         return mirror.list_below(key) or (bool(key) and mirror.file(key).find())
     others = mirror.find_all(f"{prefix}{name}" for name in _MANIFESTS[1:])
     return any(others) or (bool(key) and mirror.file(key).find())
+
+
+def is_mirrored(path: str | os.PathLike[str]) -> bool:
+    """Whether a local path has the form of one that stands for a remote file."""
+    text = os.fspath(path)
+    return f"/penstock/{KIND}/" in text and _MIRROR_PATH.match(text) is not None
 
 
 def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:

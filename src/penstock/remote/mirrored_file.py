@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
-from penstock.remote.block_file import BlockFile, ByteRange, identity_number
+from penstock.remote.block_file import BlockFile, ByteRange, identity_number, locked_directory
+from penstock.remote.found_files import keep_files, note_found, removing_files
 from penstock.remote.options import Remote
 from penstock.remote.requests import URGENT, RequestPool, request_pool
 from penstock.remote.store import BytesSink, ObjectFacts, ObjectStore, check_unchanged, refuse_fork
@@ -51,6 +52,7 @@ class MirroredFile:
         key: str,
         path: Path,
         map_path: Path,
+        mirror_root: Path,
         on_removal: Callable[[], None],
         make_way: Callable[[], bool],
     ) -> None:
@@ -59,6 +61,7 @@ class MirroredFile:
         `make_way` removes older files that are directories now, or directories that are files.
         """
         self.store, self.key, self.path, self.map_path = store, key, path, map_path
+        self._mirror_root = mirror_root
         self._on_removal, self._make_way = on_removal, make_way
         self._facts: ObjectFacts | None = None
         self._stated: tuple[int, str] | None = None
@@ -97,9 +100,11 @@ class MirroredFile:
             self._blocks = None  # opened again: what is true now counts
         self._facts = facts
         path = self.path
-        self.make()
-        if path.stat().st_mtime_ns != facts.mtime_ns:
-            os.utime(path, ns=(facts.mtime_ns, facts.mtime_ns))
+        keep_files(self._mirror_root)
+        note_found(self._current_blocks())
+        with contextlib.suppress(FileNotFoundError):  # removed just now; it is made again
+            if path.stat().st_mtime_ns != facts.mtime_ns:
+                os.utime(path, ns=(facts.mtime_ns, facts.mtime_ns))
 
     def look(self, known: ObjectFacts | None = None) -> ObjectFacts:
         """What the store says about the object; make the local file.
@@ -177,26 +182,31 @@ class MirroredFile:
         return self._blocks is not None
 
     def discard(self) -> bool:
-        """Remove the local file and what was fetched; False if a process holds it.
+        """Remove the local file and what was fetched.
 
-        A process that has it open still reads what it has.
+        Returns False if a process holds it, or is opening data of the same store. A process that
+        has it open still reads what it has.
         """
-        try:
-            with self.path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with removing_files(self._mirror_root) as may_remove:
+            if not may_remove:
+                return False
+            try:
+                with self.path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self.remove()
+            except FileNotFoundError:
                 self.remove()
-        except FileNotFoundError:
-            self.remove()
-        except BlockingIOError:
-            return False
-        return True
+            except BlockingIOError:
+                return False
+            return True
 
     def remove(self) -> None:
         """Remove the local file; this object still reads what it has open."""
         self._on_removal()
-        self.map_path.unlink(missing_ok=True)
-        if self.path.is_file():
-            self.path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError), locked_directory(self.map_path.parent):
+            self.map_path.unlink(missing_ok=True)  # before the file: see `BlockFile`
+            if self.path.is_file():
+                self.path.unlink(missing_ok=True)
 
     def find(self) -> bool:
         """Ask the store for the object, and make the local file; False if there is none."""
@@ -228,9 +238,26 @@ class MirroredFile:
         """Make the local file, as large as the object, unless it is there."""
         self._current_blocks()
 
-    def hold(self, file: IO[bytes] | io.FileIO) -> None:
-        """Keep what is here, and what will be fetched, as long as `file` is open."""
-        fcntl.flock(file, fcntl.LOCK_SH)
+    def open_held(self) -> io.FileIO:
+        """Open the local file; what is here, and what will be fetched, is kept until it is closed.
+
+        It is made again if others have removed it.
+        """
+        for _ in range(_MOST_REMOVALS):
+            self.make()
+            try:
+                file = io.FileIO(self.path)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH)
+                if self.is_in(file) and self.blocks.is_current:
+                    return file
+            except BaseException:
+                file.close()
+                raise
+            file.close()
+        raise self._removed_again()
 
     def is_in(self, file: IO[bytes] | io.FileIO) -> bool:
         """Whether what is fetched goes to this open file; others may have replaced it."""
@@ -304,7 +331,10 @@ class MirroredFile:
                 if error.errno != errno.ENOENT:
                     raise
                 self._current_blocks()
-        raise ReadError(f"{self.path}: is removed from the cache again and again; start again")
+        raise self._removed_again()
+
+    def _removed_again(self) -> ReadError:
+        return ReadError(f"{self.name}: is removed from the cache again and again; start again")
 
     def _fetch_missing_of(self, blocks: BlockFile, start: int, stop: int, *, claims: bool) -> None:
         before = self.identity
@@ -341,9 +371,7 @@ class MirroredFile:
         """Read bytes from the local file; None if some are not there."""
         if not self.map_path.exists():
             return None
-        self.make()
-        with self.path.open("rb") as file:
-            self.hold(file)
+        with self.open_held() as file:
             if not self.is_in(file) or not self.blocks.has(start, stop):
                 return None
             return os.pread(file.fileno(), stop - start, start)

@@ -7,7 +7,6 @@ import os
 import stat
 import warnings
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,11 +15,12 @@ from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.job_marks import FINISHED, UNFINISHED, refuse_unfinished
 from penstock.formats.splits import choose, divide
 from penstock.formats.text_names import CODECS, ENDINGS, SourceKind, ending_of, kind_of
+from penstock.remote.at_once import in_threads
+from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import find_mirrored, local_path, naming_urls, shown
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
 from penstock.suggestions import did_you_mean_path
-from penstock.system.background_thread import StopSignal, call_in_background
 from penstock.text.sources.own_output import (
     hint_at_skipped,
     is_own_output,
@@ -61,6 +61,7 @@ def list_files(
         return _list(wanted, kind, split, remote or Remote())
 
 
+@finding_files
 def _list(
     wanted: list[str | os.PathLike[str]],
     kind: SourceKind | None,
@@ -86,7 +87,7 @@ def _list(
         warnings.warn(
             f"skipped Penstock's own output: {shown(named(skipped))}; to read text from there, "
             "name that directory itself",
-            stacklevel=4,
+            stacklevel=5,
         )
     known = kind or _only_kind(files)
     for file in files if known == "parquet" else ():
@@ -104,17 +105,7 @@ def _locate(wanted: list[str | os.PathLike[str]], remote: Remote) -> Iterator[st
     if sum(map(is_remote, sources)) < 2:
         yield from map(locate, sources)
         return
-    stop = StopSignal()
-
-    def locate_one(source: str | os.PathLike[str]) -> str:
-        stop.check()
-        return locate(source)
-
-    def locate_all() -> list[str]:
-        with ThreadPoolExecutor(_NUM_THREADS) as threads:
-            return list(threads.map(locate_one, sources))
-
-    yield from call_in_background(locate_all, "penstock-list", stop)
+    yield from in_threads(locate, sources, _NUM_THREADS)
 
 
 def _named(files: Iterable[TextFile], remote: Remote) -> list[TextFile]:

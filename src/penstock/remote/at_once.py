@@ -1,0 +1,64 @@
+"""Calls for many remote files at once: each waits for a few small answers of a store.
+
+What a parser reads of a file depends on what it has read before, so that cannot be announced. But
+files do not depend on each other. The requests are those of the request pool, which bounds them.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from penstock.remote.block_file import ByteRange
+from penstock.remote.mirror import find_mirrored, is_mirrored
+from penstock.system.background_thread import StopSignal, call_in_background
+
+Named = TypeVar("Named")
+Called = TypeVar("Called")
+
+_MAX_THREADS = 32
+
+
+def at_once(
+    call: Callable[[Named], Called],
+    items: Sequence[Named],
+    path_of: Callable[[Named], str | os.PathLike[str]],
+) -> list[Called]:
+    """Call for each item, in threads if their files are remote; results in the order of items."""
+    remote = [path for item in items if is_mirrored(path := path_of(item))]
+    first = find_mirrored(remote[0]) if len(remote) > 1 else None
+    if first is None:
+        return [call(item) for item in items]
+    return in_threads(call, items, min(_MAX_THREADS, first.options.max_requests))
+
+
+def fetch_at_once(parts: Iterable[tuple[str | os.PathLike[str], Sequence[ByteRange]]]) -> None:
+    """Fetch parts of remote files, given by their paths; nothing for local files."""
+
+    def fetch(item: tuple[str | os.PathLike[str], Sequence[ByteRange]]) -> None:
+        mirrored = find_mirrored(item[0])
+        if mirrored is not None:
+            mirrored.provide(item[1])
+
+    remote = [item for item in parts if is_mirrored(item[0])]
+    at_once(fetch, remote, lambda item: item[0])
+
+
+def in_threads(
+    call: Callable[[Named], Called], items: Iterable[Named], num_threads: int
+) -> list[Called]:
+    """Call for each item in threads; results in the order of items.
+
+    The first error is raised, and calls that have not begun are left out.
+    """
+    stop = StopSignal()
+
+    def call_one(item: Named) -> Called:
+        stop.check()
+        return call(item)
+
+    def call_all() -> list[Called]:
+        with ThreadPoolExecutor(num_threads, "penstock-at-once") as threads:
+            return list(threads.map(call_one, items))
+
+    return call_in_background(call_all, "penstock-at-once", stop)
