@@ -30,7 +30,7 @@ def refuse_unfinished(directory: Path) -> None:
         )
     outer = directory if directory.name == UNSHUFFLED else directory.parent  # that one is whole
     for each in (directory, outer):
-        if os.path.lexists(each.with_name(f"{each.name}{UPLOADING}")):
+        if os.path.lexists(f"{each}{UPLOADING}"):
             raise MissingDataError(
                 f"{directory}: is being uploaded, and some of its files are at the target only; "
                 "open the target when the job is finished"

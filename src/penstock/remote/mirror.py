@@ -125,7 +125,7 @@ class Mirror:
         parents = [*itertools.accumulate(key.split("/")[:-1], lambda one, name: f"{one}/{name}")]
         for parent in parents:
             if self.path(parent).is_file() and (
-                self._is_object(parent) or not self.file(parent).discard()
+                self._is_object(parent) or not self.file(parent).remove_unless_held()
             ):
                 return False
         directory = self.path(key)
@@ -135,7 +135,8 @@ class Mirror:
             return False
         # In this order, directories are empty when their turn comes.
         for path in sorted(directory.rglob("*"), reverse=True):
-            if not path.is_dir() and not self.file(str(path.relative_to(self.files))).discard():
+            key_of_path = str(path.relative_to(self.files))
+            if not path.is_dir() and not self.file(key_of_path).remove_unless_held():
                 return False
             with contextlib.suppress(OSError):  # another process was faster, or uses it again
                 path.rmdir()

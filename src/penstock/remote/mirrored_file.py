@@ -188,17 +188,19 @@ class MirroredFile:
         has it open still reads what it has.
         """
         with removing_files(self._mirror_root) as may_remove:
-            if not may_remove:
-                return False
-            try:
-                with self.path.open("rb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    self.remove()
-            except FileNotFoundError:
+            return may_remove and self.remove_unless_held()
+
+    def remove_unless_held(self) -> bool:
+        """Remove the local file; False if a process holds it."""
+        try:
+            with self.path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.remove()
-            except BlockingIOError:
-                return False
-            return True
+        except FileNotFoundError:
+            self.remove()
+        except BlockingIOError:
+            return False
+        return True
 
     def remove(self) -> None:
         """Remove the local file; this object still reads what it has open."""
