@@ -70,7 +70,7 @@ def test_the_cache_goes_back_to_its_limit(tmp_path, s3, bucket, s3_environment):
     """It is measured every half second, and exceeds its limit by what is fetched meanwhile."""
     local = write_tokens(tmp_path / "large", 3_000_000, shard_bytes=1 << 20)
     upload(s3.store(bucket), tmp_path / "large", "large/")
-    remote = penstock.Remote(cache_bytes=1 << 20, ahead_bytes=1 << 18)
+    remote = penstock.Remote(cache_bytes=1 << 20, ahead_bytes=1 << 16)
     data = penstock.open(f"s3://{bucket}/large", remote=remote)
     found = []
     with loader(data) as batches:
