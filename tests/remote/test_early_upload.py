@@ -263,7 +263,7 @@ def test_a_failed_block_removes_what_was_uploaded(s3, bucket, s3_environment, sm
 
 
 def test_a_writer_after_a_killed_one_leaves_none_of_its_shards(
-    s3, bucket, s3_environment, tmp_path
+    s3, bucket, s3_proxy, s3_environment, tmp_path
 ):
     url = f"s3://{bucket}/data"
     program = (
@@ -272,10 +272,14 @@ def test_a_writer_after_a_killed_one_leaves_none_of_its_shards(
         "sleep = lambda k: time.sleep(60 if k == 20 else 0)\n"
         f"write_shards({url!r}, 60, {SHARD_BYTES}, seed=1, after=sleep)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program]) as process:
-        wait_until(lambda: "00015.checksums" in stored(s3, bucket, "data"))
+    # This one arrives, but the writer is killed before it knows.
+    s3_proxy.set(rates={"stall": 1.0}, path="00011.stream", methods=["PUT"])
+    environment = {**os.environ, "AWS_ENDPOINT_URL": s3_proxy.endpoint}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
+        wait_until(lambda: {"00011.stream", "00015.checksums"} <= set(stored(s3, bucket, "data")))
         process.send_signal(signal.SIGKILL)
-    write(url, 5)
+    s3_proxy.set()
+    write(url, 5, remote=Remote(endpoint=s3_proxy.endpoint))
     write(tmp_path / "local", 5)
     assert stored(s3, bucket, "data") == contents(tmp_path / "local")
 

@@ -1,4 +1,4 @@
-"""`CopyRecord`: which files have arrived at a target, kept in the user's cache."""
+"""`CopyRecord`: which files were sent to a target, and have arrived, kept in the user's cache."""
 
 import contextlib
 import json
@@ -55,9 +55,16 @@ class CopyRecord:
         known = self._known.get(file.name)
         return known == [file.facts.size_bytes, file.identity, plain_etag(found.identity)]
 
+    def begin(self, file: CopiedFile) -> None:
+        """Note that a file is sent: after a kill, it may be at the target or not."""
+        self._note(file, None)
+
     def add(self, file: CopiedFile, identity: str) -> None:
         """Note that a file has arrived, and its identity there."""
-        facts = [file.facts.size_bytes, file.identity, plain_etag(identity)]
+        self._note(file, plain_etag(identity))
+
+    def _note(self, file: CopiedFile, identity: str | None) -> None:
+        facts = [file.facts.size_bytes, file.identity, identity]
         assert self._file is not None
         with self._lock:
             self._known[file.name] = facts
@@ -81,13 +88,12 @@ class CopyRecord:
 
     def sent(self, there: Mapping[str, FileFacts]) -> list[str]:
         """The files at the target that were sent from here, and not replaced since."""
-        return [
-            name
-            for name, found in there.items()
-            if name in self._known
-            and [self._known[name][0], self._known[name][-1]]
-            == [found.size_bytes, plain_etag(found.identity)]
-        ]
+        names = list[str]()
+        for name, found in there.items():
+            size_bytes, _, identity = self._known.get(name, (None, None, None))
+            if size_bytes == found.size_bytes and identity in (None, plain_etag(found.identity)):
+                names.append(name)
+        return names
 
 
 def _unwritable(path: Path, error: OSError) -> ReadError:

@@ -29,6 +29,7 @@ class FileSender:
 
     def send(self, file: CopiedFile) -> None:
         """Send a file, and note that it has arrived."""
+        self._record.begin(file)
         identity = self._target.write(
             file.name, file.facts.size_bytes, lambda: self._checked_chunks(file)
         )
