@@ -76,11 +76,11 @@ def test_the_cache_goes_back_to_its_limit(tmp_path, s3, bucket, s3_environment):
     with loader(data) as batches:
         for batch in batches:
             found.append(plain(batch))
-            if len(found) in (1000, 2000):
+            if len(found) in (500, 1000):
                 wait_until(lambda: cached_bytes(tmp_path / "cache") <= 1 << 20, 10)
-            if len(found) == 3000:
+            if len(found) == 1500:
                 break
-    assert found == batches_of(loader(local), 3000)
+    assert found == batches_of(loader(local), 1500)
 
 
 @pytest.mark.slow
