@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.errors import FormatError, ReadError
 from penstock.load.step_ranges import merge_spans
@@ -33,6 +33,15 @@ def fill(file, first, stop, content=CONTENT):
     file.fill(first * BLOCK_BYTES, content[first * BLOCK_BYTES : stop * BLOCK_BYTES])
 
 
+def numbers_of(ranges):
+    """The blocks that lie in ranges of bytes."""
+    return {
+        number
+        for start, stop in ranges
+        for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES))
+    }
+
+
 class BlockFileModel(RuleBasedStateMachine):
     """Two processes' views of one file: what one fills or drops, the other sees."""
 
@@ -44,6 +53,26 @@ class BlockFileModel(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp())
         self.files = [new_file(self.directory), new_file(self.directory)]
         self.present = set()
+        self.claims = []
+
+    @rule(first=BLOCKS, count=st.integers(1, NUM_BLOCKS), which=st.integers(0, 1))
+    def claim_some(self, first, count, which):
+        stop = min(first + count, NUM_BLOCKS)
+        claim = self.files[which].claim(first * BLOCK_BYTES, min(stop * BLOCK_BYTES, SIZE))
+        found = numbers_of(claim.__enter__())
+        others = set().union(*(blocks for _, blocks in self.claims))
+        assert found == set(range(first, stop)) - self.present - others
+        self.claims.append((claim, found))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.claims)
+    def end_a_claim(self, data):
+        claim, _ = self.claims.pop(data.draw(st.integers(0, len(self.claims) - 1)))
+        claim.__exit__(None, None, None)
+
+    def teardown(self):
+        while self.claims:
+            self.claims.pop()[0].__exit__(None, None, None)
 
     @rule(first=BLOCKS, count=st.integers(1, NUM_BLOCKS), which=st.integers(0, 1))
     def fill_some(self, first, count, which):
@@ -74,6 +103,7 @@ class BlockFileModel(RuleBasedStateMachine):
             fill(self.files[which], 0, 1)
         self.files = [new_file(self.directory), new_file(self.directory)]
         self.present = set()
+        self.teardown()
 
     @invariant()
     def all_views_agree(self):
@@ -81,12 +111,7 @@ class BlockFileModel(RuleBasedStateMachine):
             assert file.present().tolist() == sorted(self.present)
             assert file.is_whole == (len(self.present) == NUM_BLOCKS)
             missing = file.missing(0, SIZE)
-            absent = {
-                number
-                for start, stop in missing
-                for number in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES))
-            }
-            assert absent == set(range(NUM_BLOCKS)) - self.present
+            assert numbers_of(missing) == set(range(NUM_BLOCKS)) - self.present
             assert all(a < b for a, b in missing)
             assert all(missing[k][1] < missing[k + 1][0] for k in range(len(missing) - 1))
             for first in range(NUM_BLOCKS):
@@ -317,4 +342,7 @@ def test_changes_of_blocks_check_their_arguments(tmp_path):
         block_changes.drop_blocks(*names, -1, 1)
     with pytest.raises(TypeError):
         block_changes.drop_blocks(None, *names[1:], 0, 1)
+    with pytest.raises(ValueError, match="number of a block"):
+        block_changes.claim_blocks(0, -1, np.ones(1, np.uint8))
+    assert block_changes.claim_blocks(-1, 0, np.ones(1, np.uint8)) == errno.EBADF
     assert HEADER_BYTES == BLOCK_BYTES

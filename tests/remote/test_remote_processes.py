@@ -9,8 +9,10 @@ import time
 import pytest
 
 import penstock
+from penstock.remote import mirrored_file
 from tests.helpers.programs import run_python
 from tests.helpers.remote_data import batches_of, upload, write_tokens
+from tests.helpers.waiting import wait_until
 
 pytest.importorskip("obstore")
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -210,6 +212,37 @@ def test_processes_share_a_cache_that_is_too_small_for_them(tmp_path, url):
         loader = penstock.Loader(local.windows(64), 8, seed=seed, output="numpy")
         expected = hashlib.sha256(repr(batches_of(loader, 700)).encode()).hexdigest()
         assert found.strip() == expected
+
+
+def first_batches(url):
+    data = penstock.open(url)
+    return batches_of(penstock.Loader(data.windows(512), 8, seed=1, output="numpy"), 1)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_another_process_was_fetching_is_fetched_when_that_ends_or_stands_still(
+    tmp_path, url, s3, s3_proxy, s3_environment, is_killed, monkeypatch
+):
+    expected = first_batches(tmp_path / "data")
+    environment = os.environ | s3.environment(s3_proxy.endpoint)
+    program = [sys.executable, "-c", PROGRAM, "normal", url, str(1 << 30)]
+    with subprocess.Popen(
+        program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        s3_proxy.set(rates={"stall": 1.0}, methods=["GET"])
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        wait_until(lambda: s3_proxy.counts()["faults"])
+        process.send_signal(signal.SIGKILL if is_killed else signal.SIGSTOP)
+        s3_proxy.set()
+        monkeypatch.setattr(mirrored_file, "_MOST_CLAIM_TICKS", 10**6 if is_killed else 10)
+        for name, value in s3.environment(s3_proxy.endpoint).items():
+            monkeypatch.setenv(name, value)
+        start = time.monotonic()
+        assert first_batches(url) == expected
+        assert time.monotonic() - start < 3
+        process.kill()
 
 
 @pytest.mark.usefixtures("s3_environment")

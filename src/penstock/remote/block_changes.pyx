@@ -15,6 +15,9 @@ from penstock.remote.block_map cimport MAP_BLOCK_BITS, MAP_HEADER_BYTES, BlockMa
 
 cdef extern from "range_locks.h" nogil:
     int lock_range "penstock_lock_range"(int descriptor, int64_t start, int64_t size)
+    int64_t lock_free_range "penstock_lock_free_range"(
+        int descriptor, int64_t start, int64_t stop, int64_t *held_stop
+    )
     int punch_hole "penstock_punch_hole"(int descriptor, int64_t start, int64_t size)
 
 cdef extern from "<sys/file.h>" nogil:
@@ -24,6 +27,8 @@ cdef extern from "<sys/file.h>" nogil:
 
 cdef uint64_t PRESENT = <uint64_t>1 << 63
 cdef uint64_t DROPS = ((<uint64_t>1 << 31) - 1) << 32
+# Where bytes of the map are locked for claims, a byte for each block: behind its end.
+cdef int64_t CLAIMS_START = <int64_t>1 << 60
 
 
 # Both files of an object, open, and the entries of some blocks, which are locked.
@@ -70,42 +75,35 @@ def fill_blocks(
     return error
 
 
-def claim_blocks(
-    bytes path,
-    bytes map_path,
-    uint64_t map_inode,
-    int64_t first,
-    uint8_t[::1] is_ours,
-    uint32_t now,
-    uint32_t life,
-):
-    """Claim blocks that are not here, and that nobody has claimed within `life`.
+def claim_blocks(int descriptor, int64_t first, uint8_t[::1] wanted):
+    """Claim those of some blocks that nobody has claimed, until the descriptor of a map is closed.
 
-    Sets `is_ours` to 1 for those, and to 0 for others; returns 0 or an error number. `now` and
-    `life` are times on the clock of the machine; 0 is no time. The entry of a block that is not
-    here has the time of the claim in place of the checksum. A claim is a hint: without it, a block
-    would be fetched twice.
+    `wanted` is 1 for the blocks to claim, counted from `first`; those of others are set to 0.
+    Returns 0 or an error number.
     """
-    cdef const char *names[2]
-    cdef Change change
-    cdef uint32_t claimed
-    cdef int error
-    cdef int64_t k
-    if is_ours.shape[0] == 0 or first < 0 or now == 0:
-        raise ValueError("expected at least one block, and a time")
-    names[0], names[1] = path, map_path
+    cdef int64_t start = CLAIMS_START + first, at = 0, stop, end, held_stop = 0
+    cdef int error = 0
+    if first < 0:
+        raise ValueError("expected the number of a block")
     with nogil:
-        error = begin(&change, names, map_inode, first, is_ours.shape[0])
-        if not error:
-            for k in range(change.count):
-                claimed = <uint32_t>change.entries[k]
-                is_ours[k] = not change.entries[k] >> 63 and not (
-                    claimed and now - claimed < life
-                )
-                if is_ours[k]:
-                    change.entries[k] = (change.entries[k] & DROPS) | now
-            error = write_entries(&change)
-        end(&change)
+        while at < wanted.shape[0]:
+            stop = at
+            while stop < wanted.shape[0] and wanted[stop]:
+                stop += 1
+            if stop == at:
+                at += 1
+                continue
+            end = lock_free_range(descriptor, start + at, start + stop, &held_stop)
+            if end < 0:
+                error = errno
+                break
+            if end > start + at:
+                at = end - start
+                continue
+            stop = min(stop, max(held_stop - start, at + 1))
+            while at < stop:
+                wanted[at] = 0
+                at += 1
     return error
 
 

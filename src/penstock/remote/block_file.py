@@ -2,13 +2,12 @@
 
     map       4,096 bytes   magic, version, the object's size, the data file's inode, two identities
               uint64[n]     an entry for each block of 4 KiB: bit 63 is set if it is here, 31 bits
-                            count how often it was dropped, 32 bits are its CRC32C, or the time
-                            at which a process began to fetch it
+                            count how often it was dropped, 32 bits are its CRC32C
 
 Any number of processes use a file at once. Filling writes the block, then its entry; dropping
 clears the entry, then frees the block. Both hold a lock of the system on the entry, which ends with
-its holder. A kernel takes no lock to read: it compares the entries before and after. Other code
-holds a shared lock on the file, which keeps its blocks. Entries are written by system calls, not
+its holder. A block that is being fetched is claimed by a lock of its own. A kernel takes no lock
+to read: it compares the entries before and after. Other code holds a shared lock on the file, which keeps its blocks. Entries are written by system calls, not
 through memory: on a full disk a system call fails, but a write to memory kills the process. A
 changed object gets new files; processes that have the old ones open still read those. Files are
 made and removed under a lock on the directory of the map. The map goes first and comes last, so a
@@ -19,7 +18,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +48,6 @@ _HEADER = np.dtype(
 )
 _CRC = np.uint64((1 << 32) - 1)
 _MAX_ATTEMPTS = 10
-_CLAIM_TICKS = 75  # 5 seconds, in units of 2^26 ns
 
 ByteRange = tuple[int, int]
 
@@ -246,18 +243,23 @@ class BlockFile:
         first = start // BLOCK_BYTES
         return self._runs(first, (self._entries[first : num_blocks(stop)] & PRESENT) == 0)
 
-    def claim(self, start: int, stop: int) -> list[ByteRange]:
-        """The runs of missing bytes that this caller is to fetch, as nobody else does so now.
+    @contextlib.contextmanager
+    def claim(self, start: int, stop: int) -> Iterator[list[ByteRange]]:
+        """Yield the runs of missing bytes that this caller is to fetch, as nobody else does so now.
 
-        A claim ends after some seconds, so that nothing is lost if a process ends.
+        The claim ends with the block, or with the process.
         """
-        first = start // BLOCK_BYTES
-        is_ours = np.empty(num_blocks(stop) - first, np.uint8)
-        if not is_ours.size:
-            return []
-        now = (time.clock_gettime_ns(time.CLOCK_BOOTTIME) >> 26) & 0xFFFF_FFFF or 1
-        _check(self.path, claim_blocks(*self._names, first, is_ours, now, _CLAIM_TICKS))
-        return self._runs(first, is_ours != 0)
+        with _cache_errors(self.map_path):
+            opened = os.open(self.map_path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            first = start // BLOCK_BYTES
+            entries = self._entries[first : num_blocks(stop)]
+            is_ours = ((entries & PRESENT) == 0).astype(np.uint8)
+            _check(self.map_path, claim_blocks(opened, first, is_ours))
+            # Others may have stored blocks just before they gave up their claims.
+            yield self._runs(first, (is_ours != 0) & ((entries & PRESENT) == 0))
+        finally:
+            os.close(opened)
 
     def _runs(self, first: int, is_wanted: NDArray[np.bool_]) -> list[ByteRange]:
         """The runs of bytes of some blocks, from block `first` on."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +32,8 @@ from penstock.system.memory import new_pages
 MAX_REQUEST_BYTES = 8 << 20
 _TICK_SECONDS = 0.1
 _CLAIM_TICK_SECONDS = 0.01
+_MOST_CLAIM_TICKS = 500
+"""to wait for a block that another process has claimed, and no other arrives; then it is fetched"""
 _MOST_REMOVALS = 10
 _BYTES_BETWEEN_LOOKS = 256 << 20
 _MAX_CHECK_SECONDS = 10.0
@@ -339,13 +342,17 @@ class MirroredFile:
         return ReadError(f"{self.name}: is removed from the cache again and again; start again")
 
     def _fetch_missing_of(self, blocks: BlockFile, start: int, stop: int, *, claims: bool) -> None:
-        before = self.identity
+        before, num_waits, last = self.identity, 0, list[ByteRange]()
         while missing := blocks.missing(start, stop):
-            claimed = blocks.claim(start, stop) if claims else missing
-            for begin, end in claimed:
-                self.get_into(begin, end, _WholeBlocks(end, partial(self._fill, blocks, before)))
-                if self.identity != before:  # it was opened again, and has changed
-                    return
+            # A process that holds a claim may have been stopped.
+            num_waits = num_waits + 1 if missing == last else 0
+            claims, last = claims and num_waits < _MOST_CLAIM_TICKS, missing
+            with blocks.claim(start, stop) if claims else nullcontext(missing) as claimed:
+                for begin, end in claimed:
+                    sink = _WholeBlocks(end, partial(self._fill, blocks, before))
+                    self.get_into(begin, end, sink)
+                    if self.identity != before:  # it was opened again, and has changed
+                        return
             if not claimed:
                 time.sleep(_CLAIM_TICK_SECONDS)
 

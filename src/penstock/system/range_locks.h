@@ -31,6 +31,36 @@ static inline int penstock_lock_range(int descriptor, int64_t start, int64_t siz
     return failed ? errno : 0;
 }
 
+/* Lock a range from its start on as far as nobody else holds it, and return where that ends; -1 with
+ * errno on failure. If its start is held, `held_stop` is where the range may be free again. Systems
+ * without such locks have no holders. */
+static inline int64_t penstock_lock_free_range(
+    int descriptor, int64_t start, int64_t stop, int64_t *held_stop) {
+#if defined(__linux__)
+    while (1) {
+        struct flock range = {
+            .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = stop - start};
+        struct flock held = range;
+        if (fcntl(descriptor, 37 /* F_OFD_SETLK */, &range) == 0 || errno == EINVAL)
+            return stop;
+        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
+            return -1;
+        if (fcntl(descriptor, 36 /* F_OFD_GETLK */, &held))
+            return -1;
+        if (held.l_type == F_UNLCK)
+            continue; /* released just now */
+        if (held.l_start > start) {
+            stop = held.l_start;
+            continue;
+        }
+        *held_stop = held.l_start + held.l_len;
+        return start;
+    }
+#endif
+    (void)descriptor, (void)start, (void)held_stop;
+    return stop;
+}
+
 /* Give the space of bytes back to the file system; they read as zeros then. */
 static inline int penstock_punch_hole(int descriptor, int64_t start, int64_t size) {
 #if defined(__linux__)
