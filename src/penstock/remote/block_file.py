@@ -6,12 +6,12 @@
 
 Any number of processes use a file at once. Filling writes the block, then its entry; dropping
 clears the entry, then frees the block. Both hold a lock of the system on the entry, which ends with
-its holder. A block that is being fetched is claimed by a lock of its own. A kernel takes no lock
-to read: it compares the entries before and after. Other code holds a shared lock on the file, which keeps its blocks. Entries are written by system calls, not
-through memory: on a full disk a system call fails, but a write to memory kills the process. A
-changed object gets new files; processes that have the old ones open still read those. Files are
-made and removed under a lock on the directory of the map. The map goes first and comes last, so a
-map that is there belongs to the file beside it.
+its holder. A block that is being fetched is claimed by a lock of its own. A kernel takes no lock to
+read: it compares the entries before and after. Other code holds a shared lock on the file, which
+keeps its blocks. Entries are written by system calls, not through memory: on a full disk a system
+call fails, but a write to memory kills the process. A changed object gets new files; processes that
+have the old ones open still read those. Files are made and removed under a lock on the directory of
+the map. The map goes first and comes last, so a map that is there belongs to the file beside it.
 """
 
 import contextlib
