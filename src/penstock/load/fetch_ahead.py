@@ -52,6 +52,8 @@ _UNCACHED_REQUEST_BYTES = 1 << 20
 _GROWTH = 8
 """of the number of steps planned at once, so that the first batch does not wait for later ones"""
 _EXTENT_BYTES = 4 << 20
+_COPIED_STEPS = 16
+"""that are looked at together; loops over their rows would keep the GIL from threads that fetch"""
 _CHECKED_BYTES = 1 << 30
 """Blocks of shards up to this size are compared with the dataset's checksums before they are
 stored. The checksums of larger ones would delay the first batch; they are fetched later."""
@@ -148,7 +150,7 @@ class _Fetching:
         self._files = dict[FileNumber, MirroredFile | None]()
         self._planned, self._changed = dict[int, _PlannedStep](), threading.Condition()
         self._end, self._failure = -1, None  # type: int, BaseException | None
-        self._num_planned, self._wanted = 0, -1
+        self._num_planned, self._num_planned_bytes, self._wanted = 0, 0, -1
         self._is_idle, self._next_look = False, 0.0
         self._checks, self._checking = deque[Callable[[], None]](), list[Future[Any]]()
         mirrored = [each for reader in readers for each in reader.mirrored_files()]
@@ -165,7 +167,8 @@ class _Fetching:
             self._budget = min(self._budget, self._max_cached_step)
             self._space = CacheSpace(limit, mirrored, next_use, self._in_use)
             if self._space.fits(sum(each.size_bytes for each in mirrored)):
-                self._copying = _Copying(new_ranges(), self._file, self._options)
+                num_extents = sum(-(-each.size_bytes // _EXTENT_BYTES) for each in mirrored)
+                self._copying = _Copying(new_ranges(), self._file, self._options, num_extents)
 
     def provide(self, position: int, batches: BatchReader) -> bool:
         """Wait until the bytes of a step are here; False if there is nothing to wait for."""
@@ -182,19 +185,18 @@ class _Fetching:
                 self._changed.wait(_TICK_SECONDS)
             if self._failure is not None:
                 raise self._failure
-            step = self._planned.pop(position, None)
+            step = self._forget(position)
             if step is None:
                 return False
             self._read.append(step.spans)
             while len(self._read) > 2 * len(self.marks):
                 self._read.popleft()
-        waiting = step.futures
-        while waiting:
-            _, rest = wait(waiting, _TICK_SECONDS)
-            waiting = list(rest)
-            if waiting and batches.is_stopped:
-                self._give_up(waiting)
-                return True
+        for future in step.futures:  # one by one: waiting for all at once costs as much as each
+            while not future.done():
+                wait([future], _TICK_SECONDS)
+                if batches.is_stopped:
+                    self._give_up(step.futures)
+                    return True
         with contextlib.suppress(CancelledError):  # another loader's request, and that has ended
             for future in step.futures:
                 future.result()
@@ -276,13 +278,19 @@ class _Fetching:
         with self._changed:
             passed = list(itertools.takewhile(lambda each: each < reached, self._planned))
             for position in passed[: -len(self.marks)]:  # others may still read the last ones
-                del self._planned[position]
-            num_bytes = sum(step.num_bytes for step in self._planned.values())
+                self._forget(position)
             # Steps that were here already, and those of a thread that is idle, may fill the budget.
             is_waited_for = self._wanted > self._end
             # As much again is planned at once.
-            has_room = num_bytes <= self._budget // 2 and len(self._planned) < _MAX_STEPS_AHEAD
-            return is_waited_for or has_room
+            is_low = self._num_planned_bytes <= self._budget // 2
+            return is_waited_for or (is_low and len(self._planned) < _MAX_STEPS_AHEAD)
+
+    def _forget(self, position: int) -> _PlannedStep | None:
+        """Take a step out of those that are planned; None if it is not among them."""
+        step = self._planned.pop(position, None)
+        if step is not None:
+            self._num_planned_bytes -= step.num_bytes
+        return step
 
     def _plan(self, num_steps: int) -> None:
         """Request the bytes of the next steps."""
@@ -330,6 +338,7 @@ class _Fetching:
             steps[step].pieces += pieces
         with self._changed:
             self._planned.update(zip(positions, steps, strict=True))
+            self._num_planned_bytes += sum(step.num_bytes for step in steps)
             self._end, self._num_planned = positions[-1], self._num_planned + len(positions)
             totals.num_steps += len(positions)
             self._changed.notify_all()
@@ -415,8 +424,10 @@ class _Copying:
         ranges: StepRanges,
         file: Callable[[FileNumber], MirroredFile | None],
         options: Remote,
+        num_extents: int,
     ) -> None:
-        self._ranges, self._file = ranges, file
+        """`num_extents` is that of all files."""
+        self._ranges, self._file, self._num_extents = ranges, file, num_extents
         self._num_at_once = max(1, options.max_requests // 2)
         self._requested, self.under_way = set[tuple[FileNumber, int]](), list[Future[Any]]()
         self._num_steps_in_vain = 0
@@ -424,14 +435,17 @@ class _Copying:
     def go_on(self) -> bool:
         """Request more, if fewer requests than allowed are under way."""
         self.under_way = [each for each in self.under_way if not each.done()]
-        if len(self.under_way) >= self._num_at_once or self._num_steps_in_vain > _MAX_STEPS_AHEAD:
+        if len(self.under_way) >= self._num_at_once or self._has_requested_all:
             return False
-        self._num_steps_in_vain += 1
-        _, spans = self._ranges.take()
-        for source, kind, shard, start, stop in spans.tolist():
+        spans = np.concatenate([self._ranges.take()[1] for _ in range(_COPIED_STEPS)])
+        spans["start"] //= _EXTENT_BYTES
+        spans["stop"] = -(-spans["stop"] // _EXTENT_BYTES)
+        touched, _ = merge_spans(spans, gap_bytes=0, gap_share=0.0)
+        self._num_steps_in_vain += _COPIED_STEPS
+        for source, kind, shard, start, stop in touched.tolist():
             file_number = source, kind, shard
             file = self._file(file_number)
-            for extent in range(start // _EXTENT_BYTES, -(-stop // _EXTENT_BYTES)):
+            for extent in range(start, stop):
                 if file is None or (file_number, extent) in self._requested:
                     continue
                 self._requested.add((file_number, extent))
@@ -439,6 +453,11 @@ class _Copying:
                 self.under_way += file.fetch([(begin, begin + _EXTENT_BYTES)], _LATER)
                 self._num_steps_in_vain = 0
         return True
+
+    @property
+    def _has_requested_all(self) -> bool:
+        is_in_vain = self._num_steps_in_vain > _MAX_STEPS_AHEAD  # steps read a part of the files
+        return is_in_vain or len(self._requested) == self._num_extents
 
 
 def _hand_over(pieces: Iterable[_FetchedPiece], batches: BatchReader) -> None:

@@ -404,9 +404,11 @@ class MirroredFile:
         """Refuse an answer from another object than the one that was seen first."""
         if self._stated is not None and self._facts is None:
             check_unchanged(self.name, facts, ObjectFacts(self.key, self._stated[0], "", 0))
-        with self._lock:
-            is_first = self._facts is None
-            self._facts = self._facts or facts
+        is_first = False
+        if self._facts is None:  # without the lock, which planning may hold for long
+            with self._lock:
+                is_first = self._facts is None
+                self._facts = self._facts or facts
         check_unchanged(self.name, facts, self._facts)
         if is_first:
             self.blocks.note_etag(facts.etag)
