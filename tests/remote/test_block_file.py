@@ -2,8 +2,10 @@
 
 import errno
 import fcntl
+import tempfile
 import threading
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from penstock.load.step_ranges import merge_spans
 from penstock.read.files import FILE_SPAN, GEOMETRY, FileKind, Files, OpenFiles, ShardFiles
 from penstock.remote import block_changes
 from penstock.remote.block_file import HEADER_BYTES, BlockFile
+from penstock.remote.mirrored_file import WholeBlocks
 from penstock.system.checksums import BLOCK_BYTES, block_checksums
 
 NUM_BLOCKS = 9
@@ -47,9 +50,6 @@ class BlockFileModel(RuleBasedStateMachine):
 
     @initialize()
     def make(self):
-        import tempfile
-        from pathlib import Path
-
         self.directory = Path(tempfile.mkdtemp())
         self.files = [new_file(self.directory), new_file(self.directory)]
         self.present = set()
@@ -215,6 +215,25 @@ def test_all_blocks_that_differ_from_the_datasets_checksums_are_dropped(tmp_path
     fill(file, 0, 1)
 
 
+@given(
+    cuts=st.lists(st.integers(0, SIZE), max_size=20),
+    begin=BLOCKS,
+    restart=st.one_of(st.none(), st.integers(0, SIZE)),
+)
+def test_answers_are_stored_in_whole_blocks_however_they_are_cut(cuts, begin, restart):
+    with tempfile.TemporaryDirectory() as directory:
+        file, start = new_file(Path(directory)), begin * BLOCK_BYTES
+        blocks = WholeBlocks(SIZE, file.fill)
+        for stop in [restart, SIZE]:  # an answer that was cut off, and the whole
+            if stop is None or stop < start:
+                continue
+            edges = [start, *sorted(cut for cut in cuts if start < cut < stop), stop]
+            for one, other in pairwise(edges):
+                blocks(one, CONTENT[one:other])
+        assert file.present().tolist() == list(range(begin, NUM_BLOCKS))
+        assert (Path(directory) / "data").read_bytes()[start:] == CONTENT[start:]
+
+
 def test_a_held_file_keeps_its_blocks(tmp_path):
     file = new_file(tmp_path)
     fill(file, 0, 3)
@@ -335,7 +354,7 @@ def test_changes_of_blocks_check_their_arguments(tmp_path):
     file = new_file(tmp_path)
     names = bytes(file.path), bytes(file.map_path), file.map_path.stat().st_ino
     with pytest.raises(ValueError, match="checksum for each block"):
-        block_changes.fill_blocks(*names, CONTENT[:BLOCK_BYTES], 0, np.zeros(2, np.uint32))
+        block_changes.fill_blocks(*names, b"", CONTENT[:BLOCK_BYTES], 0, np.zeros(2, np.uint32))
     with pytest.raises(ValueError, match="at least one block"):
         block_changes.drop_blocks(*names, 0, 0)
     with pytest.raises(ValueError, match="at least one block"):

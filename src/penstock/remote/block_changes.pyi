@@ -7,6 +7,7 @@ def fill_blocks(
     path: bytes,
     map_path: bytes,
     map_inode: int,
+    head: Any,
     data: Any,
     first: int,
     checksums: NDArray[np.uint32],

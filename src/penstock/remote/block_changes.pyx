@@ -44,28 +44,34 @@ def fill_blocks(
     bytes path,
     bytes map_path,
     uint64_t map_inode,
+    const uint8_t[::1] head,
     const uint8_t[::1] data,
     int64_t first,
     const uint32_t[::1] checksums,
 ):
     """Store blocks from number `first` on, with their checksums; returns 0 or an error number.
 
-    ESTALE means that the map is not the one with this inode any more: the files were replaced.
+    Their bytes are those of `head`, then those of `data`. ESTALE means that the map is not the one
+    with this inode any more: the files were replaced.
     """
     cdef const char *names[2]
     cdef Change change
+    cdef int64_t start = first << MAP_BLOCK_BITS, size = head.shape[0] + data.shape[0]
+    cdef const char *head_bytes = <const char *>&head[0] if head.shape[0] else NULL
     cdef int error
     cdef int64_t k
-    if checksums.shape[0] == 0 or checksums.shape[0] != (
-        (data.shape[0] + (1 << MAP_BLOCK_BITS) - 1) >> MAP_BLOCK_BITS
+    if data.shape[0] == 0 or checksums.shape[0] != (
+        (size + (1 << MAP_BLOCK_BITS) - 1) >> MAP_BLOCK_BITS
     ):
         raise ValueError("expected a checksum for each block")
     names[0], names[1] = path, map_path
     with nogil:
         error = begin(&change, names, map_inode, first, checksums.shape[0])
         if not error:
+            error = write_all(change.blocks, head_bytes, head.shape[0], start)
+        if not error:
             error = write_all(
-                change.blocks, <const char *>&data[0], data.shape[0], first << MAP_BLOCK_BITS
+                change.blocks, <const char *>&data[0], data.shape[0], start + head.shape[0]
             )
         if not error:
             for k in range(change.count):

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from penstock.atomic import temporary_path
 from penstock.errors import FormatError, ReadError
 from penstock.remote.block_changes import claim_blocks, drop_blocks, fill_blocks
-from penstock.system.checksums import BLOCK_BYTES, block_checksums, num_blocks
+from penstock.system.checksums import BLOCK_BYTES, BlockHasher, block_checksums, num_blocks
 from penstock.system.file_map import FileMap
 
 HEADER_BYTES = 4096
@@ -275,10 +275,15 @@ class BlockFile:
         """The numbers of the blocks that are here."""
         return np.flatnonzero(self._entries & PRESENT)
 
-    def fill(self, start: int, data: Any) -> None:
-        """Store whole blocks from byte `start` on; the object's last may be shorter."""
-        first, checksums = start // BLOCK_BYTES, block_checksums(data)
-        stop = start + len(data)
+    def fill(self, start: int, data: Any, head: bytes = b"") -> None:
+        """Store whole blocks from byte `start` on; the object's last may be shorter.
+
+        Their first bytes are those of `head`, if there is one.
+        """
+        hasher, stop = BlockHasher(), start + len(head) + len(data)
+        hasher.update(head)
+        hasher.update(data)
+        first, checksums = start // BLOCK_BYTES, hasher.checksums()
         if (
             start % BLOCK_BYTES
             or stop > self.size_bytes
@@ -286,7 +291,7 @@ class BlockFile:
         ):
             raise ValueError("only whole blocks of the object can be stored")
         self._compare(first, checksums)
-        _check(self.path, fill_blocks(*self._names, data, first, checksums))
+        _check(self.path, fill_blocks(*self._names, head, data, first, checksums))
 
     def drop_all(self, blocks: NDArray[np.int64]) -> bool:
         """Free blocks, given by number, ascending; False if a process holds the file."""

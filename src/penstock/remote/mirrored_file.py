@@ -349,14 +349,14 @@ class MirroredFile:
             claims, last = claims and num_waits < _MOST_CLAIM_TICKS, missing
             with blocks.claim(start, stop) if claims else nullcontext(missing) as claimed:
                 for begin, end in claimed:
-                    sink = _WholeBlocks(end, partial(self._fill, blocks, before))
+                    sink = WholeBlocks(end, partial(self._fill, blocks, before))
                     self.get_into(begin, end, sink)
                     if self.identity != before:  # it was opened again, and has changed
                         return
             if not claimed:
                 time.sleep(_CLAIM_TICK_SECONDS)
 
-    def _fill(self, blocks: BlockFile, identity: int, start: int, data: Any) -> None:
+    def _fill(self, blocks: BlockFile, identity: int, start: int, data: Any, head: bytes) -> None:
         """Store whole blocks, unless the object has changed; wait for the checksums first."""
         if self.identity != identity:
             return
@@ -364,7 +364,7 @@ class MirroredFile:
             wait_for([self.awaited], _MAX_CHECK_SECONDS)
             if self.awaited.done():
                 self.awaited.result()
-        blocks.fill(start, data)
+        blocks.fill(start, data, head)
         _count_filled(len(data), self.options)
 
     def _current_blocks(self) -> BlockFile:
@@ -414,23 +414,27 @@ class MirroredFile:
             self.blocks.note_etag(facts.etag)
 
 
-class _WholeBlocks:
+class WholeBlocks:
     """Passes the bytes of a range on in whole blocks; the object's last may be shorter."""
 
-    def __init__(self, stop: int, pass_on: BytesSink) -> None:
-        """`stop` is where the range ends."""
+    def __init__(self, stop: int, pass_on: Callable[[int, Any, bytes], None]) -> None:
+        """`stop` is where the range ends; `pass_on` takes a start, bytes, and those before them."""
         self._stop, self._pass_on = stop, pass_on
-        self._at, self._rest = -1, b""
+        self._at, self._head = -1, b""
 
     def __call__(self, at: int, chunk: Any) -> None:
-        if at != self._at:  # from the start: once more, if an answer was cut
-            self._rest = b""
-        start, data = at - len(self._rest), self._rest + bytes(chunk) if self._rest else chunk
-        self._at = at + len(chunk)
-        size = len(data) if self._at == self._stop else len(data) // BLOCK_BYTES * BLOCK_BYTES
-        self._rest = bytes(memoryview(data)[size:])
-        if size:
-            self._pass_on(start, memoryview(data)[:size])
+        """Take the bytes that follow the last ones, or the first ones again."""
+        # From the start once more, if an answer was cut.
+        head = self._head if at == self._at else b""
+        self._at, num_bytes = at + len(chunk), len(head) + len(chunk)
+        num_left = 0 if self._at == self._stop else num_bytes % BLOCK_BYTES
+        if num_left == num_bytes:
+            self._head = head + bytes(chunk)
+            return
+        # Not joined: every thread would keep the memory of the longest.
+        stop = len(chunk) - num_left
+        self._head = bytes(memoryview(chunk)[stop:])
+        self._pass_on(at - len(head), memoryview(chunk)[:stop], head)
 
 
 def _pieces(start: int, stop: int) -> Iterator[ByteRange]:
