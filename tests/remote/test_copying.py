@@ -173,6 +173,24 @@ def test_a_killed_download_continues(source, bucket, s3_proxy, s3_environment, t
     assert contents(target) == contents(source)
 
 
+@pytest.mark.parametrize("fault", ["503", "stall"])
+def test_an_interrupt_ends_a_copy_soon_although_the_server_fails(
+    source, bucket, s3_proxy, s3_environment, tmp_path, fault
+):
+    penstock.copy(source, f"s3://{bucket}/data")
+    for ways in ((source, f"s3://{bucket}/other"), (f"s3://{bucket}/data", tmp_path / "copy")):
+        s3_proxy.set(latency_s=0.1)
+        s3_proxy.reset_counts()
+        process = start("copy", *ways, endpoint=s3_proxy.endpoint)
+        wait_until(lambda: s3_proxy.counts()["requests"].get("PUT" if ways[0] == source else "GET"))
+        s3_proxy.set(rates={fault: 1})
+        wait_until(lambda: s3_proxy.counts()["faults"].get(fault))
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+        assert process.returncode == 130, output + errors
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
 def test_a_file_of_equal_size_is_not_trusted(source, bucket, s3, s3_environment, tmp_path):
     target = f"s3://{bucket}/data"
     place = RemotePlace(target, None)
