@@ -178,11 +178,15 @@ def test_an_interrupt_ends_a_copy_soon_although_the_server_fails(
     source, bucket, s3_proxy, s3_environment, tmp_path, fault
 ):
     penstock.copy(source, f"s3://{bucket}/data")
-    for ways in ((source, f"s3://{bucket}/other"), (f"s3://{bucket}/data", tmp_path / "copy")):
+    url = f"s3://{bucket}/data"
+    for method, *places in (
+        ("PUT", source, f"s3://{bucket}/other"),
+        ("GET", url, tmp_path / "new"),
+    ):
         s3_proxy.set(latency_s=0.1)
         s3_proxy.reset_counts()
-        process = start("copy", *ways, endpoint=s3_proxy.endpoint)
-        wait_until(lambda: s3_proxy.counts()["requests"].get("PUT" if ways[0] == source else "GET"))
+        process = start("copy", *places, endpoint=s3_proxy.endpoint)
+        wait_until(lambda method=method: s3_proxy.counts()["requests"].get(method))
         s3_proxy.set(rates={fault: 1})
         wait_until(lambda: s3_proxy.counts()["faults"].get(fault))
         process.send_signal(signal.SIGINT)

@@ -288,3 +288,17 @@ def test_a_job_of_another_machine_is_refused_at_the_start(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     with pytest.raises(DatasetExistsError, match=r"unfinished\.json: a job of .* was begun here"):
         tokenize(text, url, workers=1, progress=itertools.count)
+
+
+def test_a_dataset_that_was_finished_meanwhile_is_not_touched(
+    s3, bucket, s3_environment, tmp_path, monkeypatch, small_room
+):
+    url = f"s3://{bucket}/data"
+    late = penstock.Writer(url, vocab_size=1 << 16, shard_bytes=1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))  # of another machine
+    write(url, 3)
+    expected = stored(s3, bucket, "data")
+    with pytest.raises(DatasetExistsError, match=r"penstock\.json: another job has written"):
+        wait_until(lambda: late.append([1]))
+    late.abort()
+    assert stored(s3, bucket, "data") == expected
