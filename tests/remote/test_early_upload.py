@@ -189,7 +189,8 @@ def test_a_job_killed_while_it_uploads_continues(
     with pytest.raises(MissingDataError, match="at the target only"):
         penstock.open(directory / freed[0])
     s3_proxy.reset_counts()
-    assert run_again(text, url, s3_proxy.endpoint).returncode == 0
+    again = run_again(text, url, s3_proxy.endpoint)
+    assert again.returncode == 0, again.stderr
     penstock.tokenize(
         text,
         "bytes",
@@ -262,10 +263,8 @@ def test_a_failed_block_removes_what_was_uploaded(s3, bucket, s3_environment, sm
     assert staged() == []
 
 
-def test_a_writer_after_a_killed_one_leaves_none_of_its_shards(
-    s3, bucket, s3_environment, tmp_path
-):
-    url = f"s3://{bucket}/data"
+def killed_writer(s3, bucket, url):
+    """Kill a writer of which shards have arrived."""
     program = (
         "import time\n"
         "from tests.helpers.uploads import write_shards\n"
@@ -273,8 +272,26 @@ def test_a_writer_after_a_killed_one_leaves_none_of_its_shards(
         f"write_shards({url!r}, 60, {SHARD_BYTES}, seed=1, after=sleep)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program]) as process:
-        wait_until(lambda: "00015.checksums" in stored(s3, bucket, "data"))
+        wait_until(lambda: "00019.checksums" in stored(s3, bucket, "data"))
         process.send_signal(signal.SIGKILL)
+
+
+def test_a_failed_block_after_a_killed_writer_removes_what_both_uploaded(
+    s3, bucket, s3_environment
+):
+    url = f"s3://{bucket}/data"
+    killed_writer(s3, bucket, url)
+    with pytest.raises(ZeroDivisionError):
+        write(url, after=lambda k: 1 // (1 - k))
+    assert stored(s3, bucket) == {}
+    assert staged() == []
+
+
+def test_a_writer_after_a_killed_one_leaves_none_of_its_shards(
+    s3, bucket, s3_environment, tmp_path
+):
+    url = f"s3://{bucket}/data"
+    killed_writer(s3, bucket, url)
     write(url, 5)
     write(tmp_path / "local", 5)
     assert stored(s3, bucket, "data") == contents(tmp_path / "local")

@@ -52,6 +52,7 @@ class SharedOutput(StagedOutput):
 
     def prepare(self) -> None:
         """Refuse a finished target; fetch what other machines have done."""
+        self._remove_leftovers()
         there = self._target.list_files()
         if there and UNFINISHED not in there:
             raise self._occupied(there)
