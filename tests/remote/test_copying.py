@@ -254,6 +254,9 @@ def test_what_is_wrong_is_said(source, bucket, s3, s3_environment, tmp_path, mon
             penstock.copy(source, target)
     with pytest.raises(MissingDataError, match="no such file or directory"):
         penstock.copy(f"s3://{bucket}/missing", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingDataError, match="nothing in it"):
+        penstock.copy(tmp_path / "empty", f"s3://{bucket}/out")
     penstock.copy(source, tmp_path / "part")
     (tmp_path / "part" / "unfinished.json").write_text("{}")
     with pytest.raises(MissingDataError, match="unfinished"):
