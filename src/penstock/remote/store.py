@@ -317,7 +317,7 @@ class ObjectStore:
                 )
             until = now + jittered(wait)
             while (left := until - time.monotonic()) > 0:
-                if is_given_up() or _is_stopped():
+                if is_given_up() or is_thread_stopped():
                     raise CancelledError
                 time.sleep(min(left, _TICK_SECONDS))
             wait = min(2 * wait, _MAX_WAIT)
@@ -333,7 +333,8 @@ def stopping_with(stop: StopSignal) -> Iterator[None]:
         del _OF_THREAD.stop
 
 
-def _is_stopped() -> bool:
+def is_thread_stopped() -> bool:
+    """Whether this thread is to give up its requests."""
     stop: StopSignal | None = getattr(_OF_THREAD, "stop", None)
     return stop is not None and stop.is_set
 
@@ -342,7 +343,7 @@ def result_of(future: Future[Answer]) -> Answer:
     """The result of a request; raises CancelledError if this thread is stopped before."""
     if not hasattr(_OF_THREAD, "stop"):
         return future.result()
-    while not _is_stopped() and not wait_for([future], _TICK_SECONDS).done:
+    while not is_thread_stopped() and not wait_for([future], _TICK_SECONDS).done:
         pass
     if not wait_for([future], _SECONDS_TO_STOP).done:
         raise CancelledError
