@@ -173,6 +173,28 @@ def test_a_killed_download_continues(source, bucket, s3_proxy, s3_environment, t
     assert contents(target) == contents(source)
 
 
+@pytest.mark.parametrize("fault", ["503", "stall"])
+def test_an_interrupt_ends_a_copy_soon_although_the_server_fails(
+    source, bucket, s3_proxy, s3_environment, tmp_path, fault
+):
+    penstock.copy(source, f"s3://{bucket}/data")
+    url = f"s3://{bucket}/data"
+    for method, *places in (
+        ("PUT", source, f"s3://{bucket}/other"),
+        ("GET", url, tmp_path / "new"),
+    ):
+        s3_proxy.set(latency_s=0.1)
+        s3_proxy.reset_counts()
+        process = start("copy", *places, endpoint=s3_proxy.endpoint)
+        wait_until(lambda method=method: s3_proxy.counts()["requests"].get(method))
+        s3_proxy.set(rates={fault: 1})
+        wait_until(lambda: s3_proxy.counts()["faults"].get(fault))
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+        assert process.returncode == 130, output + errors
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
 def test_a_file_of_equal_size_is_not_trusted(source, bucket, s3, s3_environment, tmp_path):
     target = f"s3://{bucket}/data"
     place = RemotePlace(target, None)
@@ -232,6 +254,9 @@ def test_what_is_wrong_is_said(source, bucket, s3, s3_environment, tmp_path, mon
             penstock.copy(source, target)
     with pytest.raises(MissingDataError, match="no such file or directory"):
         penstock.copy(f"s3://{bucket}/missing", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingDataError, match="nothing in it"):
+        penstock.copy(tmp_path / "empty", f"s3://{bucket}/out")
     penstock.copy(source, tmp_path / "part")
     (tmp_path / "part" / "unfinished.json").write_text("{}")
     with pytest.raises(MissingDataError, match="unfinished"):

@@ -189,7 +189,8 @@ def test_a_job_killed_while_it_uploads_continues(
     with pytest.raises(MissingDataError, match="at the target only"):
         penstock.open(directory / freed[0])
     s3_proxy.reset_counts()
-    assert run_again(text, url, s3_proxy.endpoint).returncode == 0
+    again = run_again(text, url, s3_proxy.endpoint)
+    assert again.returncode == 0, again.stderr
     penstock.tokenize(
         text,
         "bytes",
@@ -262,23 +263,38 @@ def test_a_failed_block_removes_what_was_uploaded(s3, bucket, s3_environment, sm
     assert staged() == []
 
 
-def test_a_writer_after_a_killed_one_leaves_none_of_its_shards(
-    s3, bucket, s3_proxy, s3_environment, tmp_path
-):
-    url = f"s3://{bucket}/data"
+def killed_writer(s3, bucket, url, proxy):
+    """Kill a writer of which shards have arrived; of one it does not know."""
     program = (
         "import time\n"
         "from tests.helpers.uploads import write_shards\n"
         "sleep = lambda k: time.sleep(60 if k == 20 else 0)\n"
         f"write_shards({url!r}, 60, {SHARD_BYTES}, seed=1, after=sleep)\n"
     )
-    # This one arrives, but the writer is killed before it knows.
-    s3_proxy.set(rates={"stall": 1.0}, path="00011.stream", methods=["PUT"])
-    environment = {**os.environ, "AWS_ENDPOINT_URL": s3_proxy.endpoint}
+    proxy.set(rates={"stall": 1.0}, path="00011.stream", methods=["PUT"])
+    environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.endpoint}
     with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
-        wait_until(lambda: {"00011.stream", "00015.checksums"} <= set(stored(s3, bucket, "data")))
+        wait_until(lambda: {"00011.stream", "00019.checksums"} <= set(stored(s3, bucket, "data")))
         process.send_signal(signal.SIGKILL)
-    s3_proxy.set()
+    proxy.set()
+
+
+def test_a_failed_block_after_a_killed_writer_removes_what_both_uploaded(
+    s3, bucket, s3_proxy, s3_environment
+):
+    url = f"s3://{bucket}/data"
+    killed_writer(s3, bucket, url, s3_proxy)
+    with pytest.raises(ZeroDivisionError):
+        write(url, remote=Remote(endpoint=s3_proxy.endpoint), after=lambda k: 1 // (1 - k))
+    assert stored(s3, bucket) == {}
+    assert staged() == []
+
+
+def test_a_writer_after_a_killed_one_leaves_none_of_its_shards(
+    s3, bucket, s3_proxy, s3_environment, tmp_path
+):
+    url = f"s3://{bucket}/data"
+    killed_writer(s3, bucket, url, s3_proxy)
     write(url, 5, remote=Remote(endpoint=s3_proxy.endpoint))
     write(tmp_path / "local", 5)
     assert stored(s3, bucket, "data") == contents(tmp_path / "local")
@@ -292,3 +308,17 @@ def test_a_job_of_another_machine_is_refused_at_the_start(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     with pytest.raises(DatasetExistsError, match=r"unfinished\.json: a job of .* was begun here"):
         tokenize(text, url, workers=1, progress=itertools.count)
+
+
+def test_a_dataset_that_was_finished_meanwhile_is_not_touched(
+    s3, bucket, s3_environment, tmp_path, monkeypatch, small_room
+):
+    url = f"s3://{bucket}/data"
+    late = penstock.Writer(url, vocab_size=1 << 16, shard_bytes=1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))  # of another machine
+    write(url, 3)
+    expected = stored(s3, bucket, "data")
+    with pytest.raises(DatasetExistsError, match=r"penstock\.json: another job has written"):
+        wait_until(lambda: late.append([1]))
+    late.abort()
+    assert stored(s3, bucket, "data") == expected

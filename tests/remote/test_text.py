@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -20,6 +21,7 @@ from penstock.compat.nanochat import list_parquet_files
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.remote.options import Remote
 from penstock.text.sources import Columns
+from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
@@ -373,3 +375,21 @@ def test_commands_take_urls(s3, bucket, s3_environment, tmp_path, monkeypatch):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     penstock.tokenize(local, "bytes", tmp_path / "a", workers=1, task_bytes=20_000)
     assert shards(tmp_path / "a") == shards(tmp_path / "b") != {}
+
+
+def test_a_loader_is_closed_soon_although_the_server_fails(
+    s3, s3_proxy, bucket, s3_environment, tmp_path
+):
+    lines = "".join(f'{{"text": "{k:09d}"}}\n' for k in range(1_000_000))
+    s3.store(bucket).put("a.jsonl", lines.encode())
+    remote = Remote(endpoint=s3_proxy.endpoint, ahead_bytes=1 << 16)
+    source = penstock.Source(f"s3://{bucket}/a.jsonl", remote=remote)
+    loader = penstock.TextLoader(source, "bytes", batch_size=4, seq_len=256)
+    batches = iter(loader)
+    next(batches)
+    s3_proxy.set(rates={"503": 1})
+    wait_until(lambda: s3_proxy.counts()["faults"].get("503") or not next(batches))
+    started = time.monotonic()
+    loader.close()
+    wait_until(lambda: not any(each.name == "penstock-text" for each in threading.enumerate()))
+    assert time.monotonic() - started < 20

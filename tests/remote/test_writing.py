@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock.cache import cache_directory
+from penstock.copying.staging import StagedOutput
 from penstock.errors import DatasetExistsError, MissingDataError, ReadError, UsageError
 from penstock.remote.options import Remote
 from tests.helpers.uploads import contents, staged, stored
@@ -127,19 +128,39 @@ def test_a_killed_upload_continues(s3, bucket, s3_proxy, s3_environment, text, t
     assert staged() == []
 
 
-def test_an_upload_that_fails_keeps_the_work(s3, bucket, s3_proxy, s3_environment, tmp_path):
+def test_an_upload_that_fails_keeps_the_work(
+    s3, bucket, s3_proxy, s3_environment, tmp_path, monkeypatch
+):
     url, endpoint = f"s3://{bucket}/data", s3_proxy.endpoint
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     s3_proxy.set(rates={"503": 1.0}, methods=["PUT", "POST"])
-    with pytest.raises(ReadError, match=r"no answer.*kept in .*staging.*penstock copy"):
+    with pytest.raises(
+        ReadError, match=r"kept in .*staging.*penstock\.copy\(.*same penstock\.Remote"
+    ):
         write(url, remote=Remote(endpoint=endpoint, total_seconds=1))
     assert stored(s3, bucket) == {}
     (directory,) = [path for path in cache_directory("staging").iterdir() if path.is_dir()]
     s3_proxy.set()
     with pytest.raises(DatasetExistsError, match=f"penstock copy {directory} {url}"):
-        write(url, remote=Remote(endpoint=endpoint))
-    penstock.copy(directory, url)
+        write(url)  # the variable says the same
+    penstock.copy(directory, url, remote=Remote(endpoint=endpoint))
+    assert staged() == []
     write(tmp_path / "local")
     assert stored(s3, bucket, "data") == contents(tmp_path / "local")
+
+
+def test_what_killed_runs_left_in_the_cache_is_removed(bucket, s3_environment, text):
+    url = f"s3://{bucket}/packed"
+    directory = StagedOutput(url, "repack", None).directory
+    removed = directory.with_name(f"{directory.name}.{'0' * 16}.tmp")
+    removed.mkdir(parents=True)
+    directory.with_name(f"{directory.name}.uploading.{'0' * 16}.tmp").touch()
+    penstock.repack(text, url)
+    assert staged() == []
+    removed.mkdir()
+    with pytest.raises(DatasetExistsError):
+        penstock.repack(text, url)
+    assert staged() == []
 
 
 def test_a_repeated_job_sends_what_is_left(s3, bucket, s3_proxy, s3_environment, text):

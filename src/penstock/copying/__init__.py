@@ -18,7 +18,7 @@ from penstock.copying.listing import CopiedFiles, find_files
 from penstock.copying.local_place import LocalPlace
 from penstock.copying.place import CopyPlace
 from penstock.copying.places import find_target
-from penstock.copying.staging import find_token
+from penstock.copying.staging import find_token, remove_if_staged
 from penstock.errors import UsageError
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
@@ -58,9 +58,13 @@ def copy(
     files = find_files(source, remote)
     place = find_target(target, target_remote or remote)
     _refuse_overlap(files, place, is_same_store=target_remote in (None, remote))
-    token = find_token(Path(files.place.show())) if isinstance(files.place, LocalPlace) else None
+    directory = Path(files.place.show()) if isinstance(files.place, LocalPlace) else None
+    token = find_token(directory) if directory else None
     job = CopyJob(files, place, command="copy", workers=workers, progress=progress, token=token)
-    return job.run()
+    report = job.run()
+    if directory:
+        remove_if_staged(directory, place)
+    return report
 
 
 def _refuse_overlap(files: CopiedFiles, target: CopyPlace, *, is_same_store: bool) -> None:

@@ -28,6 +28,7 @@ from penstock.copying.staged_shards import (
 )
 from penstock.errors import DatasetExistsError, PenstockError, ReadError
 from penstock.progress import ProgressMeter
+from penstock.remote.store import stopping_with
 from penstock.system.background_thread import BackgroundThread, StopSignal
 
 ROOM_BYTES = 4 << 30
@@ -142,7 +143,8 @@ class _UploadLoop:
             try:
                 self.look()
                 if self._unsent:
-                    self._upload()
+                    with stopping_with(self._stop):
+                        self._upload()
             except Exception as error:
                 if self._stop.is_set:
                     return

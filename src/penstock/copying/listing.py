@@ -118,7 +118,8 @@ def _find(
     # A server that cannot list may answer anything for a path below a file.
     is_file_first = not place.can_list and "." in name
     found = {} if is_file_first else _in_directory(place)
-    if found or not name or (is_remote(text) and not parse_url(text).key):
+    is_root = is_remote(text) and not parse_url(text).key
+    if found or not name or is_root or (not is_remote(text) and Path(text).is_dir()):
         return place, found, True
     beside = RemotePlace(parent, remote) if is_remote(f"{parent}/") else LocalPlace(Path(parent))
     wanted = [name, *companions_of(name)]

@@ -11,6 +11,7 @@ from penstock.copying.early_upload import WaitForRoom, no_wait
 from penstock.copying.shared_output import SharedOutput
 from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.staging import StagedOutput, append
+from penstock.errors import DatasetExistsError
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
@@ -71,7 +72,8 @@ def output_directory(
         yield JobOutput(staged.directory, upload.wait_for_room)
     except BaseException as error:
         staged.abandon(upload)
-        if upload.is_error(error) and not isinstance(error, LostFileError):
+        is_hopeless = isinstance(error, LostFileError | DatasetExistsError)
+        if upload.is_error(error) and not is_hopeless:
             append(error, "; what is done is kept: run the same command again to continue")
         raise
     staged.finish(upload, progress)

@@ -14,7 +14,7 @@ from penstock.copying.place import CHUNK_BYTES, NOT_DATA, Chunks, FileFacts, was
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError
 from penstock.remote.options import Remote
 from penstock.remote.requests import request_pool
-from penstock.remote.store import PART_BYTES, ObjectFacts, ObjectStore, find_store
+from penstock.remote.store import PART_BYTES, ObjectFacts, ObjectStore, find_store, result_of
 from penstock.remote.urls import parse_url
 
 _CHUNKS_AHEAD = 4
@@ -76,9 +76,9 @@ class RemotePlace:
             get = partial(self._store.get, key, start, stop, expected=expected)
             waiting.append(pool.submit(get))
             if len(waiting) > _CHUNKS_AHEAD:
-                yield waiting.popleft().result().data
+                yield result_of(waiting.popleft()).data
         while waiting:
-            yield waiting.popleft().result().data
+            yield result_of(waiting.popleft()).data
 
     def write(self, name: str, size_bytes: int, chunks: Chunks) -> str:  # noqa: D102
         key = f"{self._prefix}{name}"

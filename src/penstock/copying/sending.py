@@ -10,6 +10,7 @@ from penstock.copying.place import CopyPlace
 from penstock.copying.record import CopyRecord
 from penstock.errors import FormatError, ReadError
 from penstock.progress import ProgressMeter
+from penstock.remote.store import stopping_with
 from penstock.system.background_thread import StopSignal
 
 
@@ -29,10 +30,12 @@ class FileSender:
 
     def send(self, file: CopiedFile) -> None:
         """Send a file, and note that it has arrived."""
+        self._stop.check()
         self._record.begin(file)
-        identity = self._target.write(
-            file.name, file.facts.size_bytes, lambda: self._checked_chunks(file)
-        )
+        with stopping_with(self._stop):
+            identity = self._target.write(
+                file.name, file.facts.size_bytes, lambda: self._checked_chunks(file)
+            )
         self._record.add(file, identity)
 
     def _checked_chunks(self, file: CopiedFile) -> Iterator[Any]:

@@ -17,6 +17,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from penstock.atomic import hold_lock, publish, temporary_path
@@ -32,6 +33,7 @@ from penstock.formats.job_marks import PLAN, TASKS, UNFINISHED
 from penstock.formats.stream import PART_SUFFIX
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
+from penstock.remote.store import stopping_with
 from penstock.system.background_thread import StopSignal, call_in_background
 
 SHARES = "shares"
@@ -50,6 +52,7 @@ class SharedOutput(StagedOutput):
 
     def prepare(self) -> None:
         """Refuse a finished target; fetch what other machines have done."""
+        self._remove_leftovers()
         there = self._target.list_files()
         if there and UNFINISHED not in there:
             raise self._occupied(there)
@@ -110,6 +113,10 @@ class SharedOutput(StagedOutput):
             raise
 
     def _send(self, record: CopyRecord, stop: StopSignal) -> None:
+        with stopping_with(stop):
+            self._send_all(record, stop)
+
+    def _send_all(self, record: CopyRecord, stop: StopSignal) -> None:
         there = self._target.list_files()
         self._begin_target(there)
         found = [read_shard(self.directory, key) for key in find_shards(self.directory, NUMBERED)]
@@ -130,10 +137,12 @@ class SharedOutput(StagedOutput):
             ]
             parts = [name for name in small if name.endswith(PART_SUFFIX)]
             for some in ([name for name in small if name not in set(parts)], parts):
-                list(pool.map(self._send_small, some))
+                list(pool.map(partial(self._send_small, stop), some))
 
-    def _send_small(self, name: str) -> None:
-        if name != PLAN:  # which is there since the start
+    def _send_small(self, stop: StopSignal, name: str) -> None:
+        if name == PLAN:  # which is there since the start
+            return
+        with stopping_with(stop):
             _write(self._target, name, (self.directory / name).read_bytes())
 
     def _remove_stale(

@@ -21,6 +21,7 @@ from penstock.cache import cache_directory
 from penstock.copying.early_upload import EarlyUpload
 from penstock.copying.job import WORKERS, CopyJob
 from penstock.copying.listing import find_files
+from penstock.copying.place import CopyPlace
 from penstock.copying.places import find_target, place_id
 from penstock.copying.record import CopyRecord
 from penstock.copying.staged_shards import NUMBERED, LostFileError
@@ -40,7 +41,7 @@ class StagedOutput:
 
     def __init__(self, url: str, command: str, remote: Remote | None) -> None:
         """`command` is the one of `penstock` that continues the job; "" for none."""
-        self._target, self._command = find_target(url, remote), command
+        self._target, self._command, self._remote = find_target(url, remote), command, remote
         self.directory = cache_directory("staging") / place_id(self._target)
 
     @property
@@ -56,6 +57,7 @@ class StagedOutput:
 
     def prepare(self) -> None:
         """Refuse a target that is not empty, before any work is done."""
+        self._remove_leftovers()
         there = self._target.list_files()
         if UNFINISHED in there:
             self._mark(find_token(self.directory)).refuse_others(self._target)
@@ -91,10 +93,16 @@ class StagedOutput:
     def abandon(self, upload: EarlyUpload) -> None:
         """End the upload of a job that has failed; if the job kept nothing, nothing stays there."""
         upload.end()
+        with contextlib.suppress(OSError):  # it is not empty, or not there any more
+            self.directory.rmdir()  # of a writer that was killed
         token = find_token(self.directory)
         if token is None or self.directory.exists() or upload.has_failed:
             return
-        with contextlib.suppress(PenstockError), CopyRecord(self._target) as record:
+        with (
+            contextlib.suppress(PenstockError),
+            hold_lock(self.directory.parent, self.directory.name),
+            CopyRecord(self._target) as record,
+        ):
             there = self._target.list_files()
             if UNFINISHED in there:
                 self._mark(token).refuse_others(self._target)
@@ -111,8 +119,9 @@ class StagedOutput:
     def send(self, progress: OnProgress | None) -> None:
         """Copy what is not there yet, and remove it here."""
         with hold_lock(self.directory.parent, self.directory.name, wait=True):
-            for leftover in self.directory.parent.glob(f"{self.directory.name}.*.tmp"):
-                shutil.rmtree(leftover, ignore_errors=True)  # of a run that was killed below
+            self._remove_leftovers()
+            for leftover in self.directory.parent.glob(f"{self.directory.name}{UPLOADING}.*.tmp"):
+                leftover.unlink(missing_ok=True)  # of a run that was killed in `_make_token`
             if not self.directory.exists():  # another runner of the job has just sent it
                 return
             try:
@@ -131,15 +140,21 @@ class StagedOutput:
                 kept = f"; the job is done, and the rest is kept in {self.directory}: {self._how}"
                 append(error, kept)
                 raise
-            removed = temporary_path(self.directory)  # never half of it under its name
-            self.directory.rename(removed)
-            token_path(self.directory).unlink(missing_ok=True)
-            shutil.rmtree(removed, ignore_errors=True)
+            _remove(self.directory)
+
+    def _remove_leftovers(self) -> None:
+        """Remove directories of runs that were killed when they removed the staging directory."""
+        for leftover in self.directory.parent.glob(f"{self.directory.name}.*.tmp"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
 
     @property
     def _how(self) -> str:
         if self._command:
             return "run the same command again to upload it"
+        if self._remote is not None and self._remote.access:
+            call = f"penstock.copy({str(self.directory)!r}, {self.url!r}, remote=…)"
+            return f"upload it with {call}, and the same penstock.Remote"
         return f"upload it with penstock copy {self.directory} {self.url}"
 
     def refuse_staged(self) -> None:
@@ -149,6 +164,19 @@ class StagedOutput:
                 f"{self.url}: an earlier run finished this dataset, and may not have uploaded all "
                 f"of it; it is in {self.directory}: {self._how}, or remove that directory"
             )
+
+
+def remove_if_staged(directory: Path, target: CopyPlace) -> None:
+    """Remove a directory that was copied to a target, if it is the staging directory of that."""
+    if directory == cache_directory("staging") / place_id(target):
+        _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    removed = temporary_path(directory)  # never half of it under its name
+    directory.rename(removed)
+    token_path(directory).unlink(missing_ok=True)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def find_token(directory: Path) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from penstock.copying.place import CopyPlace
 from penstock.errors import DatasetExistsError
 from penstock.formats.job_marks import UNFINISHED
+from penstock.formats.stream import MANIFEST_NAME
 
 _MAX_BYTES = 1 << 16
 
@@ -34,6 +35,12 @@ class TargetMark:
         if UNFINISHED in there:
             self.refuse_others(target)
             return
+        if there:  # of a job that has begun and finished since this one listed the target
+            name = MANIFEST_NAME if MANIFEST_NAME in there else min(there)
+            raise DatasetExistsError(
+                f"{target.show(name)}: another job has written to this target meanwhile; choose "
+                "another target"
+            )
         known = {"command": self.command, "source": self.source, "host": self.host}
         named = {"digest": self.digest, "token": self.token}
         known |= {name: value for name, value in named.items() if value is not None}

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import wait as wait_for
 from contextlib import nullcontext
 from functools import partial
@@ -25,7 +25,14 @@ from penstock.remote.block_file import BlockFile, ByteRange, identity_number, lo
 from penstock.remote.found_files import keep_files, note_found, removing_files
 from penstock.remote.options import Remote
 from penstock.remote.requests import URGENT, RequestPool, request_pool
-from penstock.remote.store import BytesSink, ObjectFacts, ObjectStore, check_unchanged, refuse_fork
+from penstock.remote.store import (
+    BytesSink,
+    ObjectFacts,
+    ObjectStore,
+    check_unchanged,
+    is_thread_stopped,
+    refuse_fork,
+)
 from penstock.system.checksums import BLOCK_BYTES
 from penstock.system.memory import new_pages
 
@@ -283,6 +290,8 @@ class MirroredFile:
                 done, rest = wait_for(waiting, _TICK_SECONDS)
                 if is_stopped is not None and is_stopped():
                     return
+                if is_thread_stopped():
+                    raise CancelledError
                 # A loader that ended has cancelled its requests; they are sent again.
                 for each in done:
                     if not each.cancelled():

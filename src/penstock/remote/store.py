@@ -5,11 +5,13 @@ the object, the range, the number of attempts and the cause. obstore itself repe
 of an upload: otherwise a part that fails would cost the whole upload.
 """
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -21,12 +23,16 @@ from penstock.remote.options import Remote
 from penstock.remote.refusals import CutShortError, Refusals, reason, status_of
 from penstock.remote.requests import is_given_up
 from penstock.remote.urls import RemoteUrl
+from penstock.system.background_thread import StopSignal
 from penstock.system.backoff import jittered
 
 Answer = TypeVar("Answer")
 
 _FIRST_WAIT, _MAX_WAIT = 0.1, 10.0
 _TICK_SECONDS = 0.5
+_SECONDS_TO_STOP = 5.0
+"""how long a stopped thread waits for its request, which most often arrives"""
+_OF_THREAD = threading.local()
 _ASKED_AGAIN_BY_GET = {400, 403, 405, 501}
 """statuses after HEAD: the server does not know it, or tells the cause only in a body"""
 _MAX_OPENING_SECONDS = 30.0
@@ -311,15 +317,46 @@ class ObjectStore:
                 )
             until = now + jittered(wait)
             while (left := until - time.monotonic()) > 0:
-                if is_given_up():
+                if is_given_up() or is_thread_stopped():
                     raise CancelledError
                 time.sleep(min(left, _TICK_SECONDS))
             wait = min(2 * wait, _MAX_WAIT)
 
 
+@contextlib.contextmanager
+def stopping_with(stop: StopSignal) -> Iterator[None]:
+    """Give up the requests of this thread soon after the signal is set."""
+    _OF_THREAD.stop = stop
+    try:
+        yield
+    finally:
+        del _OF_THREAD.stop
+
+
+def is_thread_stopped() -> bool:
+    """Whether this thread is to give up its requests."""
+    stop: StopSignal | None = getattr(_OF_THREAD, "stop", None)
+    return stop is not None and stop.is_set
+
+
+def result_of(future: Future[Answer]) -> Answer:
+    """The result of a request; raises CancelledError if this thread is stopped before."""
+    if not hasattr(_OF_THREAD, "stop"):
+        return future.result()
+    while not is_thread_stopped() and not wait_for([future], _TICK_SECONDS).done:
+        pass
+    if not wait_for([future], _SECONDS_TO_STOP).done:
+        raise CancelledError
+    return future.result()
+
+
 def _interruptible(call: Callable[[], Answer]) -> Answer:
-    """Call in another thread if this is the main one: obstore's requests do not notice Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
+    """Call in another thread if this one may be told to stop: obstore's requests do not notice.
+
+    The main thread is told with Ctrl-C, others by `stopping_with`.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main and not hasattr(_OF_THREAD, "stop"):
         return call()
     future = Future[Answer]()
 
@@ -330,7 +367,7 @@ def _interruptible(call: Callable[[], Answer]) -> Answer:
             future.set_exception(error)
 
     threading.Thread(target=run, name="remote-request", daemon=True).start()
-    return future.result()
+    return result_of(future)
 
 
 def _check_length(found: Any, start: int, stop: int, num_bytes: int) -> None:

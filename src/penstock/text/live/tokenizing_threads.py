@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, PenstockError
+from penstock.remote.store import stopping_with
 from penstock.system.background_thread import StopSignal
 from penstock.text.batch import TextBatch
 from penstock.text.live.lane_text import BlockText, LanePosition, LaneText
@@ -199,6 +200,10 @@ class TokenizingThreads:
             lane.texts.close()
 
     def _read_all(self, seconds: Seconds) -> None:
+        with stopping_with(self._stop):  # else it would wait for a server that fails
+            self._read_lanes(seconds)
+
+    def _read_lanes(self, seconds: Seconds) -> None:
         lanes = list(self._lanes.values())
         while lanes and (lane := self._next_lane(lanes)) is not None:
             started = time.perf_counter()
