@@ -34,8 +34,9 @@ from penstock.read.files import FILE_SPAN, FileKind
 from penstock.read.local_reader import LocalReader
 from penstock.remote.cache_space import CacheSpace, NextUse
 from penstock.remote.mirror import find_mirrored
-from penstock.remote.mirrored_file import MAX_REQUEST_BYTES, MirroredFile
+from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.options import Remote
+from penstock.remote.store import MAX_REQUEST_BYTES
 from penstock.system.background_thread import BackgroundThread, StopSignal
 from penstock.system.checksums import BLOCK_BYTES
 

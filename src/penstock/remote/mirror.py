@@ -30,7 +30,6 @@ from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.remote.block_file import disk_error
 from penstock.remote.mirrored_file import MirroredFile, rewording_errors
 from penstock.remote.options import ACCESS, Remote
-from penstock.remote.requests import RequestPool, request_pool
 from penstock.remote.store import ObjectFacts, ObjectStore, find_store
 from penstock.remote.urls import RemoteUrl, is_remote, parse_url
 
@@ -55,12 +54,6 @@ class Mirror:
     def files(self) -> Path:
         """The directory with the files of all objects."""
         return self.root / _FILES
-
-    @property
-    def pool(self) -> RequestPool:
-        """Sends the requests."""
-        options = self.store.options
-        return request_pool(options.max_requests, options.hedge_seconds)
 
     def path(self, key: str) -> Path:
         """The local path of an object, or of a prefix."""
@@ -155,7 +148,7 @@ class Mirror:
 
     def find_all(self, keys: Iterable[str]) -> list[bool]:
         """Look for several objects at once."""
-        looking = [self.pool.submit(self.file(key).find) for key in keys]
+        looking = [self.store.pool.submit(self.file(key).find) for key in keys]
         return [each.result() for each in looking]
 
 

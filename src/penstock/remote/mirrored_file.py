@@ -23,12 +23,18 @@ from penstock.errors import FormatError, MissingDataError, PenstockError, ReadEr
 from penstock.remote.block_file import BlockFile, ByteRange, identity_number, locked_directory
 from penstock.remote.found_files import keep_files, note_found, removing_files
 from penstock.remote.options import Remote
-from penstock.remote.requests import URGENT, RequestPool, request_pool
-from penstock.remote.store import BytesSink, ObjectFacts, ObjectStore, check_unchanged, refuse_fork
+from penstock.remote.requests import URGENT, RequestPool
+from penstock.remote.store import (
+    MAX_REQUEST_BYTES,
+    BytesSink,
+    ObjectFacts,
+    ObjectStore,
+    check_unchanged,
+    refuse_fork,
+)
 from penstock.system.checksums import BLOCK_BYTES
 from penstock.system.memory import new_pages
 
-MAX_REQUEST_BYTES = 8 << 20
 _TICK_SECONDS = 0.1
 _CLAIM_TICK_SECONDS = 0.01
 _MOST_REMOVALS = 10
@@ -92,7 +98,7 @@ class MirroredFile:
     @property
     def pool(self) -> RequestPool:
         """Sends the requests."""
-        return request_pool(self.options.max_requests, self.options.hedge_seconds)
+        return self.store.pool
 
     def note(self, facts: ObjectFacts) -> None:
         """Remember what the store says, and make the local file."""
