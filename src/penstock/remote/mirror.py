@@ -148,8 +148,7 @@ class Mirror:
 
     def find_all(self, keys: Iterable[str]) -> list[bool]:
         """Look for several objects at once."""
-        looking = [self.store.pool.submit(self.file(key).find) for key in keys]
-        return [each.result() for each in looking]
+        return _call_all(MirroredFile.find, map(self.file, keys))
 
 
 _MIRRORS = dict[Path, Mirror]()
@@ -242,15 +241,13 @@ _MANIFESTS = ("penstock.json", "files.json", "index.json", "state.json")
 def _find_all(mirror: Mirror, key: str, *, manifests: bool) -> bool:
     """Look for the files of a directory: by its manifest, or by listing it."""
     prefix = f"{key}/" if key else ""
-    if not manifests:
-        found = mirror.store.can_list and mirror.list_below(key)
-        return found or (bool(key) and mirror.file(key).find())
-    if mirror.file(f"{prefix}{_MANIFESTS[0]}").read_whole():
+    if manifests and mirror.file(f"{prefix}{_MANIFESTS[0]}").read_whole():
         return True
     if mirror.store.can_list:
-        return mirror.list_below(key) or (bool(key) and mirror.file(key).find())
-    others = mirror.find_all(f"{prefix}{name}" for name in _MANIFESTS[1:])
-    return any(others) or (bool(key) and mirror.file(key).find())
+        found = mirror.list_below(key)
+    else:
+        found = manifests and any(mirror.find_all(f"{prefix}{name}" for name in _MANIFESTS[1:]))
+    return found or (bool(key) and mirror.file(key).find())
 
 
 def is_mirrored(path: str | os.PathLike[str]) -> bool:
@@ -273,10 +270,7 @@ def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:
 
 def fetch_beside(directory: Path, names: Sequence[str]) -> None:
     """Fetch small files of a mirrored directory that may exist; nothing if it is local."""
-    files = [find_mirrored(directory / name) for name in names]
-    waiting = [file.pool.submit(file.read_whole) for file in files if file is not None]
-    for each in waiting:
-        each.result()
+    _call_all(MirroredFile.read_whole, map(find_mirrored, (directory / name for name in names)))
 
 
 def mirrored_file(url: str, options: Remote | None = None) -> MirroredFile:
@@ -287,9 +281,15 @@ def mirrored_file(url: str, options: Remote | None = None) -> MirroredFile:
 
 def look_for(paths: Iterable[str | os.PathLike[str]]) -> None:
     """Look for the remote files that paths stand for, several at once; leave others alone."""
-    found = [each for each in map(find_mirrored, paths) if each is not None]
-    for looking in [each.pool.submit(each.find) for each in found]:
-        looking.result()
+    _call_all(MirroredFile.find, map(find_mirrored, paths))
+
+
+def _call_all(
+    call: Callable[[MirroredFile], bool], files: Iterable[MirroredFile | None]
+) -> list[bool]:
+    """Call for several files at once, leaving out None."""
+    waiting = [file.pool.submit(partial(call, file)) for file in files if file is not None]
+    return [each.result() for each in waiting]
 
 
 def _reopen(root: Path) -> Mirror | None:
