@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
 from penstock.remote.mirror import find_mirrored
+from penstock.remote.object_stream import ObjectStream
 
 MOST = (1 << 62) - 1
 _MAX_READ_BYTES = 1 << 24
@@ -73,8 +74,6 @@ def open_once(path: str | Path) -> Iterator[io.RawIOBase]:
         with open_regular(path) as file:
             yield file
     else:
-        from penstock.remote.object_stream import ObjectStream
-
         with ObjectStream(mirrored) as stream:
             yield stream
 
