@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -84,10 +84,13 @@ class CopyRecord:
         return [
             name
             for name, found in there.items()
-            if name in self._known
-            and [self._known[name][0], self._known[name][-1]]
-            == [found.size_bytes, plain_etag(found.identity)]
+            if name in self._known and is_about(self._known[name], found)
         ]
+
+
+def is_about(entry: Sequence[Any], found: FileFacts) -> bool:
+    """Whether an entry, here or in a receipt, is about the object that was found."""
+    return [entry[0], entry[-1]] == [found.size_bytes, plain_etag(found.identity)]
 
 
 def _unwritable(path: Path, error: OSError) -> ReadError:

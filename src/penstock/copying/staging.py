@@ -25,6 +25,7 @@ from penstock.copying.places import find_target, place_id
 from penstock.copying.record import CopyRecord
 from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.target_mark import TargetMark
+from penstock.error_texts import append
 from penstock.errors import DatasetExistsError, PenstockError
 from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, UPLOADING
 from penstock.formats.stream import MANIFEST_NAME
@@ -162,19 +163,3 @@ def find_token(directory: Path) -> str | None:
 def token_path(directory: Path) -> Path:
     """Where the token of a staging directory is stored."""
     return directory.with_name(f"{directory.name}{UPLOADING}")
-
-
-def append(error: BaseException, sentence: str) -> None:
-    """Add to the message of an error."""
-    if isinstance(error, OSError) and error.strerror is not None:
-        error.strerror += sentence
-    else:
-        error.args = (f"{error}{sentence}",)
-
-
-def replace_in(error: PenstockError, old: str, new: str) -> None:
-    """Replace a part of the message of an error."""
-    if isinstance(error, OSError) and error.strerror is not None:
-        error.strerror = error.strerror.replace(old, new)
-    else:
-        error.args = (str(error).replace(old, new),)

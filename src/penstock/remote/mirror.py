@@ -26,9 +26,10 @@ import xxhash
 from penstock import paths
 from penstock.atomic import TEMPORARY, publish
 from penstock.cache import cache_directory
+from penstock.error_texts import rewording_errors
 from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.remote.block_file import disk_error
-from penstock.remote.mirrored_file import MirroredFile, rewording_errors
+from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.options import ACCESS, Remote
 from penstock.remote.store import ObjectFacts, ObjectStore, find_store
 from penstock.remote.urls import RemoteUrl, is_remote, parse_url

@@ -19,7 +19,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
+from penstock.error_texts import rewording_errors
+from penstock.errors import FormatError, MissingDataError, ReadError
 from penstock.remote.block_file import BlockFile, ByteRange, identity_number, locked_directory
 from penstock.remote.found_files import keep_files, note_found, removing_files
 from penstock.remote.options import Remote
@@ -448,15 +449,3 @@ def _count_filled(num_bytes: int, options: Remote) -> None:
         from penstock.remote.cache_space import CacheSpace
 
         CacheSpace(options.cache_limit, []).make_room()
-
-
-@contextlib.contextmanager
-def rewording_errors(reword: Callable[[str], str]) -> Iterator[None]:
-    """Change the texts of our own errors that pass."""
-    try:
-        yield
-    except PenstockError as error:
-        error.args = tuple(reword(each) if isinstance(each, str) else each for each in error.args)
-        if isinstance(error, OSError) and isinstance(error.strerror, str):
-            error.strerror = reword(error.strerror)
-        raise
