@@ -71,9 +71,7 @@ class StagedOutput:
 
     def begin_upload(self, companions: re.Pattern[str] = NUMBERED) -> EarlyUpload:
         """Start to upload shards as they are finished, by the names of their companions."""
-        upload = EarlyUpload(self.directory, self._target, self._begin_target, companions)
-        upload.start()
-        return upload
+        return EarlyUpload(self.directory, self._target, self._begin_target, companions)
 
     def _begin_target(self, there: Collection[str]) -> None:
         self._mark(self._make_token()).begin(self._target, there)

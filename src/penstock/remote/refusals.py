@@ -12,7 +12,7 @@ from penstock.errors import (
     ReadError,
     UsageError,
 )
-from penstock.remote.clients import ENDPOINT_VARIABLES
+from penstock.remote.credentials import ENDPOINT_VARIABLES
 from penstock.remote.options import Remote
 from penstock.remote.urls import RemoteUrl
 
