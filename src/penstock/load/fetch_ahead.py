@@ -38,7 +38,7 @@ from penstock.system.checksums import BLOCK_BYTES
 
 # A request costs the client some 0.3 ms of processor time, in which it could receive 100 KB.
 _CACHED_GAP_BYTES = 64 << 10
-# Bytes in gaps are fetched in vain without a cache.
+# Without a cache, bytes in gaps are wasted.
 _UNCACHED_GAP_SHARE = 0.05
 _MAX_STEPS_AHEAD = 1 << 12
 # If all files are copied to the cache, what lies in gaps is needed anyway.

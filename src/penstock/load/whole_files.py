@@ -9,7 +9,8 @@ from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.requests import LAST
 
 _EXTENT_BYTES = 4 << 20
-_MAX_STEPS_IN_VAIN = 1 << 12
+_MAX_EMPTY_STEPS = 1 << 12
+"""in a row that need nothing new, after which copying ends"""
 
 FileNumber = tuple[int, int, int]
 """source, kind and shard"""
@@ -26,15 +27,15 @@ class WholeFiles:
     ) -> None:
         self._ranges, self._file, self._max_requests = ranges, file, max_requests
         self._requested, self.under_way = set[tuple[FileNumber, int]](), list[Future[Any]]()
-        self._num_steps_in_vain = 0
+        self._num_empty_steps = 0
 
     def go_on(self) -> bool:
         """Request more, if fewer requests than allowed are under way."""
         self.under_way = [each for each in self.under_way if not each.done()]
         is_busy = len(self.under_way) >= self._max_requests
-        if is_busy or self._num_steps_in_vain > _MAX_STEPS_IN_VAIN:
+        if is_busy or self._num_empty_steps > _MAX_EMPTY_STEPS:
             return False
-        self._num_steps_in_vain += 1
+        self._num_empty_steps += 1
         _, spans = self._ranges.take()
         for source, kind, shard, start, stop in spans.tolist():
             file_number = source, kind, shard
@@ -45,5 +46,5 @@ class WholeFiles:
                 self._requested.add((file_number, extent))
                 begin = extent * _EXTENT_BYTES
                 self.under_way += file.fetch([(begin, begin + _EXTENT_BYTES)], LAST)
-                self._num_steps_in_vain = 0
+                self._num_empty_steps = 0
         return True
