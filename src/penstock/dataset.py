@@ -13,7 +13,6 @@ from penstock.errors import UsageError
 from penstock.formats.shard import BYTE, METADATA_ID, TOKEN
 from penstock.metadata.span_decoding import Decoder
 from penstock.read.record_stream import RecordStream
-from penstock.remote.mirror import find_mirrored
 from penstock.suggestions import did_you_mean
 from penstock.views.documents import Documents
 from penstock.views.excerpts import Excerpts, object_decoder
@@ -73,18 +72,12 @@ class Dataset(RecordStream):
         the one that the manifest names.
         """
         from penstock.text.tokenizers.dataset_tokenizer import fingerprint_in, load_stored
-        from penstock.text.tokenizers.loading import CONFIG, JSON, RANKS
 
         noted = {fingerprint_in(manifest.tokenizer) for manifest in self.manifests}
         fingerprint = noted.pop()
         if noted or not fingerprint:
             return None
         directories = dict.fromkeys(shard.directory for shard in self.shards)
-        for directory in directories:
-            for name in (JSON, RANKS, CONFIG):
-                mirrored = find_mirrored(directory / name)
-                if mirrored is not None:
-                    mirrored.read_whole()
         found = (load_stored(directory, fingerprint) for directory in directories)
         return next((tokenizer for tokenizer in found if tokenizer is not None), None)
 

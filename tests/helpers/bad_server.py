@@ -7,7 +7,9 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.helpers.http_server import Quiet, QuietServer, running
 
 
 @dataclass
@@ -27,13 +29,10 @@ class Request:
     num_sent: int = 0
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class Server(QuietServer):
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.files, self.requests, self.closing = {}, [], threading.Event()
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def add(self, name, body, *faults, **more):
         self.files[f"/{name}"] = Resource(body, list(faults), **more)
@@ -42,16 +41,8 @@ class Server(ThreadingHTTPServer):
     def sent(self, name):
         return [each.num_sent for each in self.requests if each.path == f"/{name}"]
 
-    def handle_error(self, request, client_address):
-        pass  # a client that was killed
 
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
+class Handler(Quiet, BaseHTTPRequestHandler):
     def do_GET(self):
         self.request_log = Request(self.path, dict(self.headers))
         self.server.requests.append(self.request_log)
@@ -128,12 +119,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving():
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with running(Server()) as server:
         try:
             yield server
         finally:
             server.closing.set()
-            server.shutdown()
-            thread.join()

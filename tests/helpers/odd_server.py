@@ -1,27 +1,24 @@
 """A real HTTP server that answers as few servers do, also to a little of S3's API (unsigned)."""
 
-import contextlib
 import hashlib
 import html
 import re
-import threading
 import urllib.parse
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.helpers.http_server import Quiet, QuietServer, running
 
 
-class Server(ThreadingHTTPServer):
+class Server(QuietServer):
     """Serves `files`: contents by path, `bucket/key` for S3. Attributes say what is odd."""
 
-    daemon_threads = True
-
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.files, self.requests = {}, []
         self.refusals = {}
         """by method: the status, headers and body of all answers"""
         self.has_etag = self.has_time = self.has_ranges = True
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def refuse(self, status, code="", message="", headers=(), methods=("GET", "HEAD")):
         """Answer all requests with an error of S3."""
@@ -29,16 +26,8 @@ class Server(ThreadingHTTPServer):
         for method in methods:
             self.refusals[method] = status, dict(headers), body.encode()
 
-    def handle_error(self, request, client_address):
-        pass  # a client that was killed
 
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
+class Handler(Quiet, BaseHTTPRequestHandler):
     def do_HEAD(self):
         self.answer_request()
 
@@ -103,13 +92,5 @@ def etag(content):
     return f'"{hashlib.md5(content).hexdigest()}"'
 
 
-@contextlib.contextmanager
 def serving():
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return running(Server())

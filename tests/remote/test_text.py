@@ -21,6 +21,7 @@ from penstock.compat.nanochat import list_parquet_files
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.remote.options import Remote
 from penstock.text.sources import Columns
+from tests.helpers import remote_data
 from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -59,10 +60,7 @@ def write_corpus(directory, kind, *, count=3000, num_files=3):
 
 
 def upload(s3, bucket, directory, prefix):
-    store = s3.store(bucket)
-    for path in sorted(directory.rglob("*")):
-        if path.is_file():
-            obstore.put(store, f"{prefix}/{path.relative_to(directory)}", path.read_bytes())
+    remote_data.upload(s3.store(bucket), directory, f"{prefix}/")
     return f"s3://{bucket}/{prefix}"
 
 

@@ -17,6 +17,7 @@ from penstock.cli import options
 from penstock.cli.progress_line import ProgressLine
 from penstock.load.fetch_ahead import totals
 from penstock.load.loader import Loader
+from penstock.order.order import make_order
 from penstock.order.shuffle_text import parse_shuffle
 from penstock.progress import ProgressMeter
 from penstock.remote.options import Remote
@@ -132,8 +133,6 @@ def _cache_limit(view: "View | Mixture", arguments: argparse.Namespace) -> int:
 
 def _num_regions(view: "View | Mixture", order: str, arguments: argparse.Namespace) -> int:
     """In how many of 1,000 equal parts of the samples the first rows lie."""
-    from penstock.order.order import make_order
-
     num_samples = len(view)
     made = make_order(parse_shuffle(order), num_samples=num_samples, seed=arguments.seed)
     samples = made.samples_at(np.arange(min(_MIXED_ROWS, num_samples)))

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli import options
-from penstock.cli.options import add_remote
-from penstock.cli.options import remote as remote_of
 from penstock.cli.progress_line import ProgressLine, size
 from penstock.errors import FetchError, UsageError
 
@@ -78,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="Seconds without data after which an attempt fails (default: 30)",
     )
-    add_remote(parser, cache=False)
+    options.add_remote(parser, cache=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -101,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
                 attempts=arguments.attempts,
                 timeout_s=arguments.timeout,
                 progress=line,
-                remote=replace(remote_of(arguments), request_seconds=arguments.timeout),
+                remote=replace(options.remote(arguments), request_seconds=arguments.timeout),
             )
     except FetchError as error:
         if error.report is None:

@@ -39,7 +39,7 @@ def names(text: str) -> tuple[str, ...]:
 
 def size_bytes(text: str) -> int:
     """An argparse type: a positive number of bytes, as in 1000000, 500MB or 2GiB."""
-    size = _size(text)
+    size = size_or_zero(text)
     if not size:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size; write it as in 1000000, 500MB or 2GiB"
@@ -49,10 +49,6 @@ def size_bytes(text: str) -> int:
 
 def size_or_zero(text: str) -> int:
     """An argparse type: a number of bytes, which may be 0."""
-    return _size(text)
-
-
-def _size(text: str) -> int:
     try:
         return parse_size("size", text)
     except UsageError as error:

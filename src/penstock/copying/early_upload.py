@@ -63,9 +63,6 @@ class EarlyUpload:
         self._work = _UploadLoop(directory, target, begin_target, companions, self._stop)
         # The work does not refer to this object: with it goes the thread.
         self._thread = BackgroundThread(self._work.run, "penstock-upload", self._stop)
-
-    def start(self) -> None:
-        """Start to look for shards."""
         self._thread.start()
 
     def wait_for_room(self, check: Callable[[], None]) -> None:

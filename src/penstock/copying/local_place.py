@@ -9,19 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.atomic import TEMPORARY, NewFile, hold_lock, publish, sync_directory
-from penstock.copying.place import (
-    CHUNK_BYTES,
-    NOT_DATA,
-    Chunks,
-    FileFacts,
-    local_facts,
-    was_replaced,
-)
+from penstock.copying.place import NOT_DATA, Chunks, FileFacts, local_facts, was_replaced
 from penstock.errors import FormatError, MissingDataError
 from penstock.formats.files import open_regular, read_whole
 from penstock.new_directory import new_directory
 
 _LOCK = "copy"
+_CHUNK_BYTES = 8 << 20
 
 
 class LocalPlace:
@@ -73,7 +67,7 @@ class LocalPlace:
 
     def chunks(self, name: str, facts: FileFacts) -> Iterator[Any]:  # noqa: D102
         with open_regular(self._directory / name) as file:
-            while chunk := file.read(CHUNK_BYTES):
+            while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
         if self.find(name) != facts:
             raise FormatError(f"{self.show(name)}: has changed while it was copied; copy it again")

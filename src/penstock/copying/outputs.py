@@ -10,7 +10,8 @@ from pathlib import Path
 from penstock.copying.early_upload import WaitForRoom, no_wait
 from penstock.copying.shared_output import SharedOutput
 from penstock.copying.staged_shards import NUMBERED, LostFileError
-from penstock.copying.staging import StagedOutput, append
+from penstock.copying.staging import StagedOutput
+from penstock.error_texts import append
 from penstock.errors import DatasetExistsError
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from penstock.atomic import TEMPORARY
 from penstock.errors import DatasetExistsError
 
-CHUNK_BYTES = 8 << 20
 NOT_DATA = re.compile(rf"(.*/)?(\.[^/]+\.lock|[^/]+{TEMPORARY})")
 """what a running or killed writer leaves beside its data"""
 

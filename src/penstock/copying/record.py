@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -88,12 +88,19 @@ class CopyRecord:
 
     def sent(self, there: Mapping[str, FileFacts]) -> list[str]:
         """The files at the target that were sent from here, and not replaced since."""
-        names = list[str]()
-        for name, found in there.items():
-            size_bytes, _, identity = self._known.get(name, (None, None, None))
-            if size_bytes == found.size_bytes and identity in (None, plain_etag(found.identity)):
-                names.append(name)
-        return names
+        return [
+            name
+            for name, found in there.items()
+            if name in self._known and is_about(self._known[name], found)
+        ]
+
+
+def is_about(entry: Sequence[Any], found: FileFacts) -> bool:
+    """Whether an entry, here or in a receipt, is about the object that was found.
+
+    A kill may have kept a writer from learning the identity of what it sent.
+    """
+    return entry[0] == found.size_bytes and entry[-1] in (None, plain_etag(found.identity))
 
 
 def _unwritable(path: Path, error: OSError) -> ReadError:

@@ -4,20 +4,15 @@ import contextlib
 import hashlib
 import os
 import re
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
-from penstock.copying.place import CHUNK_BYTES, NOT_DATA, Chunks, FileFacts, was_replaced
+from penstock.copying.place import NOT_DATA, Chunks, FileFacts, was_replaced
 from penstock.errors import DatasetExistsError, FormatError, MissingDataError
 from penstock.remote.options import Remote
-from penstock.remote.requests import request_pool
-from penstock.remote.store import PART_BYTES, ObjectFacts, ObjectStore, find_store, result_of
+from penstock.remote.store import PART_BYTES, ObjectFacts, ObjectStore, find_store
 from penstock.remote.urls import parse_url
 
-_CHUNKS_AHEAD = 4
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -67,18 +62,8 @@ class RemotePlace:
         return bytes(self._store.get(key, 0, max(1, stop), expected=None).data) if stop else b""
 
     def chunks(self, name: str, facts: FileFacts) -> Iterator[Any]:  # noqa: D102
-        key, options = f"{self._prefix}{name}", self._store.options
-        expected = ObjectFacts(key, facts.size_bytes, facts.identity, 0)
-        pool = request_pool(options.max_requests, options.hedge_seconds)
-        waiting = deque[Future[Any]]()
-        for start in range(0, facts.size_bytes, CHUNK_BYTES):
-            stop = min(start + CHUNK_BYTES, facts.size_bytes)
-            get = partial(self._store.get, key, start, stop, expected=expected)
-            waiting.append(pool.submit(get))
-            if len(waiting) > _CHUNKS_AHEAD:
-                yield result_of(waiting.popleft()).data
-        while waiting:
-            yield result_of(waiting.popleft()).data
+        key = f"{self._prefix}{name}"
+        return self._store.chunks(ObjectFacts(key, facts.size_bytes, facts.identity, 0))
 
     def write(self, name: str, size_bytes: int, chunks: Chunks) -> str:  # noqa: D102
         key = f"{self._prefix}{name}"
@@ -111,7 +96,7 @@ class RemotePlace:
         self._check_received(name, content, etag)
 
     def remove(self, name: str) -> None:  # noqa: D102
-        self._store.delete([f"{self._prefix}{name}"])
+        self._store.delete(f"{self._prefix}{name}")
 
     def hold(self) -> contextlib.AbstractContextManager[object]:  # noqa: D102
         return contextlib.nullcontext()  # the mark of another job refuses us

@@ -26,8 +26,9 @@ from penstock.copying.job import WORKERS
 from penstock.copying.place import CopyPlace, FileFacts
 from penstock.copying.record import CopyRecord
 from penstock.copying.staged_shards import NUMBERED, StagedShard, find_shards, read_shard
-from penstock.copying.staging import StagedOutput, append
+from penstock.copying.staging import StagedOutput
 from penstock.copying.target_mark import TargetMark
+from penstock.error_texts import append
 from penstock.errors import DatasetExistsError, PenstockError
 from penstock.formats.job_marks import PLAN, TASKS, UNFINISHED
 from penstock.formats.stream import PART_SUFFIX

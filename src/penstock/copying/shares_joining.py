@@ -15,11 +15,11 @@ from penstock.atomic import publish, temporary_path
 from penstock.copying.listing import CopiedFile
 from penstock.copying.local_place import LocalPlace
 from penstock.copying.place import FileFacts, describe
-from penstock.copying.record import CopyRecord
-from penstock.copying.remote_place import plain_etag
+from penstock.copying.record import CopyRecord, is_about
 from penstock.copying.shared_output import RECEIPT, SHARES, fetch, is_small
-from penstock.copying.staging import StagedOutput, replace_in, token_path
-from penstock.errors import DatasetExistsError, MissingDataError, PenstockError
+from penstock.copying.staging import StagedOutput, token_path
+from penstock.error_texts import rewording_errors
+from penstock.errors import DatasetExistsError, MissingDataError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.job_marks import UNFINISHED
 from penstock.formats.stream import PART_SUFFIX, read_manifest
@@ -65,11 +65,10 @@ class JoinedOutput(StagedOutput):
     def joining(self) -> Iterator[Path]:
         """The directory, to join the shares in. An error names the target, and nothing is kept."""
         try:
-            yield self.directory
-        except BaseException as error:
+            with rewording_errors(lambda text: text.replace(str(self.directory), self.url)):
+                yield self.directory
+        except BaseException:
             self.discard()
-            if isinstance(error, PenstockError):
-                replace_in(error, str(self.directory), self.url)
             raise
 
     def _stand_in(self, there: dict[str, FileFacts], directory: Path, record: CopyRecord) -> None:
@@ -81,7 +80,8 @@ class JoinedOutput(StagedOutput):
         place = LocalPlace(directory)
         for name in _listed_by_parts(directory):
             found = there.get(name)
-            entry = _matching(receipts.get(name, []), found)
+            entries = receipts.get(name, [])
+            entry = next((each for each in entries if found and is_about(each, found)), None)
             if found is None or entry is None:
                 raise self._lost(name, found)
             with (directory / name).open("wb") as file:
@@ -112,11 +112,3 @@ def _listed_by_parts(directory: Path) -> Iterator[str]:
         for shard in read_manifest(part.parent, part.name).shards:
             for suffix in (*shard.files, CHECKSUMS):
                 yield str(where / f"{shard.name}{suffix}")
-
-
-def _matching(entries: list[list[Any]], found: FileFacts | None) -> list[Any] | None:
-    """The entry of a receipt that is about the object which was found."""
-    for entry in entries:
-        if found and [entry[0], entry[-1]] == [found.size_bytes, plain_etag(found.identity)]:
-            return entry
-    return None

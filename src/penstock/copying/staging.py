@@ -26,6 +26,7 @@ from penstock.copying.places import find_target, place_id
 from penstock.copying.record import CopyRecord
 from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.target_mark import TargetMark
+from penstock.error_texts import append
 from penstock.errors import DatasetExistsError, PenstockError
 from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, UPLOADING
 from penstock.formats.stream import MANIFEST_NAME
@@ -72,9 +73,7 @@ class StagedOutput:
 
     def begin_upload(self, companions: re.Pattern[str] = NUMBERED) -> EarlyUpload:
         """Start to upload shards as they are finished, by the names of their companions."""
-        upload = EarlyUpload(self.directory, self._target, self._begin_target, companions)
-        upload.start()
-        return upload
+        return EarlyUpload(self.directory, self._target, self._begin_target, companions)
 
     def _begin_target(self, there: Collection[str]) -> None:
         self._mark(self._make_token()).begin(self._target, there)
@@ -190,19 +189,3 @@ def find_token(directory: Path) -> str | None:
 def token_path(directory: Path) -> Path:
     """Where the token of a staging directory is stored."""
     return directory.with_name(f"{directory.name}{UPLOADING}")
-
-
-def append(error: BaseException, sentence: str) -> None:
-    """Add to the message of an error."""
-    if isinstance(error, OSError) and error.strerror is not None:
-        error.strerror += sentence
-    else:
-        error.args = (f"{error}{sentence}",)
-
-
-def replace_in(error: PenstockError, old: str, new: str) -> None:
-    """Replace a part of the message of an error."""
-    if isinstance(error, OSError) and error.strerror is not None:
-        error.strerror = error.strerror.replace(old, new)
-    else:
-        error.args = (str(error).replace(old, new),)

@@ -23,6 +23,8 @@ _CHUNK_BYTES = 1 << 18
 _PROGRESS_BYTES = 1 << 20
 _LONGEST_WAIT_S = 600.0
 
+Response = FileResponse | ObjectResponse
+
 
 class StoppedError(Exception):
     """The user, or a failure elsewhere, has stopped the downloads."""
@@ -195,9 +197,7 @@ class Download:
         part.discard()
         return False
 
-    def _identity(
-        self, response: FileResponse | ObjectResponse, sha256: str | None, total: int | None
-    ) -> str | None:
+    def _identity(self, response: Response, sha256: str | None, total: int | None) -> str | None:
         """Return what must be unchanged for a part to be continued.
 
         It is compared here, not by the server (If-Range), because some servers ignore that header
@@ -206,7 +206,7 @@ class Download:
         known = sha256 or (response.validator and f"{self.target.url} {response.validator}")
         return known and f"{known} {total}"
 
-    def _check_size(self, response: FileResponse | ObjectResponse, part: PartialFile) -> None:
+    def _check_size(self, response: Response, part: PartialFile) -> None:
         """Refuse a file that exceeds `max_bytes` or the free disk space."""
         total_bytes, max_bytes = response.total_bytes, self._job.max_bytes
         if total_bytes is None:
@@ -221,7 +221,7 @@ class Download:
                 "free some space and run it again"
             )
 
-    def _is_right(self, response: FileResponse | ObjectResponse, sha256: str | None) -> bool:
+    def _is_right(self, response: Response, sha256: str | None) -> bool:
         """Tell whether the existing file is the server's, as far as the response tells."""
         if not self._may_be_right or not self.path.exists():
             return False
@@ -241,7 +241,7 @@ class Download:
         self.was_there = True
         return True
 
-    def _receive(self, response: FileResponse | ObjectResponse, part: PartialFile) -> None:
+    def _receive(self, response: Response, part: PartialFile) -> None:
         self.size_bytes = part.size_bytes
         total_bytes, max_bytes = response.total_bytes, self._job.max_bytes
         while data := response.read(_CHUNK_BYTES):

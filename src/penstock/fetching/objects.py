@@ -1,24 +1,17 @@
 """Objects of stores (`s3://`, `gs://`, `az://`) to download: finding and requesting them."""
 
 import glob
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
-from functools import partial
 from itertools import takewhile
-from typing import Any, Self
+from typing import Self
 
 from penstock.errors import FormatError, MissingDataError, PenstockError
 from penstock.fetching.headers import RangeError, RefusedError
 from penstock.fetching.request import InterruptedFetchError
 from penstock.paths import names_match
-from penstock.remote.mirrored_file import MAX_REQUEST_BYTES
 from penstock.remote.options import Remote
-from penstock.remote.requests import request_pool
 from penstock.remote.store import ObjectStore, find_store
 from penstock.remote.urls import is_remote, parse_url
-
-_NUM_AHEAD = 4  # requests of one object at a time: one connection gives 50 to 90 MB/s
 
 
 def is_object(url: str) -> bool:
@@ -74,31 +67,21 @@ class ObjectResponse:
 
     def __init__(self, store: ObjectStore, key: str, start: int) -> None:
         try:
-            self._facts = store.head(key)
+            facts = store.head(key)
         except PenstockError as error:
             raise _fetch_error(error) from None
-        self._store, self.start = store, start
-        self.total_bytes, self.validator = self._facts.size_bytes, self._facts.etag
+        self.start, self.total_bytes, self.validator = start, facts.size_bytes, facts.etag
         if start and start >= self.total_bytes:
             raise RangeError("the object has no bytes after this part")
-        options = store.options
-        self._pool = request_pool(options.max_requests, options.hedge_seconds)
-        self._next, self._under_way = start, deque[Future[Any]]()
+        self._chunks = store.chunks(facts, start)
 
     def check(self, name: str, sha256: str | None) -> None:
         """Do nothing: stores send objects as they are, and tell their sizes."""
 
     def read(self, _: int) -> bytes:
         """Return the next bytes; none at the end."""
-        while self._next < self.total_bytes and len(self._under_way) < _NUM_AHEAD:
-            stop = min(self._next + MAX_REQUEST_BYTES, self.total_bytes)
-            get = partial(self._store.get, self._facts.key, self._next, stop, expected=self._facts)
-            self._under_way.append(self._pool.submit(get))
-            self._next = stop
-        if not self._under_way:
-            return b""
         try:
-            return bytes(self._under_way.popleft().result().data)
+            return bytes(next(self._chunks, b""))
         except PenstockError as error:
             raise _fetch_error(error) from None
 
@@ -106,7 +89,7 @@ class ObjectResponse:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._under_way.clear()
+        self._chunks = iter(())
 
 
 def _fetch_error(error: PenstockError) -> Exception:

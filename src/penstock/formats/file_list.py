@@ -22,13 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.atomic import TEMPORARY, hold_lock, publish
-from penstock.errors import (
-    FormatError,
-    MissingDataError,
-    PenstockError,
-    ReadError,
-    UsageError,
-)
+from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.formats.checksums import publish_checked
 from penstock.formats.files import read_whole
 from penstock.formats.recognition import is_json_lines, text_advice

@@ -4,14 +4,16 @@ import contextlib
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
+from penstock.remote.at_once import at_once
 from penstock.remote.mirror import find_mirrored
+from penstock.remote.object_stream import ObjectStream
 
 MOST = (1 << 62) - 1
 _MAX_READ_BYTES = 1 << 24
@@ -73,8 +75,6 @@ def open_once(path: str | Path) -> Iterator[io.RawIOBase]:
         with open_regular(path) as file:
             yield file
     else:
-        from penstock.remote.object_stream import ObjectStream
-
         with ObjectStream(mirrored) as stream:
             yield stream
 
@@ -89,6 +89,11 @@ def read_head(path: Path, num_bytes: int = 4096) -> Head:
     if mirrored is not None:
         times_ns = (mirrored.identity, mirrored.identity)
     return Head(path, start, found.st_size, times_ns, (found.st_dev, found.st_ino))
+
+
+def read_heads(paths: Sequence[Path], num_bytes: int) -> list[Head]:
+    """Read the first bytes of files, of remote ones at once."""
+    return at_once(lambda path: read_head(path, num_bytes), paths, lambda path: path)
 
 
 def read_part(path: Path, start: int, num_bytes: int) -> bytes:

@@ -21,6 +21,7 @@ from penstock.formats.files import (
     check_size,
     plain_name,
     read_head,
+    read_heads,
     read_part,
     read_whole,
 )
@@ -54,8 +55,7 @@ def describe(directory: Path, index: dict[str, Any]) -> Described:
     names = [_path(directory, chunk).name for chunk in index["chunks"]]
     refuse_repeats(directory / "index.json", names)
     if coded == "zstd":
-        paths = [_path(directory, chunk) for chunk in index["chunks"]]
-        heads = at_once(lambda path: read_head(path, 4), paths, lambda path: path)
+        heads = read_heads([_path(directory, chunk) for chunk in index["chunks"]], 4)
         identity = f"{token} " + "; ".join(head.identity for head in heads)
         return Undecoded(
             format="litdata",

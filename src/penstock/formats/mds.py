@@ -27,6 +27,7 @@ from penstock.formats.files import (
     check_size,
     plain_name,
     read_head,
+    read_heads,
     read_part,
     read_whole,
 )
@@ -109,8 +110,7 @@ def describe(directory: Path, index: dict[str, Any], dtype: str | None = None) -
             fields: np.dtype[Any] = np.dtype([(TOKEN, in_place[0][0])])
             places = tuple(shard for _, shard in in_place)
             return Manifest(fields, None, {}, None, None, places, "mds", unread=unread)
-    paths = [directory / _stored(shard)["basename"] for shard in shards]
-    heads = at_once(lambda path: read_head(path, 4), paths, lambda path: path)
+    heads = read_heads([directory / _stored(shard)["basename"] for shard in shards], 4)
     identity = f"{column} " + "; ".join(head.identity for head in heads)
     return Undecoded(
         format="mds",

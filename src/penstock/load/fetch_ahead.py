@@ -4,8 +4,8 @@ A thread lists the bytes of the steps to come, as many as `Remote.ahead_bytes` a
 that are near to each other, and requests them, the first step first. With a cache, answers go into
 the mirrored files. Without, they stay in memory, and the thread that reads the step gets them.
 
-If all files fit into the cache, they are copied there too, in large pieces, in the order in which
-the steps first touch them, while nothing more urgent is to be done.
+If all files fit into the cache, they are copied there too, while nothing more urgent is to be done
+(`WholeFiles`).
 """
 
 import contextlib
@@ -25,23 +25,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batches.batch_reader import BatchReader
-from penstock.errors import MissingDataError
-from penstock.formats.checksums import CHECKSUMS, read_companion
-from penstock.formats.shard import Shard
 from penstock.load.ranks import num_local_ranks
+from penstock.load.shard_checks import ShardChecks
 from penstock.load.step_ranges import StepRanges, merge_spans
+from penstock.load.whole_files import FileNumber, WholeFiles
 from penstock.read.files import FILE_SPAN, FileKind
 from penstock.read.local_reader import LocalReader
 from penstock.remote.cache_space import CacheSpace, NextUse
-from penstock.remote.mirror import find_mirrored
-from penstock.remote.mirrored_file import MAX_REQUEST_BYTES, MirroredFile
-from penstock.remote.options import Remote
+from penstock.remote.mirrored_file import MirroredFile
 from penstock.system.background_thread import BackgroundThread, StopSignal
 from penstock.system.checksums import BLOCK_BYTES
 
 # A request costs the client some 0.3 ms of processor time, in which it could receive 100 KB.
 _CACHED_GAP_BYTES = 64 << 10
-# Bytes in gaps are fetched in vain without a cache.
+# Without a cache, bytes in gaps are wasted.
 _UNCACHED_GAP_SHARE = 0.05
 _MAX_STEPS_AHEAD = 1 << 12
 # If all files are copied to the cache, what lies in gaps is needed anyway.
@@ -51,21 +48,8 @@ _COPIED_GAP_BYTES = 1 << 20
 _UNCACHED_REQUEST_BYTES = 1 << 20
 _GROWTH = 8
 """of the number of steps planned at once, so that the first batch does not wait for later ones"""
-_EXTENT_BYTES = 4 << 20
-_COPIED_STEPS = 16
-"""that are looked at together; loops over their rows would keep the GIL from threads that fetch"""
-_CHECKED_BYTES = 1 << 30
-"""Blocks of shards up to this size are compared with the dataset's checksums before they are
-stored. The checksums of larger ones would delay the first batch; they are fetched later."""
-_MAX_CHECKS = 2
-"""of such checksums that are fetched at once"""
 _TICK_SECONDS = 0.01
 _IDLE_SECONDS = 0.5
-_LATER = 1e15
-"""the priority of what no step waits for"""
-
-FileNumber = tuple[int, int, int]
-"""source, kind and shard"""
 _NUMBER = ["source", "kind", "shard"]
 
 
@@ -152,23 +136,24 @@ class _Fetching:
         self._end, self._failure = -1, None  # type: int, BaseException | None
         self._num_planned, self._num_planned_bytes, self._wanted = 0, 0, -1
         self._is_idle, self._next_look = False, 0.0
-        self._checks, self._checking = deque[Callable[[], None]](), list[Future[Any]]()
         mirrored = [each for reader in readers for each in reader.mirrored_files()]
-        self._mirrored, self._options = mirrored, mirrored[0].options
-        limit = self._options.cache_limit
-        self._budget = self._options.ahead_bytes
+        self._mirrored, options, self._pool = mirrored, mirrored[0].options, mirrored[0].pool
+        self._checks = ShardChecks(self._pool)
+        limit = options.cache_limit
+        self._budget = options.ahead_bytes
         self._is_cached = limit > 0
         self._max_cached_step = max(limit // (4 * num_local_ranks()), 1)
         self._read = deque[NDArray[np.void]]()
         """the bytes of the last steps that threads have begun to read"""
         self._space: CacheSpace | None = None
-        self._copying: _Copying | None = None
+        self._copying: WholeFiles | None = None
         if self._is_cached:
             self._budget = min(self._budget, self._max_cached_step)
             self._space = CacheSpace(limit, mirrored, next_use, self._in_use)
             if self._space.fits(sum(each.size_bytes for each in mirrored)):
-                num_extents = sum(-(-each.size_bytes // _EXTENT_BYTES) for each in mirrored)
-                self._copying = _Copying(new_ranges(), self._file, self._options, num_extents)
+                max_requests = max(1, options.max_requests // 2)
+                num_bytes = [each.size_bytes for each in mirrored]
+                self._copying = WholeFiles(new_ranges(), self._file, num_bytes, max_requests)
 
     def provide(self, position: int, batches: BatchReader) -> bool:
         """Wait until the bytes of a step are here; False if there is nothing to wait for."""
@@ -210,7 +195,7 @@ class _Fetching:
             num_steps = 1
             while not self._is_stopped:
                 if self._has_all():
-                    self._check_some()
+                    self._checks.go_on()
                     self._wait(_IDLE_SECONDS)
                 elif self._has_room():
                     self._plan(num_steps)
@@ -218,7 +203,7 @@ class _Fetching:
                     growth = _GROWTH if self._block_of is None else _MAX_STEPS_AHEAD
                     num_steps = min(growth * num_steps, _MAX_STEPS_AHEAD)
                 else:
-                    self._check_some()
+                    self._checks.go_on()
                     if self._copying is None or not self._copying.go_on():
                         self._wait(_TICK_SECONDS)
                 if self._space is not None:
@@ -231,12 +216,13 @@ class _Fetching:
             for step in self._planned.values():
                 self._give_up(step.futures)
             self._planned.clear()
-        self._give_up([*self._checking, *(self._copying.under_way if self._copying else ())])
+        self._give_up(self._checks.under_way)
+        self._give_up(self._copying.under_way if self._copying else ())
 
     def _give_up(self, futures: "Iterable[Future[Any]]") -> None:
         """Cancel requests; those that fail would otherwise be repeated for minutes."""
         for future in futures:
-            self._mirrored[0].pool.give_up(future)
+            self._pool.give_up(future)
 
     @property
     def _is_stopped(self) -> bool:
@@ -400,64 +386,8 @@ class _Fetching:
             reader = self._readers[source]
             file = self._files[number] = reader.mirrored(shard, FileKind(kind))
             if file is not None and self._is_cached:
-                check = partial(_expect_checksums, file, reader.shards[shard])
-                if file.size_bytes > _CHECKED_BYTES:
-                    self._checks.append(check)
-                elif file.awaited is None or file.awaited.done():
-                    file.awaited = file.pool.submit(check)
+                self._checks.add(file, reader.shards[shard])
         return self._files[number]
-
-    def _check_some(self) -> None:
-        """Compare more of the blocks that are here with the dataset's checksums."""
-        for check in [each for each in self._checking if each.done()]:
-            self._checking.remove(check)
-            check.result()
-        while self._checks and len(self._checking) < _MAX_CHECKS:
-            self._checking.append(self._mirrored[0].pool.submit(self._checks.popleft(), _LATER))
-
-
-class _Copying:
-    """Copies whole files into the cache, in the order in which steps first touch them."""
-
-    def __init__(
-        self,
-        ranges: StepRanges,
-        file: Callable[[FileNumber], MirroredFile | None],
-        options: Remote,
-        num_extents: int,
-    ) -> None:
-        """`num_extents` is that of all files."""
-        self._ranges, self._file, self._num_extents = ranges, file, num_extents
-        self._num_at_once = max(1, options.max_requests // 2)
-        self._requested, self.under_way = set[tuple[FileNumber, int]](), list[Future[Any]]()
-        self._num_steps_in_vain = 0
-
-    def go_on(self) -> bool:
-        """Request more, if fewer requests than allowed are under way."""
-        self.under_way = [each for each in self.under_way if not each.done()]
-        if len(self.under_way) >= self._num_at_once or self._has_requested_all:
-            return False
-        spans = np.concatenate([self._ranges.take()[1] for _ in range(_COPIED_STEPS)])
-        spans["start"] //= _EXTENT_BYTES
-        spans["stop"] = -(-spans["stop"] // _EXTENT_BYTES)
-        touched, _ = merge_spans(spans, gap_bytes=0, gap_share=0.0)
-        self._num_steps_in_vain += _COPIED_STEPS
-        for source, kind, shard, start, stop in touched.tolist():
-            file_number = source, kind, shard
-            file = self._file(file_number)
-            for extent in range(start, stop):
-                if file is None or (file_number, extent) in self._requested:
-                    continue
-                self._requested.add((file_number, extent))
-                begin = extent * _EXTENT_BYTES
-                self.under_way += file.fetch([(begin, begin + _EXTENT_BYTES)], _LATER)
-                self._num_steps_in_vain = 0
-        return True
-
-    @property
-    def _has_requested_all(self) -> bool:
-        is_in_vain = self._num_steps_in_vain > _MAX_STEPS_AHEAD  # steps read a part of the files
-        return is_in_vain or len(self._requested) == self._num_extents
 
 
 def _hand_over(pieces: Iterable[_FetchedPiece], batches: BatchReader) -> None:
@@ -471,21 +401,3 @@ def _hand_over(pieces: Iterable[_FetchedPiece], batches: BatchReader) -> None:
         ranges = sorted(table)
         data = [table[each] for each in ranges]
         batches.use_fetched(source, kind, np.array(ranges, np.int64), data)
-
-
-def _expect_checksums(file: MirroredFile, shard: Shard) -> None:
-    """Fetch the block checksums of a shard of our own, and compare the blocks that are here."""
-    if file.blocks.expected is not None or any(each.path for each in shard.files.values()):
-        return
-    with contextlib.suppress(MissingDataError):  # they are optional
-        path = shard.directory / f"{shard.name}{CHECKSUMS}"
-        companion = find_mirrored(path)
-        assert companion is not None
-        # As it is now: it may have been written again. The first batch waits for the answer.
-        if companion.map_path.exists():
-            companion.find()
-        else:
-            companion.read_whole(MAX_REQUEST_BYTES)
-        found = read_companion(path).get(file.path.name)
-        if found is not None and found.written.size_bytes == file.blocks.size_bytes:
-            file.blocks.expect(found.blocks)

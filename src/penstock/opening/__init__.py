@@ -11,6 +11,7 @@ from penstock.arguments import one_of
 from penstock.dataset import Dataset
 from penstock.errors import FormatError, UsageError
 from penstock.formats.detection import describe, describe_listed
+from penstock.formats.directories import companions_of
 from penstock.formats.files import read_head
 from penstock.formats.loss_masks import with_mask
 from penstock.formats.record_types import fields_to_json
@@ -27,11 +28,10 @@ from penstock.opening.source_paths import (
     expand,
     find_listed,
     find_paths,
-    located,
 )
 from penstock.read.eos_scan import find_documents
 from penstock.read.local_reader import Access
-from penstock.remote.at_once import at_once
+from penstock.remote.at_once import at_once, local_paths
 from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import find_mirrored, is_mirrored, naming_urls
 from penstock.remote.options import Remote
@@ -146,15 +146,15 @@ def _find(
     remote: Remote | None,
 ) -> tuple[Sequence[Described], list[Path] | None]:
     """Find and describe the files of a source, and find those of its masks."""
-    sources = located(sources, remote)
+    paths = local_paths(sources, remote, companions_of)
     described: Sequence[Described]
     if file_list is None:
-        described = _describe(find_paths(sources, split), format, wanted, allow_outside)
+        described = _describe(find_paths(paths, split), format, wanted, allow_outside)
     else:
-        described = describe_listed(find_listed(sources, format, file_list, split), format, wanted)
+        described = describe_listed(find_listed(paths, format, file_list, split), format, wanted)
     if loss_masks is None:
         return described, None
-    masks = find_paths(located(loss_masks, remote), split)
+    masks = find_paths(local_paths(loss_masks, remote, companions_of), split)
     return described, [found.path for found in masks]
 
 
@@ -188,7 +188,7 @@ def _describe(
 
     # The files of a directory are described at once; so are remote files that are named.
     files = [each for each in found if is_mirrored(each.path) and each.path.is_file()]
-    apart = dict(zip(files, at_once(describe_apart, files, _path), strict=True))
+    apart = dict(zip(files, at_once(describe_apart, files, lambda each: each.path), strict=True))
     for each in found:
         if each in apart:
             reached.join(apart[each][1])
@@ -196,10 +196,6 @@ def _describe(
         else:
             described += describe_one(each, reached)
     return described
-
-
-def _path(found: SourcePath) -> Path:
-    return found.path
 
 
 def _check_columns(manifests: tuple[Manifest, ...], wanted: Wanted) -> None:

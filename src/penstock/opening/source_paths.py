@@ -10,19 +10,14 @@ from typing import NamedTuple
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import data_files
-from penstock.formats.directories import companions_of, data_of, divide_files, refuse_cached
+from penstock.formats.directories import data_of, divide_files, refuse_cached
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.job_marks import FINISHED
 from penstock.formats.splits import choose
-from penstock.remote.at_once import in_threads
 from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import local_path
-from penstock.remote.options import Remote
-from penstock.remote.urls import is_remote
 
 DatasetSource = str | os.PathLike[str]
-
-_NUM_THREADS = 16
 
 
 class SourcePath(NamedTuple):
@@ -30,16 +25,6 @@ class SourcePath(NamedTuple):
 
     path: Path
     split: str | None
-
-
-def located(
-    source: DatasetSource | Iterable[DatasetSource], remote: Remote | None = None
-) -> list[DatasetSource]:
-    """A source with local paths in place of URLs; those of remote data are paths of mirrors."""
-    sources = as_list(source)
-    if sum(map(is_remote, sources)) < 2:
-        return [local_path(each, remote, companions_of) for each in sources]
-    return in_threads(lambda each: local_path(each, remote, companions_of), sources, _NUM_THREADS)
 
 
 def find_paths(

@@ -266,9 +266,7 @@ cdef bint open_blocks(
     is_same = <uint64_t>geometry.identity in (header.etag, header.stated)
     if not is_paired or not is_same:
         munmap(mapping, map_bytes(num_blocks))
-        return set_fault(
-            fault, NOT_HERE if not is_paired else OTHER_OBJECT, files.kind, shard, 0, 0
-        )
+        return set_fault(fault, OTHER_OBJECT if is_paired else NOT_HERE, files.kind, shard, 0, 0)
     file.blocks = <const uint64_t *>(mapping + MAP_HEADER_BYTES)
     file.num_blocks = num_blocks
     return True
@@ -277,29 +275,26 @@ cdef bint open_blocks(
 cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) noexcept nogil:
     """Find or open a shard; NULL, with a fault, on failure."""
     check(0 <= shard < files.num_shards)
+    cdef const Geometry *geometry = &files.geometry[shard]
     cdef int64_t number = files.first_number + shard, size_bytes
     cdef OpenShardFile *file = &files.places[number % files.num_places]
     if file.number == number:
         return file
     close_place(file)
     file.blocks = NULL
-    file.descriptor = open_path(files, files.names + files.geometry[shard].name_start)
+    file.descriptor = open_path(files, files.names + geometry.name_start)
     if file.descriptor < 0:
-        set_fault(
-            fault,
-            NOT_HERE if files.geometry[shard].identity else CANNOT_OPEN,
-            files.kind,
-            shard,
-            0,
-            0 if files.geometry[shard].identity else errno,
-        )
+        if geometry.identity:
+            set_fault(fault, NOT_HERE, files.kind, shard, 0, 0)
+        else:
+            set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, errno)
         return NULL
     size_bytes = lseek(file.descriptor, 0, SEEK_END)
-    if size_bytes != files.geometry[shard].size_bytes:
+    if size_bytes != geometry.size_bytes:
         set_fault(fault, WRONG_SIZE, files.kind, shard, 0, size_bytes)
         close(file.descriptor)
         return NULL
-    if files.geometry[shard].identity and not open_blocks(files, shard, file, fault):
+    if geometry.identity and not open_blocks(files, shard, file, fault):
         close(file.descriptor)
         return NULL
     # Rows are far apart: the system's read-ahead would read 32 times as much as is needed.

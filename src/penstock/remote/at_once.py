@@ -7,16 +7,20 @@ files do not depend on each other. The requests are those of the request pool, w
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from penstock.remote.block_file import ByteRange
-from penstock.remote.mirror import find_mirrored, is_mirrored
+from penstock.remote.mirror import find_mirrored, is_mirrored, local_path
+from penstock.remote.options import Remote
+from penstock.remote.urls import is_remote
 from penstock.system.background_thread import StopSignal, call_in_background
 
 Named = TypeVar("Named")
 Called = TypeVar("Called")
 
 _MAX_THREADS = 32
+_MAX_LOCATED = 16
 
 
 def at_once(
@@ -29,7 +33,7 @@ def at_once(
     first = find_mirrored(remote[0]) if len(remote) > 1 else None
     if first is None:
         return [call(item) for item in items]
-    return in_threads(call, items, min(_MAX_THREADS, first.options.max_requests))
+    return _in_threads(call, items, min(_MAX_THREADS, first.options.max_requests))
 
 
 def fetch_at_once(parts: Iterable[tuple[str | os.PathLike[str], Sequence[ByteRange]]]) -> None:
@@ -44,7 +48,21 @@ def fetch_at_once(parts: Iterable[tuple[str | os.PathLike[str], Sequence[ByteRan
     at_once(fetch, remote, lambda item: item[0])
 
 
-def in_threads(
+def local_paths(
+    sources: Sequence[str | os.PathLike[str]],
+    options: Remote | None,
+    companions: Callable[[str], Sequence[str]] = lambda _: (),
+    *,
+    manifests: bool = True,
+) -> list[str]:
+    """The local paths of sources, as `local_path` gives them; stores are asked at once."""
+    locate = partial(local_path, options=options, companions=companions, manifests=manifests)
+    if sum(map(is_remote, sources)) < 2:
+        return list(map(locate, sources))
+    return _in_threads(locate, sources, _MAX_LOCATED)
+
+
+def _in_threads(
     call: Callable[[Named], Called], items: Iterable[Named], num_threads: int
 ) -> list[Called]:
     """Call for each item in threads; results in the order of items.

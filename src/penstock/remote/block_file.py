@@ -109,7 +109,7 @@ class BlockFile:
             try:
                 # While it is mapped, no other file gets its inode.
                 self._inode = os.fstat(opened).st_ino
-                return FileMap(opened, HEADER_BYTES + 8 * num_blocks(self.size_bytes))
+                return FileMap(opened, self._map_bytes)
             finally:
                 os.close(opened)
 
@@ -120,10 +120,7 @@ class BlockFile:
         except FileNotFoundError:
             return None
         content = os.pread(opened, _HEADER.itemsize, 0)
-        fits = len(content) == _HEADER.itemsize and (
-            os.fstat(opened).st_size == HEADER_BYTES + 8 * num_blocks(self.size_bytes)
-        )
-        if fits:
+        if len(content) == _HEADER.itemsize and os.fstat(opened).st_size == self._map_bytes:
             header: Any = np.frombuffer(content, _HEADER)[0]
             with contextlib.suppress(FileNotFoundError):
                 found = self.path.stat()
@@ -143,10 +140,7 @@ class BlockFile:
 
     def _is_same(self, header: Any) -> bool:
         """Whether a map belongs to this object: one identity is equal, and none differs."""
-        pairs = [
-            (header["etag"], self._etag),
-            (header["stated"], self._stated),
-        ]
+        pairs = (header["etag"], self._etag), (header["stated"], self._stated)
         known = [one == other for one, other in pairs if one and other]
         return bool(known) and all(known)
 
@@ -189,12 +183,11 @@ class BlockFile:
             with map_.open("xb") as file:
                 file.write(np.array([header], _HEADER).tobytes())
                 file.flush()
-                num_bytes = HEADER_BYTES + 8 * num_blocks(self.size_bytes)
                 if _is_tmpfs(self.map_path.parent):
                     # If memory is short, reading a hole of a mapped file there kills the process.
-                    os.posix_fallocate(file.fileno(), 0, num_bytes)
+                    os.posix_fallocate(file.fileno(), 0, self._map_bytes)
                 else:
-                    file.truncate(num_bytes)
+                    file.truncate(self._map_bytes)
             self.map_path.unlink(missing_ok=True)
             data.rename(self.path)
             map_.rename(self.map_path)
@@ -300,7 +293,7 @@ class BlockFile:
         return all(self.drop(first, stop) for first, stop in runs)
 
     def drop(self, first: int, stop: int) -> bool:
-        """Free blocks [first, stop); False if a process holds the file (`MirroredFile.hold`).
+        """Free blocks [first, stop); False if a process holds the file (`MirroredFile.open_held`).
 
         Files that were removed or replaced are left alone.
         """
@@ -329,6 +322,10 @@ class BlockFile:
                 f"{min((block + 1) * BLOCK_BYTES, self.size_bytes):,} do not match the dataset's "
                 "block checksums; the object is damaged: copy or write it again"
             )
+
+    @property
+    def _map_bytes(self) -> int:
+        return HEADER_BYTES + 8 * num_blocks(self.size_bytes)
 
     @property
     def _names(self) -> tuple[bytes, bytes, int]:

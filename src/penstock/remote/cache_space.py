@@ -9,6 +9,7 @@ might drop them before all of a step have arrived.
 
 import contextlib
 import fcntl
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,10 +52,8 @@ class CachedFile(NamedTuple):
 
 def cached_files() -> Iterator[CachedFile]:
     """Yield all files of all mirrors."""
-    root = cache_directory(KIND)
-    for directory, _, names in os.walk(root):
-        if f"{directory}/"[len(str(root)) :].count("/files/") == 0:
-            continue
+    mirrors = cache_directory(KIND).glob("*/files")
+    for directory, _, names in itertools.chain.from_iterable(map(os.walk, mirrors)):
         for name in names:
             path = Path(directory, name)
             with contextlib.suppress(OSError):  # removed just now

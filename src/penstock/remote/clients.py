@@ -8,16 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import UsageError
-from penstock.remote.credentials import aws_profile, azure_settings
+from penstock.remote.credentials import ENDPOINT_VARIABLES, aws_profile, azure_settings
 from penstock.remote.options import Remote
 from penstock.remote.urls import RemoteUrl
 
-ENDPOINT_VARIABLES = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
-"""of each scheme; obstore reads them"""
 _BUCKET = re.compile(r"\$?[A-Za-z0-9][A-Za-z0-9._:-]*(@[A-Za-z0-9.-]+)?")
 """more than any cloud allows: Azure has `$web`, Ceph has `tenant:bucket`"""
 _NOT_IN_URLS = re.compile(r"[\s<>\"{}|\\^`?#]")

@@ -14,6 +14,12 @@ from pathlib import Path
 
 from penstock.errors import UsageError
 
+ENDPOINT_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""of each scheme; obstore reads them"""
 _NAMES = {
     "aws_access_key_id": "access_key_id",
     "aws_secret_access_key": "secret_access_key",
@@ -77,7 +83,7 @@ _AZURE_OWN = {
         "AZURE_STORAGE_MASTER_KEY",
     ),
     "sas_key": ("AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN"),
-    "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    "endpoint": ENDPOINT_VARIABLES["az"],
 }
 """what obstore reads itself; these win"""
 _AZURE_OTHER = ("AZURE_STORAGE_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE")

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from penstock.errors import FormatError
 from penstock.remote.block_file import ByteRange
 from penstock.remote.mirror import mirrored_file
-from penstock.remote.mirrored_file import MAX_REQUEST_BYTES, MirroredFile
+from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.options import Remote
-from penstock.remote.store import ObjectFacts
+from penstock.remote.store import MAX_REQUEST_BYTES, ObjectFacts
 
 AHEAD, LATER = 0.0, 1.0
 """priorities: of what an open file is expected to give, and of files that are read after it"""

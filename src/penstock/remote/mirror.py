@@ -26,11 +26,11 @@ import xxhash
 from penstock import paths
 from penstock.atomic import TEMPORARY, publish
 from penstock.cache import cache_directory
+from penstock.error_texts import rewording_errors
 from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.remote.block_file import disk_error
-from penstock.remote.mirrored_file import MirroredFile, rewording_errors
+from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.options import ACCESS, Remote
-from penstock.remote.requests import RequestPool, request_pool
 from penstock.remote.store import ObjectFacts, ObjectStore, find_store
 from penstock.remote.urls import RemoteUrl, is_remote, parse_url
 
@@ -55,12 +55,6 @@ class Mirror:
     def files(self) -> Path:
         """The directory with the files of all objects."""
         return self.root / _FILES
-
-    @property
-    def pool(self) -> RequestPool:
-        """Sends the requests."""
-        options = self.store.options
-        return request_pool(options.max_requests, options.hedge_seconds)
 
     def path(self, key: str) -> Path:
         """The local path of an object, or of a prefix."""
@@ -155,8 +149,7 @@ class Mirror:
 
     def find_all(self, keys: Iterable[str]) -> list[bool]:
         """Look for several objects at once."""
-        looking = [self.pool.submit(self.file(key).find) for key in keys]
-        return [each.result() for each in looking]
+        return _call_all(MirroredFile.find, map(self.file, keys))
 
 
 _MIRRORS = dict[Path, Mirror]()
@@ -249,15 +242,13 @@ _MANIFESTS = ("penstock.json", "files.json", "index.json", "state.json")
 def _find_all(mirror: Mirror, key: str, *, manifests: bool) -> bool:
     """Look for the files of a directory: by its manifest, or by listing it."""
     prefix = f"{key}/" if key else ""
-    if not manifests:
-        found = mirror.store.can_list and mirror.list_below(key)
-        return found or (bool(key) and mirror.file(key).find())
-    if mirror.file(f"{prefix}{_MANIFESTS[0]}").read_whole():
+    if manifests and mirror.file(f"{prefix}{_MANIFESTS[0]}").read_whole():
         return True
     if mirror.store.can_list:
-        return mirror.list_below(key) or (bool(key) and mirror.file(key).find())
-    others = mirror.find_all(f"{prefix}{name}" for name in _MANIFESTS[1:])
-    return any(others) or (bool(key) and mirror.file(key).find())
+        found = mirror.list_below(key)
+    else:
+        found = manifests and any(mirror.find_all(f"{prefix}{name}" for name in _MANIFESTS[1:]))
+    return found or (bool(key) and mirror.file(key).find())
 
 
 def is_mirrored(path: str | os.PathLike[str]) -> bool:
@@ -280,10 +271,7 @@ def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:
 
 def fetch_beside(directory: Path, names: Sequence[str]) -> None:
     """Fetch small files of a mirrored directory that may exist; nothing if it is local."""
-    files = [find_mirrored(directory / name) for name in names]
-    waiting = [file.pool.submit(file.read_whole) for file in files if file is not None]
-    for each in waiting:
-        each.result()
+    _call_all(MirroredFile.read_whole, map(find_mirrored, (directory / name for name in names)))
 
 
 def mirrored_file(url: str, options: Remote | None = None) -> MirroredFile:
@@ -294,9 +282,15 @@ def mirrored_file(url: str, options: Remote | None = None) -> MirroredFile:
 
 def look_for(paths: Iterable[str | os.PathLike[str]]) -> None:
     """Look for the remote files that paths stand for, several at once; leave others alone."""
-    found = [each for each in map(find_mirrored, paths) if each is not None]
-    for looking in [each.pool.submit(each.find) for each in found]:
-        looking.result()
+    _call_all(MirroredFile.find, map(find_mirrored, paths))
+
+
+def _call_all(
+    call: Callable[[MirroredFile], bool], files: Iterable[MirroredFile | None]
+) -> list[bool]:
+    """Call for several files at once, leaving out None."""
+    waiting = [file.pool.submit(partial(call, file)) for file in files if file is not None]
+    return [each.result() for each in waiting]
 
 
 def _reopen(root: Path) -> Mirror | None:

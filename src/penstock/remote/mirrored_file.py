@@ -20,12 +20,14 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError
+from penstock.error_texts import rewording_errors
+from penstock.errors import FormatError, MissingDataError, ReadError
 from penstock.remote.block_file import BlockFile, ByteRange, identity_number, locked_directory
 from penstock.remote.found_files import keep_files, note_found, removing_files
 from penstock.remote.options import Remote
-from penstock.remote.requests import URGENT, RequestPool, request_pool
+from penstock.remote.requests import URGENT, RequestPool
 from penstock.remote.store import (
+    MAX_REQUEST_BYTES,
     BytesSink,
     ObjectFacts,
     ObjectStore,
@@ -36,7 +38,6 @@ from penstock.remote.store import (
 from penstock.system.checksums import BLOCK_BYTES
 from penstock.system.memory import new_pages
 
-MAX_REQUEST_BYTES = 8 << 20
 _TICK_SECONDS = 0.1
 _CLAIM_TICK_SECONDS = 0.01
 _MOST_CLAIM_TICKS = 500
@@ -102,7 +103,7 @@ class MirroredFile:
     @property
     def pool(self) -> RequestPool:
         """Sends the requests."""
-        return request_pool(self.options.max_requests, self.options.hedge_seconds)
+        return self.store.pool
 
     def note(self, facts: ObjectFacts) -> None:
         """Remember what the store says, and make the local file."""
@@ -464,15 +465,3 @@ def _count_filled(num_bytes: int, options: Remote) -> None:
         from penstock.remote.cache_space import CacheSpace
 
         CacheSpace(options.cache_limit, []).make_room()
-
-
-@contextlib.contextmanager
-def rewording_errors(reword: Callable[[str], str]) -> Iterator[None]:
-    """Change the texts of our own errors that pass."""
-    try:
-        yield
-    except PenstockError as error:
-        error.args = tuple(reword(each) if isinstance(each, str) else each for each in error.args)
-        if isinstance(error, OSError) and isinstance(error.strerror, str):
-            error.strerror = reword(error.strerror)
-        raise

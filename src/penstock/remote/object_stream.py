@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from penstock.remote.mirrored_file import MAX_REQUEST_BYTES, MirroredFile
+from penstock.remote.mirrored_file import MirroredFile
+from penstock.remote.store import MAX_REQUEST_BYTES
 
 _NUM_AHEAD = 4
 """pieces that are fetched ahead, and held in memory"""
@@ -31,10 +32,6 @@ class ObjectStream(io.RawIOBase):
     def seekable(self) -> bool:
         """It can be moved; what was fetched ahead is lost then."""
         return True
-
-    def tell(self) -> int:
-        """Where the next byte is read."""
-        return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a byte."""

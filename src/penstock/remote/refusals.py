@@ -12,7 +12,7 @@ from penstock.errors import (
     ReadError,
     UsageError,
 )
-from penstock.remote.clients import ENDPOINT_VARIABLES
+from penstock.remote.credentials import ENDPOINT_VARIABLES
 from penstock.remote.options import Remote
 from penstock.remote.urls import RemoteUrl
 
@@ -32,9 +32,9 @@ _BUCKET_WORDS = {
 _DENIED = ("401 Unauthorized", "403 Forbidden")
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired")
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired")
-_PASSING = {408, 409, 425, 429}
+_TRANSIENT = {408, 409, 425, 429}
 """statuses below 500 of requests that may succeed later"""
-_PASSING_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "Throttling", "SlowDown")
+_TRANSIENT_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "Throttling", "SlowDown")
 """codes of the same kind, which S3 sends with status 400"""
 
 
@@ -166,8 +166,8 @@ class Refusals:
             return ReadError(
                 f"{what}: the server does not support this ({reason(error)}); {self._place}"
             )
-        is_passing = status in _PASSING or any(code in text for code in _PASSING_CODES)
-        if 400 <= status < 500 and not is_passing:
+        is_transient = status in _TRANSIENT or any(code in text for code in _TRANSIENT_CODES)
+        if 400 <= status < 500 and not is_transient:
             told = _MESSAGE.search(text)
             detail = f": {told[1][:200]}" if told else ""
             return ReadError(

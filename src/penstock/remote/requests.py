@@ -13,6 +13,8 @@ from typing import Any
 
 URGENT = -1.0
 """the priority of what a thread waits for; those of steps are their numbers"""
+LAST = 1e15
+"""the priority of what no step waits for"""
 _IDLE_SECONDS = 10.0
 _OF_THREAD = threading.local()
 

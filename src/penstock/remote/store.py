@@ -9,19 +9,20 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
 from penstock.remote.clients import load_obstore, new_client
 from penstock.remote.options import Remote
 from penstock.remote.refusals import CutShortError, Refusals, reason, status_of
-from penstock.remote.requests import is_given_up
+from penstock.remote.requests import RequestPool, is_given_up, request_pool
 from penstock.remote.urls import RemoteUrl
 from penstock.system.background_thread import StopSignal
 from penstock.system.backoff import jittered
@@ -36,6 +37,8 @@ _OF_THREAD = threading.local()
 _ASKED_AGAIN_BY_GET = {400, 403, 405, 501}
 """statuses after HEAD: the server does not know it, or tells the cause only in a body"""
 _MAX_OPENING_SECONDS = 30.0
+MAX_REQUEST_BYTES = 8 << 20
+_NUM_AHEAD = 4  # requests of one object: one connection gives 50 to 90 MB/s
 PART_BYTES = 8 << 20
 """of an upload; larger for objects that would have too many"""
 CHUNK_BYTES = 1 << 18
@@ -94,6 +97,11 @@ class ObjectStore:
     def endpoint(self) -> str | None:
         """The URL of the service, if it is not the cloud's own."""
         return self.refusals.endpoint
+
+    @property
+    def pool(self) -> RequestPool:
+        """Sends requests at once, up to the bound of the options."""
+        return request_pool(self.options.max_requests, self.options.hedge_seconds)
 
     @cached_property
     def _client(self) -> Any:
@@ -187,6 +195,19 @@ class ObjectStore:
         seconds = self._opening_seconds if expected is None else None
         return self._attempt(self._where(key, start, stop), get, seconds)
 
+    def chunks(self, facts: ObjectFacts, start: int = 0) -> Iterator[Any]:
+        """Yield a known object from byte `start` on, in pieces that are requested ahead."""
+        waiting = deque[Future[RangeAnswer]]()
+        for begin in range(start, facts.size_bytes, MAX_REQUEST_BYTES):
+            stop = min(begin + MAX_REQUEST_BYTES, facts.size_bytes)
+            waiting.append(
+                self.pool.submit(partial(self.get, facts.key, begin, stop, expected=facts))
+            )
+            if len(waiting) > _NUM_AHEAD:
+                yield result_of(waiting.popleft()).data
+        while waiting:
+            yield result_of(waiting.popleft()).data
+
     def get_into(
         self, key: str, start: int, stop: int, check: Callable[[ObjectFacts], None], sink: BytesSink
     ) -> None:
@@ -265,14 +286,11 @@ class ObjectStore:
         check_unchanged(self.name(key), facts, ObjectFacts(key, size_bytes, "", 0))
         return facts
 
-    def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that do not exist are fine."""
+    def delete(self, key: str) -> None:
+        """Remove an object; one that does not exist is fine."""
         obs = load_obstore()
-        for key in keys:
-            try:
-                self._attempt(self.name(key), lambda key=key: obs.delete(self._client, key))  # type: ignore[misc]
-            except MissingDataError:
-                continue
+        with contextlib.suppress(MissingDataError):
+            self._attempt(self.name(key), lambda: obs.delete(self._client, key))
 
     def _attempt(
         self, what: str, call: Callable[[], Answer], total_seconds: float | None = None

@@ -1,6 +1,5 @@
 """Lists the files that paths, directories and patterns name; all must be of one kind."""
 
-import functools
 import glob
 import itertools
 import os
@@ -15,11 +14,10 @@ from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.job_marks import FINISHED, UNFINISHED, refuse_unfinished
 from penstock.formats.splits import choose, divide
 from penstock.formats.text_names import CODECS, ENDINGS, SourceKind, ending_of, kind_of
-from penstock.remote.at_once import in_threads
+from penstock.remote.at_once import local_paths
 from penstock.remote.found_files import finding_files
-from penstock.remote.mirror import find_mirrored, local_path, naming_urls, shown
+from penstock.remote.mirror import find_mirrored, naming_urls, shown
 from penstock.remote.options import Remote
-from penstock.remote.urls import is_remote
 from penstock.suggestions import did_you_mean_path
 from penstock.text.sources.own_output import (
     hint_at_skipped,
@@ -34,7 +32,6 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _NOTES = (CHECKSUMS, "/dataset_info.json", "/dataset_infos.json", "/dataset_dict.json")
 """files about data end in these: ours, and those of Hugging Face's datasets"""
 _NO_TABLES = "CSV and TSV are not supported; convert the file to Parquet or JSONL"
-_NUM_THREADS = 16
 ALL = "all"
 """the split name that selects all splits"""
 
@@ -69,7 +66,8 @@ def _list(
     remote: Remote,
 ) -> tuple[SourceKind, tuple[TextFile, ...]]:
     resolved, found, skipped = dict[str, str](), dict[str, str](), list[str]()
-    for source in _locate(wanted, remote):
+    sources = [each if isinstance(each, os.PathLike) else os.fsdecode(each) for each in wanted]
+    for source in local_paths(sources, remote, manifests=False):
         for path in _of_split(
             source, sorted(_without_notes(_expand(source, kind, skipped))), split
         ):
@@ -96,16 +94,6 @@ def _list(
                 f"{file.path}: compressed Parquet files are not supported; decompress it first"
             )
     return known, files
-
-
-def _locate(wanted: list[str | os.PathLike[str]], remote: Remote) -> Iterator[str]:
-    """Yield the local paths of sources: for URLs, those of mirrors. Stores are asked at once."""
-    sources = [each if isinstance(each, os.PathLike) else os.fsdecode(each) for each in wanted]
-    locate = functools.partial(local_path, options=remote, manifests=False)
-    if sum(map(is_remote, sources)) < 2:
-        yield from map(locate, sources)
-        return
-    yield from in_threads(locate, sources, _NUM_THREADS)
 
 
 def _named(files: Iterable[TextFile], remote: Remote) -> list[TextFile]:

@@ -362,9 +362,9 @@ class Source:
     def fetching_ahead(self, pieces: Iterable[Slice]) -> Iterator[Slice]:
         """Yield slices to read; meanwhile, fetch those that follow, if they are remote."""
         max_bytes = self.ahead_bytes
-        return (
-            fetching_ahead(pieces, _same, self.announce, max_bytes) if max_bytes else iter(pieces)
-        )
+        if not max_bytes:
+            return iter(pieces)
+        return fetching_ahead(pieces, lambda piece: piece, self.announce, max_bytes)
 
     def announce(self, piece: Slice, max_bytes: int) -> int:
         """Start to fetch a remote slice; returns how many bytes, at most `max_bytes`."""
@@ -413,7 +413,3 @@ class Source:
             )
         if bad is not None:
             bad(row)
-
-
-def _same(piece: Slice) -> Slice:
-    return piece

@@ -53,16 +53,14 @@ class TextFile:
             yield file
             self._check(file)
 
-    def _opened(
-        self, expected: Iterable[tuple[int, int]]
-    ) -> contextlib.AbstractContextManager[io.FileIO]:
-        return open_regular(self.path) if self.remote is None else self._fetching(expected)
-
     @contextlib.contextmanager
-    def _fetching(self, expected: Iterable[tuple[int, int]]) -> Iterator[io.FileIO]:
-        assert self.remote is not None
-        with naming_urls(), open_mirrored(self.path, self.remote, self._facts, expected) as file:
-            yield file
+    def _opened(self, expected: Iterable[tuple[int, int]]) -> Iterator[io.FileIO]:
+        if self.remote is None:
+            with open_regular(self.path) as file:
+                yield file
+            return
+        with naming_urls(), open_mirrored(self.path, self.remote, self._facts, expected) as remote:
+            yield remote
 
     @property
     def _facts(self) -> ObjectFacts:
