@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -167,3 +168,33 @@ except penstock.PenstockError as error:
 def test_options_that_cannot_be_are_refused(option, value):
     with pytest.raises(UsageError, match=option):
         penstock.Remote(**{option: value})
+
+
+WRITERS = {
+    "Writer": lambda out: penstock.Writer(out, vocab_size=9),
+    "tokenize": lambda out: penstock.tokenize("text.txt", "bytes", out, workers=1),
+    "repack": lambda out: penstock.repack("text.txt", out),
+    "copy": lambda out: penstock.copy("text.txt", out),
+    "finish": penstock.finish,
+    "train_tokenizer": lambda out: penstock.train_tokenizer("text.txt", 300, out=out),
+    "fetch": lambda out: penstock.fetch("https://host/file", out),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_url_as_a_target_never_becomes_a_directory(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("some text\n")
+    with pytest.raises(UsageError, match=r"s3://bucket/x: is remote.*not as a Path"):
+        WRITERS[name](Path("s3://bucket/x"))
+    with pytest.raises(UsageError, match="hf://x: hf:// cannot be written to"):
+        WRITERS[name]("hf://x")
+    if name in ("train_tokenizer", "fetch"):
+        with pytest.raises(UsageError, match=r"is remote.*penstock copy DIRECTORY s3://bucket/x"):
+            WRITERS[name]("s3://bucket/x")
+    assert [each.name for each in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_tokenizer_is_not_read_from_a_url():
+    with pytest.raises(UsageError, match=r"penstock fetch s3://bucket/tokenizer\.json --out"):
+        penstock.load_tokenizer("s3://bucket/tokenizer.json")

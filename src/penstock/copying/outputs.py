@@ -11,6 +11,7 @@ from penstock.copying.early_upload import WaitForRoom, no_wait
 from penstock.copying.shared_output import SharedOutput
 from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.staging import StagedOutput, append
+from penstock.paths import output_path
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
@@ -63,7 +64,7 @@ def output_directory(
     """
     staged = find_staged(path, command, remote, task=task)
     if staged is None:
-        yield JobOutput(Path(path).absolute(), no_wait)
+        yield JobOutput(output_path(path), no_wait)
         return
     staged.prepare()
     upload = staged.begin_upload(companions)
