@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.errors import MissingDataError, PenstockError, ReadError, UsageError
+from penstock.errors import MissingDataError, ReadError, UsageError
 from tests.helpers.programs import run_python
 from tests.helpers.remote_data import upload, write_tokens
 
@@ -94,10 +94,26 @@ def test_a_lost_network(url, s3_proxy):
     remote = penstock.Remote(endpoint=s3_proxy.endpoint, total_seconds=0.5)
     with pytest.raises(ReadError) as failure:
         penstock.open(url, remote=remote)
-    for part in (url, "attempts", "check the network", s3_proxy.endpoint, "total_seconds"):
+    for part in (
+        url,
+        "attempts",
+        "the last: Connection refused",
+        "check the network",
+        s3_proxy.endpoint,
+        "total_seconds",
+    ):
         assert part in str(failure.value)
     s3_proxy.up()
     assert penstock.open(url, remote=remote).num_records == 5000
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/data", "https://{}/data"])
+@pytest.mark.usefixtures("s3_environment")
+def test_a_server_without_tls(url, s3):
+    endpoint = s3.endpoint.replace("http:", "https:")
+    url = url.format(endpoint.removeprefix("https://"))
+    with pytest.raises(ReadError, match="does not use TLS; write http://"):
+        penstock.open(url, remote=penstock.Remote(endpoint=endpoint))
 
 
 @pytest.mark.slow
@@ -138,9 +154,8 @@ def test_memory_maps_are_for_local_files(url):
 
 @pytest.mark.parametrize("url", ["s3:///x", "s3://", "https://", "s3://bucket/../x"])
 def test_urls_that_name_nothing(url):
-    with pytest.raises((UsageError, PenstockError)) as failure:
+    with pytest.raises(UsageError, match=f"^{url}: (no (bucket|host) in the URL|contains)"):
         penstock.open(url)
-    assert str(failure.value).startswith(url.rstrip("/")[:4])
 
 
 @pytest.mark.slow
