@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock.cache import cache_directory
+from penstock.cli import main
 from penstock.errors import DatasetExistsError, MissingDataError, ReadError, UsageError
 from penstock.remote.options import Remote
 from tests.helpers.uploads import contents, staged, stored
@@ -81,6 +82,28 @@ def test_tokenize_convert_and_repack_upload_the_same_files(
     assert stored(s3, bucket, "packed") == contents(tmp_path / "packed")
     assert [str(path) for path in report.files] == ["shard_00000.parquet"]
     assert staged() == []
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_commands_write_to_the_endpoint_that_they_are_given(
+    s3, bucket, text, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    at, url = ["--endpoint", s3.endpoint], f"s3://{bucket}"
+    copied_to = ["--target-endpoint", s3.endpoint]
+    copied_from = ["--source-endpoint", s3.endpoint]
+    raw = f"{url}/raw/text.txt"
+    for arguments in (
+        ["copy", str(text), f"{url}/raw", *copied_to],
+        ["tokenize", raw, "--tokenizer", "bytes", "--out", f"{url}/tokens", *at, "--task", "0/1"],
+        ["finish", f"{url}/tokens", *at],
+        ["convert", f"{url}/tokens", f"{url}/flat", "--to", "flat", *at],
+        ["repack", raw, "--out", f"{url}/packed", *at],
+        ["copy", f"{url}/packed", str(tmp_path / "packed"), *copied_from],
+    ):
+        assert main(arguments) == 0
+    assert "00000.bin" in stored(s3, bucket, "flat")
+    assert (tmp_path / "packed" / "shard_00000.parquet").exists()
 
 
 def test_a_finished_target_is_refused_before_the_work(s3, bucket, s3_environment, text):

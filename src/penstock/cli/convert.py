@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             allow_empty=arguments.allow_empty,
             progress=line,
+            remote=options.target_remote(arguments),
         )
     resumed = ""
     if report.num_resumed:

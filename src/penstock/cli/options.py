@@ -136,6 +136,13 @@ def remote(options: argparse.Namespace) -> "Remote":
     )
 
 
+def target_remote(options: argparse.Namespace) -> "Remote":
+    """Return how a URL is written to: with credentials, also if the source is public."""
+    from penstock.remote.options import Remote
+
+    return Remote(endpoint=options.endpoint)
+
+
 def format_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments for `penstock.open`."""
     said = ("format", "split", "allow_outside", "eos_id", "bos_id", "fields", "metadata", "ignore")

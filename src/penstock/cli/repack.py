@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             allow_empty=arguments.allow_empty,
             progress=line,
+            remote=options.target_remote(arguments),
         )
     num_files = len(report.files)
     if report.was_finished:

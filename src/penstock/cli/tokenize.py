@@ -152,6 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
             task_bytes=arguments.task_bytes,
             allow_empty=arguments.allow_empty,
             progress=line,
+            remote=options.target_remote(arguments),
         )
     if report is None:
         index, count = arguments.task
