@@ -4,6 +4,7 @@
   penstock verify 'data/*'                every dataset there, one after the other
   penstock verify corpus                  text shards that penstock repack wrote
   penstock verify old-data --add-checksums
+  penstock verify s3://bucket/fineweb     every byte of it, fetched
 
 Prints one line for each problem and exits with 1 if there are any.
 """
