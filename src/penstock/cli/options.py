@@ -160,7 +160,7 @@ def for_each_split(options: argparse.Namespace, run: Callable[[argparse.Namespac
         return run(options)
     except SplitsError as several:
         splits = several.names
-        sources = expand(options.data)
+        sources = expand(options.data, remote(options))
         if not splits and not sources:
             raise
     return _run_each(options, run, sources, splits)
@@ -170,7 +170,7 @@ def for_each_source(options: argparse.Namespace, run: Callable[[argparse.Namespa
     """Run a read-only command for each dataset, and each split, of several directories."""
     from penstock.opening import expand
 
-    sources = expand(options.data)
+    sources = expand(options.data, remote(options))
     return _run_each(options, run, sources, ()) if sources else for_each_split(options, run)
 
 
@@ -180,10 +180,12 @@ def _run_each(
     sources: list[str],
     splits: tuple[str, ...],
 ) -> int:
+    from penstock.remote.mirror import shown
+
     status = 0
     for number, name in enumerate(sources or splits):
         own = argparse.Namespace(**vars(options))
-        print("\n" * (number > 0) + (name if sources else f"split {name}"))
+        print("\n" * (number > 0) + (shown(name) if sources else f"split {name}"))
         try:
             if sources:
                 own.data = [name]

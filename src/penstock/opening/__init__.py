@@ -151,7 +151,8 @@ def _find(
     if file_list is None:
         described = _describe(find_paths(sources, split), format, wanted, allow_outside)
     else:
-        described = describe_listed(find_listed(sources, format, file_list, split), format, wanted)
+        listed = find_listed(sources, format, located(file_list, remote)[0], split)
+        described = describe_listed(listed, format, wanted)
     if loss_masks is None:
         return described, None
     masks = find_paths(located(loss_masks, remote), split)

@@ -80,9 +80,10 @@ def find_listed(
 
 
 @finding_files
-def expand(sources: list[str]) -> list[str]:
+def expand(sources: list[str], remote: Remote | None = None) -> list[str]:
     """The paths that sources name, if there are several with a directory among them; else []."""
-    found = [SourcePath(path, None) for each in sources for path in _match(local_path(each))]
+    places = located(sources, remote)
+    found = [SourcePath(path, None) for each in places for path in _match(local_path(each))]
     paths = [each.path for each in _without_companions(found)]
     is_several = len(paths) > 1 and any(path.is_dir() for path in paths)
     return [str(path) for path in paths] if is_several else []
