@@ -1,5 +1,6 @@
 """`Writer`, `tokenize`, `convert` and `repack` with URLs as targets, on a real server."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -175,6 +176,21 @@ def test_a_repeated_job_sends_what_is_left(s3, bucket, s3_proxy, s3_environment,
     assert penstock.repack(text, url, remote=remote).was_finished
     assert "shard_00000.parquet" in stored(s3, bucket, "packed")
     assert staged() == []
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_full_disk_says_where_the_output_is_staged(bucket, text, small_disk, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    url = f"s3://{bucket}/data"
+    with pytest.raises(ReadError, match=r"copies/.*No space left.*set XDG_CACHE_HOME"):
+        penstock.copy(text, url)
+    os.truncate(filler, filler.stat().st_size - (64 << 10))
+    with pytest.raises(OSError, match=r"No space left.*staged in .*/staging/.*XDG_CACHE_HOME"):
+        penstock.repack(text, f"{url}-2", to="jsonl")
 
 
 def test_what_cannot_be_written_remotely_is_refused(bucket, s3_environment, text, monkeypatch):
