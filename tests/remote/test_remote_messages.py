@@ -134,9 +134,10 @@ def test_an_http_directory_without_a_manifest(file_server):
         assert "penstock.json" in text
 
 
-def test_a_url_with_a_query_does_not_repeat_its_secrets():
+@pytest.mark.parametrize("read", [penstock.open, lambda url: penstock.copy(url, "nowhere")])
+def test_a_url_with_a_query_does_not_repeat_its_secrets(read):
     with pytest.raises(UsageError, match="penstock fetch") as failure:
-        penstock.open("https://host/a.bin?X-Amz-Signature=secret")
+        read("https://host/a.bin?X-Amz-Signature=secret")
     assert "secret" not in str(failure.value)
 
 

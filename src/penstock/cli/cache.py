@@ -92,9 +92,10 @@ def _show(arguments: argparse.Namespace) -> int:
     for directory, num_bytes in sorted(sizes.items()):
         files = f"{counts[directory]:6,} {'file ' if counts[directory] == 1 else 'files'}"
         print(f"{num_bytes / 1e6:12,.1f} MB  {files}  {directory}")
+    scope = "in these" if wanted else "in all"
     limit = options.remote(arguments).cache_limit
     print(
-        f"{sizes.total() / 1e6:12,.1f} MB  {'in these' if wanted else 'in all'}, of at most {limit / 1e6:,.0f} MB; in "
+        f"{sizes.total() / 1e6:12,.1f} MB  {scope}, of at most {limit / 1e6:,.0f} MB; in "
         f"{cache_directory('remote')}"
     )
     return 0

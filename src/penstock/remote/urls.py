@@ -89,7 +89,14 @@ def parse_url(source: str) -> RemoteUrl:
     if not root:
         kind = "host" if is_http else "container" if scheme == "az" else "bucket"
         raise UsageError(f"{source}: no {kind} in the URL; write {scheme}://{kind.upper()}/PATH")
-    return RemoteUrl(scheme, root, _checked_key(source, unquote(key) if is_http else key, is_http))
+    if is_http:
+        key = unquote(key)
+        if "?" in key:  # it may hold a signature, which errors must not repeat
+            raise UsageError(
+                f"{scheme}://{root}/{key.partition('?')[0]}?…: URLs with a query cannot be read in "
+                "place; download it first: penstock fetch 'URL' --out DIRECTORY"
+            )
+    return RemoteUrl(scheme, root, _checked_key(source, key, is_http))
 
 
 def _checked_key(source: str, key: str, is_http: bool) -> str:
