@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.copying.shares_joining import JoinedOutput
 from penstock.errors import MissingDataError, UsageError
 from penstock.formats.job_marks import PLAN, planned_in
+from penstock.paths import output_path
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
@@ -47,7 +48,7 @@ def finish(
                 report = _finish(directory, parts, workers, progress, allow_empty=allow_empty)
         output.send(progress)
         return report
-    return _finish(Path(path).absolute(), parts, workers, progress, allow_empty=allow_empty)
+    return _finish(output_path(path), parts, workers, progress, allow_empty=allow_empty)
 
 
 def _finish(

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from penstock.errors import UsageError
 from penstock.remote.urls import is_remote
@@ -33,15 +34,48 @@ def local_path(source: str | os.PathLike[str]) -> str:
     scheme = found[1].lower()
     if scheme == "file":
         return _path_of(path)
-    path = f"{found[1]}://{path[found.end() :].lstrip('/')}"
-    if is_remote(path):
-        how = "; give the URL as a string, not as a Path" if isinstance(source, os.PathLike) else ""
-        raise UsageError(f"{path}: is remote, and a local path is needed here{how}")
+    path = _url_of(found)
+    _refuse_remote(
+        path, source, f"copy it to this machine first: penstock fetch {path} --out DIRECTORY"
+    )
     how = f", for example with {_COPY[scheme]}" if scheme in _COPY else ""
     raise UsageError(
         f"{path}: {scheme}:// is not read in place, unlike s3://, gs://, az:// and https://; copy "
         f"it to this machine first{how}"
     )
+
+
+def output_path(target: str | os.PathLike[str]) -> Path:
+    """The absolute local path to write to; refuses URLs, which would become directories.
+
+    >>> output_path("file:///data/out")
+    PosixPath('/data/out')
+    """
+    path = os.fspath(target)
+    found = _URL.match(path)
+    if found is None:
+        return Path(path).absolute()
+    if found[1].lower() == "file":
+        return Path(_path_of(path))
+    url = _url_of(found)
+    _refuse_remote(url, target, f"write to a directory, then run penstock copy DIRECTORY {url}")
+    raise UsageError(
+        f"{url}: {found[1]}:// cannot be written to; write to a local directory, and copy it from "
+        "there"
+    )
+
+
+def _url_of(found: re.Match[str]) -> str:
+    """A URL with its two slashes."""
+    return f"{found[1]}://{found.string[found.end() :].lstrip('/')}"
+
+
+def _refuse_remote(url: str, given: str | os.PathLike[str], remedy: str) -> None:
+    """Raise if a URL is that of remote data; `remedy` is for one that was given as a string."""
+    if is_remote(url):
+        if isinstance(given, os.PathLike):
+            remedy = "give the URL as a string, not as a Path"
+        raise UsageError(f"{url}: is remote, and a local path is needed here; {remedy}")
 
 
 def names_match(names: Sequence[str], parts: Sequence[str]) -> bool:

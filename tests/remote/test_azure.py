@@ -122,7 +122,7 @@ def test_public_containers(azure, container, local, monkeypatch):
 
 @pytest.mark.parametrize("rest", ["data", "data.bin", "*.bin"])
 def test_a_missing_container(azure, container, rest):
-    with pytest.raises(MissingDataError, match=rf"no such container {azure.endpoint}.*account"):
+    with pytest.raises(MissingDataError, match=rf"no such container at {azure.endpoint}.*account"):
         penstock.open(f"az://no-such-container/{rest}", remote=remote())
 
 

@@ -86,6 +86,9 @@ def test_clear_removes_what_is_named_and_show_lists_the_rest(url, s3, bucket, lo
     assert f"files  {url}\n" in shown
     assert f"files  s3://{bucket}/other\n" in shown
     assert "in all, of at most" in shown
+    shown = run("show", url)
+    assert f"files  {url}\n" in shown
+    assert "other" not in shown
     assert run("clear", url).startswith("freed 0.")
     shown = run("show")
     assert url not in shown

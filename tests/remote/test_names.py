@@ -125,3 +125,8 @@ def test_patterns_need_a_listing(file_server):
     (file_server.directory / "a.bin").write_bytes(BODY)
     with pytest.raises(PenstockError, match="HTTP servers do not list files"):
         num_records(f"{file_server.endpoint}/*.bin")
+
+
+def test_options_that_are_not_a_remote():
+    with pytest.raises(UsageError, match=r"remote is \{'endpoint_url'.*must be a penstock\.Remote"):
+        penstock.open("s3://bucket/data", remote={"endpoint_url": "http://minio:9000"})

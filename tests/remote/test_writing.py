@@ -1,5 +1,6 @@
 """`Writer`, `tokenize`, `convert` and `repack` with URLs as targets, on a real server."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.cache import cache_directory
+from penstock.cli import main
 from penstock.copying.staging import StagedOutput
 from penstock.errors import DatasetExistsError, MissingDataError, ReadError, UsageError
 from penstock.remote.options import Remote
@@ -82,6 +84,28 @@ def test_tokenize_convert_and_repack_upload_the_same_files(
     assert stored(s3, bucket, "packed") == contents(tmp_path / "packed")
     assert [str(path) for path in report.files] == ["shard_00000.parquet"]
     assert staged() == []
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_commands_write_to_the_endpoint_that_they_are_given(
+    s3, bucket, text, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    at, url = ["--endpoint", s3.endpoint], f"s3://{bucket}"
+    copied_to = ["--target-endpoint", s3.endpoint]
+    copied_from = ["--source-endpoint", s3.endpoint]
+    raw = f"{url}/raw/text.txt"
+    for arguments in (
+        ["copy", str(text), f"{url}/raw", *copied_to],
+        ["tokenize", raw, "--tokenizer", "bytes", "--out", f"{url}/tokens", *at, "--task", "0/1"],
+        ["finish", f"{url}/tokens", *at],
+        ["convert", f"{url}/tokens", f"{url}/flat", "--to", "flat", *at],
+        ["repack", raw, "--out", f"{url}/packed", *at],
+        ["copy", f"{url}/packed", str(tmp_path / "packed"), *copied_from],
+    ):
+        assert main(arguments) == 0
+    assert "00000.bin" in stored(s3, bucket, "flat")
+    assert (tmp_path / "packed" / "shard_00000.parquet").exists()
 
 
 def test_a_finished_target_is_refused_before_the_work(s3, bucket, s3_environment, text):
@@ -173,6 +197,21 @@ def test_a_repeated_job_sends_what_is_left(s3, bucket, s3_proxy, s3_environment,
     assert penstock.repack(text, url, remote=remote).was_finished
     assert "shard_00000.parquet" in stored(s3, bucket, "packed")
     assert staged() == []
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_full_disk_says_where_the_output_is_staged(bucket, text, small_disk, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    url = f"s3://{bucket}/data"
+    with pytest.raises(ReadError, match=r"copies/.*No space left.*set XDG_CACHE_HOME"):
+        penstock.copy(text, url)
+    os.truncate(filler, filler.stat().st_size - (64 << 10))
+    with pytest.raises(OSError, match=r"No space left.*staged in .*/staging/.*XDG_CACHE_HOME"):
+        penstock.repack(text, f"{url}-2", to="jsonl")
 
 
 def test_what_cannot_be_written_remotely_is_refused(bucket, s3_environment, text, monkeypatch):

@@ -4,6 +4,7 @@
   penstock audit data --view packed --seq-len 4096
   penstock audit data --batch-size 32 --ranks 8 --change 1000:ranks=4 --change 1500:ranks=6,batch=20
   penstock audit data --batch-size 8 --ranks 8 --global-batch-size 0:256,100000:512
+  penstock audit s3://bucket/data --batch-size 32 --ranks 64
   penstock audit mixture.toml --batch-size 32 --ranks 8
 
 A change takes effect before the global step it names, as if the run had been killed there and

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.cli import options
 from penstock.cli.progress_line import ProgressLine
 from penstock.errors import UsageError
+from penstock.reprs import counted
 
 if TYPE_CHECKING:
     from penstock.remote.cache_space import CachedFile
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="(default: show)",
     )
     parser.add_argument(
-        "data", nargs="*", metavar="URL", help="Data to warm the cache for or clear"
+        "data", nargs="*", metavar="URL", help="Data to show, clear, or warm the cache for"
     )
     options.add_format(parser)
     options.add_view(parser)
@@ -79,16 +80,22 @@ def _show(arguments: argparse.Namespace) -> int:
     from penstock.cache import cache_directory
     from penstock.remote.cache_space import cached_files
 
+    wanted = _urls(arguments)
     sizes, counts = Counter[str](), Counter[str]()
     for file in cached_files():
-        directory = _url(file).rpartition("/")[0]
+        url = _url(file)
+        if wanted and not _is_below(url, wanted):
+            continue
+        directory = url.rpartition("/")[0]
         sizes[directory] += file.num_bytes
         counts[directory] += 1
     for directory, num_bytes in sorted(sizes.items()):
-        print(f"{num_bytes / 1e6:12,.1f} MB  {counts[directory]:6,} files  {directory}")
+        files = f"{counts[directory]:6,} {'file ' if counts[directory] == 1 else 'files'}"
+        print(f"{num_bytes / 1e6:12,.1f} MB  {files}  {directory}")
+    scope = "in these" if wanted else "in all"
     limit = options.remote(arguments).cache_limit
     print(
-        f"{sizes.total() / 1e6:12,.1f} MB  in all, of at most {limit / 1e6:,.0f} MB; in "
+        f"{sizes.total() / 1e6:12,.1f} MB  {scope}, of at most {limit / 1e6:,.0f} MB; in "
         f"{cache_directory('remote')}"
     )
     return 0
@@ -96,13 +103,12 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _clear(arguments: argparse.Namespace) -> int:
     from penstock.remote.cache_space import cached_files, drop_file
-    from penstock.remote.urls import is_remote, parse_url
 
-    wanted = [str(parse_url(each)) if is_remote(each) else each for each in arguments.data]
+    wanted = _urls(arguments)
     num_bytes = num_held = num_found = 0
     for file in list(cached_files()):
         url = _url(file)
-        if wanted and not any(url == each or url.startswith(f"{each}/") for each in wanted):
+        if wanted and not _is_below(url, wanted):
             continue
         num_found += 1
         freed = drop_file(file)
@@ -114,6 +120,18 @@ def _clear(arguments: argparse.Namespace) -> int:
     if num_held:
         print(f"{num_held:,} files are being read and were kept; try again when that has ended")
     return 0
+
+
+def _urls(arguments: argparse.Namespace) -> list[str]:
+    """The URLs that were given, as the cache spells them."""
+    from penstock.remote.urls import is_remote, parse_url
+
+    return [str(parse_url(each)) if is_remote(each) else each for each in arguments.data]
+
+
+def _is_below(url: str, wanted: list[str]) -> bool:
+    """Whether a URL is one of those that were given, or below one."""
+    return any(url == each or url.startswith(f"{each}/") for each in wanted)
 
 
 def _url(file: "CachedFile") -> str:
@@ -152,7 +170,7 @@ def _warm(arguments: argparse.Namespace) -> int:
     with ProgressLine() as line:
         num_bytes = warm(loaders, arguments.steps, line)
     print(
-        f"fetched {num_bytes / 1e6:,.1f} MB for {arguments.steps:,} steps of {len(loaders)} ranks "
-        f"from position {arguments.position:,} on"
+        f"fetched {num_bytes / 1e6:,.1f} MB for {counted(arguments.steps, 'step')} of "
+        f"{counted(len(loaders), 'rank')} from position {arguments.position:,} on"
     )
     return 0

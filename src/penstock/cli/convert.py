@@ -2,6 +2,7 @@
 
   penstock convert corpus.ds data/fineweb --to penstock
   penstock convert my_text_document.bin my_other.bin out --to datatrove
+  penstock convert s3://theirs/text_document.bin s3://ours/fineweb --to penstock
   penstock convert data/fineweb out --to llmbatch --seq-len 513 --batch-size 32 --seed 0
 
 No document is split between files. Run the command again to continue an interrupted conversion; a
@@ -17,8 +18,10 @@ from penstock.reprs import counted
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the source, the destination, and their formats."""
-    parser.add_argument("source", nargs="+", metavar="SRC", help="Files, directories or patterns")
-    parser.add_argument("destination", metavar="DST", help="Output directory")
+    parser.add_argument(
+        "source", nargs="+", metavar="SRC", help="Files, directories, quoted patterns or URLs"
+    )
+    parser.add_argument("destination", metavar="DST", help="Output directory or URL")
     parser.add_argument(
         "--to",
         required=True,
@@ -64,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             allow_empty=arguments.allow_empty,
             progress=line,
+            remote=options.target_remote(arguments),
         )
     resumed = ""
     if report.num_resumed:

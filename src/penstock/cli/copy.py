@@ -3,6 +3,7 @@
   penstock copy data/fineweb s3://bucket/fineweb
   penstock copy s3://bucket/fineweb /scratch/fineweb
   penstock copy gs://theirs/fineweb s3://ours/fineweb
+  penstock copy data/fineweb s3://bucket/fineweb --target-endpoint https://minio:9000
   penstock copy text_document.bin s3://bucket/megatron
 
 All files below a directory are copied, or a file with its companions. The target does not open
@@ -12,14 +13,10 @@ environment and the files of the cloud's own tools.
 
 import argparse
 import time
-from typing import TYPE_CHECKING
 
 from penstock.cli import options
 from penstock.cli.progress_line import ProgressLine, size
 from penstock.reprs import counted
-
-if TYPE_CHECKING:
-    from penstock.remote.options import Remote
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,19 +43,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"AWS profile for the {side}, with keys, region and endpoint (default: "
             "AWS_PROFILE)",
         )
+        group.add_argument(
+            f"--{side}-endpoint",
+            metavar="URL",
+            help=f"Service of the {side} that is not the cloud's own",
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy, and print what was copied."""
     from penstock.copying import copy
+    from penstock.remote.options import Remote
 
     started = time.monotonic()
     with ProgressLine() as line:
         report = copy(
             arguments.source,
             arguments.target,
-            remote=_remote(arguments.source_profile, anonymous=arguments.anonymous),
-            target_remote=_remote(arguments.target_profile),
+            remote=Remote(
+                endpoint=arguments.source_endpoint,
+                profile=arguments.source_profile,
+                anonymous=arguments.anonymous,
+            ),
+            target_remote=Remote(
+                endpoint=arguments.target_endpoint, profile=arguments.target_profile
+            ),
             workers=arguments.workers,
             progress=line,
         )
@@ -72,9 +81,3 @@ def run(arguments: argparse.Namespace) -> int:
         f"{resumed}; {report.num_checked:,} checked against the dataset's own checksums"
     )
     return 0
-
-
-def _remote(profile: str | None, *, anonymous: bool = False) -> "Remote":
-    from penstock.remote.options import Remote
-
-    return Remote(profile=profile, anonymous=anonymous)

@@ -15,7 +15,7 @@ from penstock.cli.progress_line import ProgressLine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The directory."""
+    """Add the directory, and how it is reached."""
     parser.add_argument("out", metavar="DIR", help="The directory or URL that they wrote to")
     parser.add_argument(
         "--workers",
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Processes that shuffle (default: one for each processor)",
     )
     options.add_allow_empty(parser)
+    parser.add_argument("--endpoint", metavar="URL", help="Service that is not the cloud's own")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             allow_empty=arguments.allow_empty,
             progress=line,
+            remote=options.target_remote(arguments),
         )
     if report is None:
         print(f"{arguments.out}: the parts are joined")

@@ -2,6 +2,7 @@
 
   penstock inspect data --seq-len 2048
   penstock inspect data --view packed --sample 12345
+  penstock inspect s3://bucket/data --endpoint https://minio:9000
   penstock inspect mixture.toml --steps 10000 --step-size 256 --plot shares.svg
 
 Tokens are shown as text if the tokenizer is stored with the dataset, as penstock tokenize does, or

@@ -132,6 +132,13 @@ def remote(options: argparse.Namespace) -> "Remote":
     )
 
 
+def target_remote(options: argparse.Namespace) -> "Remote":
+    """Return how a URL is written to: with credentials, also if the source is public."""
+    from penstock.remote.options import Remote
+
+    return Remote(endpoint=options.endpoint)
+
+
 def format_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments for `penstock.open`."""
     said = ("format", "split", "allow_outside", "eos_id", "bos_id", "fields", "metadata", "ignore")
@@ -149,7 +156,7 @@ def for_each_split(options: argparse.Namespace, run: Callable[[argparse.Namespac
         return run(options)
     except SplitsError as several:
         splits = several.names
-        sources = expand(options.data)
+        sources = expand(options.data, remote(options))
         if not splits and not sources:
             raise
     return _run_each(options, run, sources, splits)
@@ -159,7 +166,7 @@ def for_each_source(options: argparse.Namespace, run: Callable[[argparse.Namespa
     """Run a read-only command for each dataset, and each split, of several directories."""
     from penstock.opening import expand
 
-    sources = expand(options.data)
+    sources = expand(options.data, remote(options))
     return _run_each(options, run, sources, ()) if sources else for_each_split(options, run)
 
 
@@ -169,10 +176,12 @@ def _run_each(
     sources: list[str],
     splits: tuple[str, ...],
 ) -> int:
+    from penstock.remote.mirror import shown
+
     status = 0
     for number, name in enumerate(sources or splits):
         own = argparse.Namespace(**vars(options))
-        print("\n" * (number > 0) + (name if sources else f"split {name}"))
+        print("\n" * (number > 0) + (shown(name) if sources else f"split {name}"))
         try:
             if sources:
                 own.data = [name]

@@ -4,9 +4,10 @@
   penstock pack data --seq-len 4096            store the rows of data.packed(4096)
   penstock pack data --policy bos_best_fit
   penstock pack data --overflow drop           without documents longer than a row
+  penstock pack s3://bucket/data --seq-len 4096
 
-Rows are stored beside the dataset, in plans/, or in the user's cache if the dataset is read-only.
-data.packed() does the same on first use.
+Rows are stored beside the dataset, in plans/, or in the user's cache if the dataset is read-only or
+remote. data.packed() does the same on first use.
 """
 
 import argparse

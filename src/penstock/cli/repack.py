@@ -2,6 +2,7 @@
 
   penstock repack 'raw/*.jsonl.gz' --out corpus
   penstock repack 'raw/*.parquet' --out corpus --shuffle 42 --metadata id,url
+  penstock repack 's3://bucket/raw/*.parquet' --out s3://bucket/corpus --shuffle 0
   penstock repack notes.txt --documents block --out corpus --to jsonl
 
 Shards have about 250 million characters. Parquet has row groups of 1024 and zstd compression, like
@@ -19,7 +20,7 @@ from penstock.cli.source_options import add_source, source_of
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The text and the shards."""
     add_source(parser, spans=False)
-    parser.add_argument("--out", required=True, metavar="DIR", help="Output directory")
+    parser.add_argument("--out", required=True, metavar="DIR", help="Output directory or URL")
     parser.add_argument(
         "--to",
         choices=["parquet", "jsonl", "text"],
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             allow_empty=arguments.allow_empty,
             progress=line,
+            remote=options.target_remote(arguments),
         )
     num_files = len(report.files)
     if report.was_finished:

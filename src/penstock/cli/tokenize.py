@@ -3,12 +3,13 @@ r"""Turn text into a dataset: read, tokenize and write it, in parallel, resumabl
   penstock tokenize 'corpus/*.parquet' --tokenizer tok.json --out data/fineweb
   penstock tokenize notes.jsonl.zst --tokenizer o200k_base.tiktoken --out data/notes \
       --metadata id,url --val-fraction 0.001 --shuffle 0
+  penstock tokenize 's3://bucket/raw/*.parquet' --tokenizer tok.json --out s3://bucket/fineweb
   penstock tokenize corpus --tokenizer bytes --out data/raw --bad-rows skip
   penstock tokenize chats.jsonl --messages messages --chat-template TOKENIZER_DIR \
       --loss-on assistant --out data/chats
 
-Run the command again to continue an interrupted run. On several machines that share a directory,
-each runs a share of the tasks; when all are done, one of them finishes the job:
+Run the command again to continue an interrupted run. On several machines that share a directory
+or a bucket, each runs a share of the tasks; when all are done, one of them finishes the job:
 
   penstock tokenize … --out data/fineweb --task $SLURM_ARRAY_TASK_ID/$N      (--array=0-$((N-1)))
   penstock tokenize … --out data/fineweb --task $JOB_COMPLETION_INDEX/$N     (an Indexed Job)
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='A tokenizer.json, tiktoken ranks, a directory with one of them, or "bytes" (default: '
         "the directory of --chat-template)",
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="Output directory")
+    parser.add_argument("--out", required=True, metavar="DIR", help="Output directory or URL")
     parser.add_argument(
         "--engine",
         choices=["auto", "fast", "tiktoken", "huggingface", "bytes"],
@@ -152,6 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
             task_bytes=arguments.task_bytes,
             allow_empty=arguments.allow_empty,
             progress=line,
+            remote=options.target_remote(arguments),
         )
     if report is None:
         index, count = arguments.task

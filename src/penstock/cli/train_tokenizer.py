@@ -1,6 +1,7 @@
 """Train a BPE tokenizer on text files.
 
   penstock train-tokenizer 'corpus/*.parquet' --vocab-size 32768 --out tok
+  penstock train-tokenizer s3://public-bucket/web --anonymous --out tok
   penstock train-tokenizer notes.txt.zst --pattern gpt2 --special "<|endoftext|>" --out tok
   penstock train-tokenizer web.jsonl --text content --max-bytes 2000000000 --out tok
 

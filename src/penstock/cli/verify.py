@@ -4,13 +4,13 @@
   penstock verify 'data/*'                every dataset there, one after the other
   penstock verify corpus                  text shards that penstock repack wrote
   penstock verify old-data --add-checksums
+  penstock verify s3://bucket/fineweb     every byte of it, fetched
 
 Prints one line for each problem and exits with 1 if there are any.
 """
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli import options
@@ -44,9 +44,10 @@ def _verify(arguments: argparse.Namespace) -> int:
     from penstock.opening import open
     from penstock.verifying.verify import find_text_shards, verify
 
-    path = Path(arguments.data[0])
-    if len(arguments.data) == 1 and find_text_shards(path) is not None:
-        report = verify(path, add_checksums=arguments.add_checksums)
+    path = arguments.data[0]
+    remote = options.remote(arguments)
+    if len(arguments.data) == 1 and find_text_shards(path, remote) is not None:
+        report = verify(path, add_checksums=arguments.add_checksums, remote=remote)
         return _print(report, lambda: _about_text_shards(path, report))
     data = open(arguments.data, check_sizes=False, **options.format_of(arguments))
     with ProgressLine() as line:
@@ -85,8 +86,10 @@ def _about_dataset(data: "Dataset", report: "VerifyReport") -> str:
     )
 
 
-def _about_text_shards(path: Path, report: "VerifyReport") -> str:
-    about = f"{path}: {counted(report.num_files, 'text shard')}"
+def _about_text_shards(path: str, report: "VerifyReport") -> str:
+    from penstock.remote.mirror import shown
+
+    about = f"{shown(path)}: {counted(report.num_files, 'text shard')}"
     if not report.unlisted:
         return f"{about}: all checksums are correct"
     named = ", ".join(each.name for each in report.unlisted[:_MOST_NAMED])

@@ -1,6 +1,7 @@
 """Where a job writes: a local directory, or the staging directory of a URL."""
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -12,7 +13,8 @@ from penstock.copying.shared_output import SharedOutput
 from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.staging import StagedOutput
 from penstock.error_texts import append
-from penstock.errors import DatasetExistsError
+from penstock.errors import DatasetExistsError, PenstockError
+from penstock.paths import output_path
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
@@ -65,7 +67,7 @@ def output_directory(
     """
     staged = find_staged(path, command, remote, task=task)
     if staged is None:
-        yield JobOutput(Path(path).absolute(), no_wait)
+        yield JobOutput(output_path(path), no_wait)
         return
     staged.prepare()
     upload = staged.begin_upload(companions)
@@ -76,8 +78,20 @@ def output_directory(
         is_hopeless = isinstance(error, LostFileError | DatasetExistsError)
         if upload.is_error(error) and not is_hopeless:
             append(error, "; what is done is kept: run the same command again to continue")
+        elif _is_full_disk(error):
+            append(
+                error,
+                f"; the output is staged in {staged.directory} until it is uploaded: free space "
+                "there, or start over with XDG_CACHE_HOME on a larger disk",
+            )
         raise
     staged.finish(upload, progress)
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    """Whether the disk was full; errors of ours, such as those of the cache, say what to do."""
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return is_full and not isinstance(error, PenstockError)
 
 
 def relative_to(path: str | os.PathLike[str], directory: Path) -> Callable[[Path], Path]:

@@ -10,6 +10,7 @@ from penstock.copying.local_place import LocalPlace
 from penstock.copying.place import CopyPlace
 from penstock.copying.remote_place import RemotePlace
 from penstock.errors import UsageError
+from penstock.paths import output_path
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
 
@@ -19,7 +20,7 @@ def find_target(target: str | os.PathLike[str], remote: Remote | None) -> CopyPl
     if not is_remote(target):
         if not os.fspath(target):
             raise UsageError("nowhere to copy to: the target is empty")
-        return LocalPlace(Path(target).expanduser().absolute())
+        return LocalPlace(output_path(Path(target).expanduser()))
     place = RemotePlace(os.fspath(target), remote)
     if not place.can_list:
         raise UsageError(

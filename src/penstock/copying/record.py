@@ -46,7 +46,10 @@ class CopyRecord:
 
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # writes again what the disk had no room for
+            raise _unwritable(self._path, error) from None
 
     def confirms(self, file: CopiedFile, found: FileFacts | None) -> bool:
         """Whether what was found at the target is a copy of this file."""

@@ -20,7 +20,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from penstock.arguments import integer
 from penstock.errors import FetchError, UsageError
@@ -31,6 +30,7 @@ from penstock.fetching.records import DownloadRecords
 from penstock.fetching.report import FetchReport
 from penstock.fetching.request import Client
 from penstock.new_directory import new_directory
+from penstock.paths import output_path
 from penstock.progress import OnProgress, Progress
 from penstock.remote.options import Remote
 from penstock.system.background_thread import StopSignal, call_in_background
@@ -83,7 +83,7 @@ def fetch(
     remote = remote or Remote(request_seconds=timeout_s)
     targets = find_targets(urls, shards, sha256, remote)
     workers = min(integer("workers", workers, 1), len(targets))
-    directory = Path(out).absolute()
+    directory = output_path(out)
     workplace = directory / _WORKPLACE
     notes: deque[str] = deque()
     job = DownloadShared(

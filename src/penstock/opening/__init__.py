@@ -151,7 +151,10 @@ def _find(
     if file_list is None:
         described = _describe(find_paths(paths, split), format, wanted, allow_outside)
     else:
-        described = describe_listed(find_listed(paths, format, file_list, split), format, wanted)
+        listed = find_listed(
+            paths, format, local_paths([file_list], remote, companions_of)[0], split
+        )
+        described = describe_listed(listed, format, wanted)
     if loss_masks is None:
         return described, None
     masks = find_paths(local_paths(loss_masks, remote, companions_of), split)

@@ -10,12 +10,14 @@ from typing import NamedTuple
 from penstock.errors import FormatError, MissingDataError, UsageError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.detection import data_files
-from penstock.formats.directories import data_of, divide_files, refuse_cached
+from penstock.formats.directories import companions_of, data_of, divide_files, refuse_cached
 from penstock.formats.file_list import FILE_LIST, ListedFile, list_files
 from penstock.formats.job_marks import FINISHED
 from penstock.formats.splits import choose
+from penstock.remote.at_once import local_paths
 from penstock.remote.found_files import finding_files
 from penstock.remote.mirror import local_path
+from penstock.remote.options import Remote
 
 DatasetSource = str | os.PathLike[str]
 
@@ -65,9 +67,10 @@ def find_listed(
 
 
 @finding_files
-def expand(sources: list[str]) -> list[str]:
+def expand(sources: list[str], remote: Remote | None = None) -> list[str]:
     """The paths that sources name, if there are several with a directory among them; else []."""
-    found = [SourcePath(path, None) for each in sources for path in _match(local_path(each))]
+    places = local_paths(sources, remote, companions_of)
+    found = [SourcePath(path, None) for each in places for path in _match(local_path(each))]
     paths = [each.path for each in _without_companions(found)]
     is_several = len(paths) > 1 and any(path.is_dir() for path in paths)
     return [str(path) for path in paths] if is_several else []

@@ -27,7 +27,7 @@ from penstock import paths
 from penstock.atomic import TEMPORARY, publish
 from penstock.cache import cache_directory
 from penstock.error_texts import rewording_errors
-from penstock.errors import MissingDataError, ReadError, UsageError
+from penstock.errors import MissingDataError, ReadError
 from penstock.remote.block_file import disk_error
 from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.options import ACCESS, Remote
@@ -201,11 +201,6 @@ def local_path(
     if not is_remote(source):
         return paths.local_path(source)
     url = parse_url(os.fspath(source))
-    if "?" in url.key and url.is_http:
-        raise UsageError(
-            f"{url.store}/{url.key.partition('?')[0]}?…: URLs with a query cannot be read in "
-            f"place; download it first: penstock fetch 'URL' --out DIRECTORY"
-        )
     mirror = find_mirror(url, options)
     # HTTP servers list nothing: a bracket is part of a name there, and a star is refused.
     if "*" in url.key if url.is_http else glob.has_magic(url.key):

@@ -50,6 +50,10 @@ class Refusals:
     """the root of the store"""
     options: Remote
 
+    def _service(self, preposition: str) -> str:
+        """The endpoint after a preposition, for messages; empty for the cloud's own."""
+        return f" {preposition} {self.endpoint}" if self.endpoint else ""
+
     @property
     def endpoint_text(self) -> str:
         """The endpoint with a space before it, for messages; empty for the cloud's own."""
@@ -66,7 +70,7 @@ class Refusals:
         if any(code in str(error) for code in _NO_BUCKET):
             kind, where = _BUCKET_WORDS[self.url.scheme]
             return MissingDataError(
-                f"{self.url.store}: no such {kind}{self.endpoint_text}; check its name, the "
+                f"{self.url.store}: no such {kind}{self._service('at')}; check its name, the "
                 f"{where} and the endpoint"
             )
         if status_of(error) == 405:  # which obstore takes for an object that is missing
@@ -99,6 +103,9 @@ class Refusals:
             )
         if self.url.scheme == "s3" and (region_error := _region_error(what, text)):
             return region_error
+        if found := next((each for name, each in _TLS_FAILURES.items() if name in text), None):
+            where = "URL" if self.url.is_http else f"endpoint{self.endpoint_text}"
+            return ReadError(f"{what}: {found}; check the {where}")
         if "InvalidObjectState" in text:
             return ReadError(
                 f"{what}: the object is archived; restore it first (aws s3api restore-object)"
@@ -106,7 +113,7 @@ class Refusals:
         is_denied = any(status in text for status in _DENIED)  # of a listing, as a general error
         if is_denied or isinstance(error, known.PermissionDeniedError | known.UnauthenticatedError):
             return ReadError(
-                f"{what}: access denied{self.endpoint_text} ({reason(error)}); {self._remedy}"
+                f"{what}: access denied{self._service('by')} ({reason(error)}); {self._remedy}"
             )
         if isinstance(error, known.AlreadyExistsError | known.PreconditionError):
             return DatasetExistsError(f"{what}: already exists; choose another target")
@@ -191,7 +198,7 @@ class Refusals:
             return "the server wants a login, which HTTP URLs cannot give"
         if self.options.anonymous:
             return "it is not public: leave out anonymous=True, and give credentials"
-        return f"{self.settings}; for public data, penstock.Remote(anonymous=True)"
+        return f"{self.settings}; for public data, penstock.Remote(anonymous=True), or --anonymous"
 
     @property
     def settings(self) -> str:
@@ -207,9 +214,14 @@ class Refusals:
 _STATUS = re.compile(r"(?:status(?: code)?|Status):? ?(\d{3} [A-Za-z ]+)")
 _CODE = re.compile(r"<Code>([\w.]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
+_CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 _REGION = re.compile(r"<Region>([\w-]+)</Region>|expecting '([\w-]+)'")
 _LISTED_PATH = re.compile(r'Path "(.+?)"(?:: | contained )', re.DOTALL)
 _WRONG_REGION = ("redirect without LOCATION", "PermanentRedirect", "IllegalLocationConstraint")
+_TLS_FAILURES = {
+    "InvalidContentType": "the server does not use TLS; write http:// instead of https://",
+    "InvalidCertificate": "this machine does not trust the certificate of the server",
+}
 _WHOLE_INSTEAD_OF_RANGE = re.compile("[Nn]on-partial response|Range request not supported")
 
 
@@ -244,5 +256,7 @@ def reason(error: Exception) -> str:
     parts = [found[1].strip() for pattern in (_STATUS, _CODE) if (found := pattern.search(text))]
     if parts:
         return ", ".join(parts)
+    if causes := _CAUSE.findall(text):  # of no connection, at the end of the debugging output
+        return str(causes[-1])
     first = text.split("\n\nDebug source")[0].split("\n")[0]
     return first.rpartition(": ")[2][:200] if len(first) > 200 else first

@@ -462,6 +462,8 @@ os.register_at_fork(
 
 def find_store(url: RemoteUrl, options: Remote) -> ObjectStore:
     """The store of a URL; one for each set of options, so that connections are shared."""
+    if not isinstance(options, Remote):
+        raise UsageError(f"remote is {options!r:.80}; it must be a penstock.Remote")
     root = url._replace(key="")
     key = root.store, tuple(sorted(options.access.items()))
     with _STORES_LOCK:

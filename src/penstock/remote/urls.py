@@ -72,6 +72,8 @@ def parse_url(source: str) -> RemoteUrl:
     assert found is not None, source
     assert scheme is not None, source
     root, _, key = source[found.end() :].partition("/")
+    if "///" in found[0]:  # as of s3://$BUCKET/path, where the variable is empty
+        root = ""
     container, at, host = root.rpartition("@")
     is_http = scheme in ("http", "https")
     if is_http and at:
@@ -85,9 +87,16 @@ def parse_url(source: str) -> RemoteUrl:
         is_public = cloud in ("", "dfs.core.windows.net", "blob.core.windows.net")
         root = f"{container}@{account if is_public else host}"
     if not root:
-        kind = "host" if is_http else "bucket"
-        raise UsageError(f"{source}: no {kind} in the URL; write {scheme}://NAME/PATH")
-    return RemoteUrl(scheme, root, _checked_key(source, unquote(key) if is_http else key, is_http))
+        kind = "host" if is_http else "container" if scheme == "az" else "bucket"
+        raise UsageError(f"{source}: no {kind} in the URL; write {scheme}://{kind.upper()}/PATH")
+    if is_http:
+        key = unquote(key)
+        if "?" in key:  # it may hold a signature, which errors must not repeat
+            raise UsageError(
+                f"{scheme}://{root}/{key.partition('?')[0]}?…: URLs with a query cannot be read in "
+                "place; download it first: penstock fetch 'URL' --out DIRECTORY"
+            )
+    return RemoteUrl(scheme, root, _checked_key(source, key, is_http))
 
 
 def _checked_key(source: str, key: str, is_http: bool) -> str:

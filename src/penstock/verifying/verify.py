@@ -4,14 +4,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.dataset import Dataset
-from penstock.errors import SplitsError
+from penstock.errors import SplitsError, UsageError
 from penstock.formats.checksums import CHECKSUMS, companions_of
 from penstock.formats.job_marks import FINISHED
 from penstock.opening import open
 from penstock.progress import OnProgress
+from penstock.remote.mirror import is_mirrored, local_path, naming_urls, shown
+from penstock.remote.options import Remote
+from penstock.remote.urls import is_remote
 from penstock.verifying import find_problems, verify_files
+
+_LOCAL_ONLY = (
+    "checksums are added to local files only: run penstock verify --add-checksums on a local copy, "
+    "and upload that with penstock copy"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +40,19 @@ class VerifyReport:
         return not self.problems
 
 
+class TextShards(NamedTuple):
+    """The shards of a directory that `repack` wrote."""
+
+    directory: Path
+    files: list[Path]
+
+
 def verify(
     source: Dataset | str | PathLike[str] | Iterable[str | PathLike[str]],
     *,
     add_checksums: bool = False,
     progress: OnProgress | None = None,
+    remote: Remote | None = None,
 ) -> VerifyReport:
     """Read every byte and check sizes, checksums, offsets and ids; damage is reported, not raised.
 
@@ -45,6 +62,7 @@ def verify(
             be cut off.
         add_checksums: write checksums of blocks beside sound files that have none.
         progress: called with a `Progress` as bytes are read.
+        remote: how URLs are reached, and how much of their data is cached.
 
     Raises an error only if the source cannot be opened.
 
@@ -52,10 +70,12 @@ def verify(
     ()
     """
     if isinstance(source, str | PathLike):
-        shards = find_text_shards(Path(source))
+        shards = find_text_shards(source, remote)
         if shards is not None:
-            return _verify_text_shards(Path(source), shards, add_checksums=add_checksums)
-    datasets = [source] if isinstance(source, Dataset) else _open_all(source)
+            return _verify_text_shards(shards, add_checksums=add_checksums)
+    datasets = [source] if isinstance(source, Dataset) else _open_all(source, remote)
+    if add_checksums and any(data.reader.has_remote_files for data in datasets):
+        raise UsageError(_LOCAL_ONLY)
     problems = [
         problem
         for data in datasets
@@ -75,8 +95,12 @@ def verify(
     )
 
 
-def find_text_shards(directory: Path) -> list[Path] | None:
+@naming_urls()
+def find_text_shards(
+    source: str | PathLike[str], remote: Remote | None = None
+) -> TextShards | None:
     """Return the text shards of a directory that `repack` wrote; None for any other."""
+    directory = Path(local_path(source, remote) if is_remote(source) else source)
     if not any(directory.glob("shard_*")):
         return None
     from penstock.text.repacking.shard_formats import SHARDS
@@ -84,27 +108,31 @@ def find_text_shards(directory: Path) -> list[Path] | None:
     shards = [each for ending, _ in SHARDS.values() for each in directory.glob(f"shard_*{ending}")]
     has_companions = any("." not in each.stem for each in directory.glob(f"shard_*{CHECKSUMS}"))
     is_ours = has_companions or (shards and (directory / FINISHED).exists())
-    return sorted(shards) if is_ours else None
+    return TextShards(directory, sorted(shards)) if is_ours else None
 
 
-def _verify_text_shards(
-    directory: Path, shards: list[Path], *, add_checksums: bool
-) -> VerifyReport:
-    checked = verify_files(directory, shards, add_checksums=add_checksums)
+def _verify_text_shards(shards: TextShards, *, add_checksums: bool) -> VerifyReport:
+    if add_checksums and is_mirrored(shards.directory):
+        raise UsageError(_LOCAL_ONLY)
+    checked = verify_files(shards.directory, shards.files, add_checksums=add_checksums)
     return VerifyReport(
-        problems=tuple(checked.problems),
-        num_files=len(shards),
-        size_bytes=sum(path.stat().st_size for path in shards),
+        problems=tuple(map(shown, checked.problems)),
+        num_files=len(shards.files),
+        size_bytes=sum(path.stat().st_size for path in shards.files),
         unlisted=tuple(checked.unlisted),
     )
 
 
-def _open_all(source: str | PathLike[str] | Iterable[str | PathLike[str]]) -> list[Dataset]:
+def _open_all(
+    source: str | PathLike[str] | Iterable[str | PathLike[str]], remote: Remote | None
+) -> list[Dataset]:
     """Open a source, or each of its splits."""
     source = source if isinstance(source, str | PathLike) else list(source)
     try:
-        return [open(source, check_sizes=False)]
+        return [open(source, check_sizes=False, remote=remote)]
     except SplitsError as several:
         if not several.names:
             raise
-        return [open(source, split=name, check_sizes=False) for name in several.names]
+        return [
+            open(source, split=name, check_sizes=False, remote=remote) for name in several.names
+        ]

@@ -27,6 +27,7 @@ from penstock.formats.shard import (
     Shard,
 )
 from penstock.new_directory import new_directory
+from penstock.paths import output_path
 from penstock.remote.options import Remote
 from penstock.reprs import counted, one_line
 from penstock.write.collected import Collected
@@ -105,7 +106,7 @@ class Writer:
             check_encoder(encode, {**of_tokens, "bos_id": bos_id, "eos_id": eos_id})
         self._num_extended_documents = self._num_extended_records = 0
         self._staged = find_staged(path, "", remote, part=part)
-        self._directory = self._staged.directory if self._staged else Path(path).absolute()
+        self._directory = self._staged.directory if self._staged else output_path(path)
         self._head = Manifest(
             self.fields,
             vocab_size,

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.arguments import one_of
 from penstock.errors import FormatError, MissingDataError, UsageError
+from penstock.paths import local_path
 from penstock.suggestions import did_you_mean, did_you_mean_path
 from penstock.text.splitting.patterns import PATTERNS, find_pattern
 from penstock.text.tokenizers.bpe import BytePairTokenizer
@@ -68,7 +69,7 @@ def load_tokenizer(stored: str | os.PathLike[str], engine: Engine = "auto") -> T
         if str(stored) != "bytes" or engine not in ("auto", "bytes", "reference"):
             raise UsageError('the tokenizer "bytes" and the engine "bytes" go with no other')
         return ByteTokenizer()
-    path = _file_of(Path(stored))
+    path = _file_of(Path(local_path(stored)))
     if path.suffix == ".json":
         return from_json(path, path.name, _config_beside(path), engine)
     if path.suffix in (".pkl", ".pickle", ".pt"):
@@ -83,7 +84,7 @@ def check_specials(tokenizer: Tokenizer, stored: str | os.PathLike[str]) -> None
     """Raise if a config beside the vocabulary lists special tokens that texts would not give."""
     if str(stored) == "bytes":
         return
-    path = _file_of(Path(stored))
+    path = _file_of(Path(local_path(stored)))
     listed = _config_beside(path).get("added_tokens_decoder")
     for number, token in listed.items() if isinstance(listed, dict) else ():
         content = token.get("content") if isinstance(token, dict) else None

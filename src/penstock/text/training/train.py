@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
+from penstock.paths import output_path
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.suggestions import did_you_mean
 from penstock.text.sources import Paths, Source
@@ -85,8 +85,9 @@ def train_tokenizer(
     from penstock.text.training.word_counting import count_words
 
     num_merges = _check_arguments(vocab_size, pattern, specials)
-    if out is not None:
-        refuse_existing(Path(out))
+    directory = None if out is None else output_path(out)
+    if directory is not None:
+        refuse_existing(directory)
     source = source if isinstance(source, Source) else Source(source)
     source.check_columns()
     started = perf_counter()
@@ -102,8 +103,8 @@ def train_tokenizer(
         raise _too_little_text(text, num_tokens, vocab_size)
     vocabulary = _vocabulary(learned, pattern, specials)
     merged = perf_counter()
-    if out is not None:
-        save_vocabulary(vocabulary, Path(out))
+    if directory is not None:
+        save_vocabulary(vocabulary, directory)
     return TrainingReport(
         vocabulary=vocabulary,
         num_documents=text.num_documents,
