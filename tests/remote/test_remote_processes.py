@@ -137,6 +137,39 @@ def test_a_forked_child_is_refused_at_once(url, cache_bytes):
     assert done.returncode == 0, done.stderr
 
 
+OUT_OF_DESCRIPTORS = """
+import os, resource, sys
+import penstock
+
+data = penstock.open(sys.argv[1], remote=penstock.Remote(cache_bytes=1 << 30))
+view = data.windows(64)
+view.read(range(len(view)))  # all is in the cache
+loader = penstock.Loader(view, 4, prefetch=0, output="numpy")
+next(iter(loader))  # all is imported
+loader.close()
+batches = iter(loader)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+held = []
+try:
+    while True:
+        held.append(os.dup(0))
+except OSError:
+    pass
+try:
+    next(batches)
+except penstock.PenstockError as error:
+    print(error)
+"""
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_file_of_the_cache_that_cannot_be_opened_is_told(url):
+    done = run_python(OUT_OF_DESCRIPTORS, url, timeout=40)
+    assert done.returncode == 0, done.stderr
+    assert url in done.stdout
+    assert ".stream: cannot open: Too many open files" in done.stdout
+
+
 WORKERS = """
 import sys
 import torch
