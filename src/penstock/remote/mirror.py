@@ -37,7 +37,8 @@ from penstock.remote.urls import RemoteUrl, is_remote, parse_url
 KIND = "remote"
 """of the user's cache"""
 _DESCRIPTION, _FILES, _MAPS, _SUFFIX = "mirror.json", "files", "maps", ".blocks"
-_MIRROR_PATH = re.compile(rf"(?P<root>.*/penstock/{KIND}/[^/]+)/{_FILES}/(?P<key>.+)", re.DOTALL)
+_MIRROR_END = re.compile(rf"/penstock/{KIND}/[^/]+(?=/{_FILES}/.)", re.DOTALL)
+"""of the root of a mirror, in the path of a file; keys, and the user's directories, may look so"""
 _MAX_DIRECTORY_BYTES = 255
 _MAX_NAME_BYTES = _MAX_DIRECTORY_BYTES - len(f"{_SUFFIX}.{'0' * 16}.tmp")  # 227
 _DATA_NAME = re.compile(r"\.[A-Za-z0-9]{1,8}$")
@@ -263,19 +264,19 @@ def _find_all(mirror: Mirror, key: str, *, manifests: bool) -> bool:
 def is_mirrored(path: str | os.PathLike[str]) -> bool:
     """Whether a local path has the form of one that stands for a remote file."""
     text = os.fspath(path)
-    return f"/penstock/{KIND}/" in text and _MIRROR_PATH.match(text) is not None
+    return f"/penstock/{KIND}/" in text and _MIRROR_END.search(text) is not None
 
 
 def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:
     """The remote file that a local path stands for; None for a path that is local."""
     text = os.fspath(path)
     # By its form: the path may come from a process whose cache lies elsewhere.
-    found = _MIRROR_PATH.match(text)
-    if found is None:
-        return None
-    root = Path(found["root"])
-    mirror = _MIRRORS.get(root) or _reopen(root)
-    return None if mirror is None else mirror.file(found["key"])
+    for end in _MIRROR_END.finditer(text):
+        root = Path(text[: end.end()])
+        mirror = _MIRRORS.get(root) or _reopen(root)
+        if mirror is not None:
+            return mirror.file(text[end.end() + len(f"/{_FILES}/") :])
+    return None
 
 
 def fetch_beside(directory: Path, names: Sequence[str]) -> None:
