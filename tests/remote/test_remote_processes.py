@@ -210,6 +210,41 @@ def test_workers_that_are_forked_are_told_to_spawn(tmp_path, url, context):
         assert (done.returncode, done.stdout.split()) == (0, [str(expected)]), done.stderr
 
 
+AFTER_REMOVAL = """
+import multiprocessing, os, shutil, sys
+import penstock
+
+def read(view, rows):
+    return [view[row]["input_ids"].tobytes() for row in rows]
+
+if __name__ == "__main__":
+    view = penstock.open(sys.argv[1]).windows(64)
+    view[0]
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"])
+    rows = [0, 1000, len(view) - 1]
+    read(view, [0, len(view) - 1])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(read, (view, rows)) == read(view, rows)
+    for path in penstock.cache.cache_directory("remote").glob("*/mirror.json"):
+        path.unlink()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        try:
+            pool.apply(read, (view, rows))
+        except penstock.PenstockError as error:
+            print(error)
+"""
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_worker_fetches_what_is_missing_of_a_cache_that_was_removed(tmp_path, url):
+    """Without knowing where the files come from, it would take them for local ones, with holes."""
+    (tmp_path / "program.py").write_text(AFTER_REMOVAL)
+    command = [sys.executable, tmp_path / "program.py", url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "mirror.json was removed" in done.stdout
+
+
 SHARED = """
 import os, sys
 import penstock

@@ -53,16 +53,18 @@ class MirroredFile:
         path: Path,
         map_path: Path,
         mirror_root: Path,
+        describe: Callable[[], None],
         on_removal: Callable[[], None],
         make_way: Callable[[], bool],
     ) -> None:
         """`path` is the local file, and `map_path` the map of its blocks.
 
-        `make_way` removes older files that are directories now, or directories that are files.
+        `describe` writes how the store is reached, if that was removed with the files. `make_way`
+        removes older files that are directories now, or directories that are files.
         """
         self.store, self.key, self.path, self.map_path = store, key, path, map_path
         self._mirror_root = mirror_root
-        self._on_removal, self._make_way = on_removal, make_way
+        self._describe, self._on_removal, self._make_way = describe, on_removal, make_way
         self._facts: ObjectFacts | None = None
         self._stated: tuple[int, str] | None = None
         self._blocks: BlockFile | None = None
@@ -147,6 +149,7 @@ class MirroredFile:
             self._facts = self.store.head(self.key)
         facts = self._facts
         size_bytes, stated = self._stated or (facts.size_bytes if facts else 0, "")
+        self._describe()  # first: without it, others would take the file for a local one
         open_blocks = partial(
             BlockFile,
             self.path,
