@@ -313,3 +313,34 @@ def test_a_changed_size_is_told_while_running(tmp_path, file_server):
             if number == 3:
                 (tmp_path / "other").write_bytes(b"\1\0" * 600_000)
                 (tmp_path / "other").replace(path)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 16])
+def test_a_loader_reads_no_object_that_was_opened_after_it_began(
+    tmp_path, file_server, cache_bytes
+):
+    generator = np.random.default_rng(1)
+    contents = {name: generator.bytes(1_000_000) for name in ("a.bin", "b.bin")}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        (file_server.directory / name).write_bytes(content)
+    options = {"cache_bytes": cache_bytes, "ahead_bytes": 1 << 16, "max_requests": next(_numbers)}
+    remote = penstock.Remote(**options)
+
+    def open_both(root, **options):
+        return penstock.open(
+            [f"{root}/{name}" for name in contents], format="flat:uint16", **options
+        )
+
+    expected = loader(open_both(tmp_path), 16)
+    with (
+        expected,
+        loader(open_both(file_server.endpoint, remote=remote), 16, prefetch=0) as batches,
+        pytest.raises(FormatError, match="changed"),
+    ):
+        for number, (batch, twin) in enumerate(zip(batches, expected, strict=True)):
+            assert plain(batch) == plain(twin)
+            if number == 3:
+                (tmp_path / "other").write_bytes(contents["b.bin"][::-1])
+                (tmp_path / "other").replace(file_server.directory / "b.bin")
+                open_both(file_server.endpoint, remote=remote)

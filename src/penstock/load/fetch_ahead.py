@@ -153,6 +153,7 @@ class _Fetching:
         self._checks, self._checking = deque[Callable[[], None]](), list[Future[Any]]()
         mirrored = [each for reader in readers for each in reader.mirrored_files()]
         self._mirrored, self._options = mirrored, mirrored[0].options
+        self._identities = {file.path: file.identity for file in mirrored}
         limit = self._options.cache_limit
         self._budget = self._options.ahead_bytes
         self._is_cached = limit > 0
@@ -350,13 +351,11 @@ class _Fetching:
         assert file is not None
         if is_cached:
             return file.fetch([(start, stop)], priority), []
-        pieces = [
-            _FetchedPiece(
-                number, begin, end, file.pool.submit(partial(file.get, begin, end), priority)
-            )
-            for begin in range(start, stop, _UNCACHED_REQUEST_BYTES)
-            for end in [min(begin + _UNCACHED_REQUEST_BYTES, stop)]
-        ]
+        pieces = list[_FetchedPiece]()
+        for begin in range(start, stop, _UNCACHED_REQUEST_BYTES):
+            end = min(begin + _UNCACHED_REQUEST_BYTES, stop)
+            get = partial(file.get, begin, end, self._identities[file.path])
+            pieces.append(_FetchedPiece(number, begin, end, file.pool.submit(get, priority)))
         totals.num_requests += len(pieces)
         totals.num_bytes += stop - start
         return [piece.data for piece in pieces], pieces

@@ -118,9 +118,14 @@ class MirroredFile:
         assert self._facts is not None
         return self._facts
 
-    def state(self, size_bytes: int, identity: str) -> "MirroredFile":
-        """Take the size and the checksum from a manifest; no request is needed then."""
+    def state(self, size_bytes: int, identity: str, *, is_known: bool = False) -> "MirroredFile":
+        """Take the size and the checksum from a manifest; no request is needed then.
+
+        If the caller has told them before (`is_known`), a later manifest must not say otherwise.
+        """
         if self._stated != (size_bytes, identity):
+            if is_known and self._stated is not None:
+                raise self._changed()
             self._blocks = None
             if self._stated is not None:
                 self._facts = None  # of what was there before it was written again
@@ -169,6 +174,9 @@ class MirroredFile:
                 "hold; open the objects by name. If it was only replaced, end the processes that "
                 "still read it"
             ) from None
+
+    def _changed(self) -> FormatError:
+        return FormatError(f"{self.name}: has changed since it was opened; open it again")
 
     def check_size(self, expected: int) -> None:
         """Ask the store for the size of the object, and compare."""
@@ -381,8 +389,11 @@ class MirroredFile:
                 return None
             return os.pread(file.fileno(), stop - start, start)
 
-    def get(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Read bytes from the store, past the local file, in one request."""
+    def get(self, start: int, stop: int, identity: int | None = None) -> NDArray[np.uint8]:
+        """Read bytes from the store, past the local file, in one request.
+
+        `identity` is that of the object which is expected: it may have been opened again since.
+        """
         # In pages that the system gets back when they are freed.
         data = (new_pages if stop - start >= _OWN_PAGES_BYTES else np.empty)(stop - start, np.uint8)
 
@@ -390,6 +401,8 @@ class MirroredFile:
             data[at - start : at - start + len(chunk)] = np.frombuffer(chunk, np.uint8)
 
         self.get_into(start, stop, keep)
+        if identity not in (None, self.identity):
+            raise self._changed()
         return data
 
     def get_into(self, start: int, stop: int, sink: BytesSink) -> None:
