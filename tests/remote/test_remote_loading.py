@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, ReadError
+from penstock.remote.requests import RequestPool
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 
 pytest.importorskip("obstore")
@@ -286,6 +287,36 @@ def test_a_loader_that_ends_leaves_others_their_requests(local, open_url, s3_pro
     s3_proxy.set()
     reading.join(20)
     assert found == expected
+
+
+def test_two_loaders_share_the_only_request(local, open_url, s3_proxy):
+    """What arrives for the first one waits for checksums that the second one asks for."""
+    data = open_url(max_requests=1)
+    expected = batches_of(loader(local), 100)
+    s3_proxy.set(latency_s=0.1)
+    started = time.monotonic()
+    with loader(data) as first, loader(data) as second:
+        one, other = iter(first), iter(second)
+        found = [[plain(next(one))], [plain(next(other))]]
+        found[0] += [plain(next(one)) for _ in range(99)]
+        found[1] += [plain(next(other)) for _ in range(99)]
+    assert found == [expected, expected]
+    assert time.monotonic() - started < 8
+
+
+def test_a_request_runs_another_one_that_it_waits_for():
+    """Also one that is queued behind it, if there is no other thread."""
+    pool, others, is_queued = RequestPool(1), [], threading.Event()
+
+    def wait_for_other():
+        is_queued.wait(5)
+        pool.run_if_waiting(others[0])
+        return others[0].result(5)
+
+    waiting = pool.submit(wait_for_other)
+    others.append(pool.submit(lambda: 7))
+    is_queued.set()
+    assert waiting.result(8) == 7
 
 
 def test_a_changed_object_is_told_while_running(tmp_path, file_server):

@@ -287,6 +287,8 @@ class MirroredFile:
         """
         wanted = [(0, self.blocks.size_bytes)] if parts is None else list(parts)
         while waiting := self.fetch(wanted):
+            for each in waiting:
+                self.pool.run_if_waiting(each)
             while waiting:
                 done, rest = wait_for(waiting, _TICK_SECONDS)
                 if is_stopped is not None and is_stopped():
@@ -365,6 +367,7 @@ class MirroredFile:
         if self.identity != identity:
             return
         if self.awaited is not None:
+            self.pool.run_if_waiting(self.awaited)
             wait_for([self.awaited], _MAX_CHECK_SECONDS)
             if self.awaited.done():
                 self.awaited.result()
