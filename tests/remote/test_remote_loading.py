@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, ReadError
+from penstock.remote.mirror import mirrored_file
+from penstock.remote.object_stream import ObjectStream
 from penstock.remote.requests import RequestPool
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 
@@ -375,3 +377,18 @@ def test_a_loader_reads_no_object_that_was_opened_after_it_began(
                 (tmp_path / "other").write_bytes(contents["b.bin"][::-1])
                 (tmp_path / "other").replace(file_server.directory / "b.bin")
                 open_both(file_server.endpoint, remote=remote)
+
+
+def test_a_stream_gives_no_bytes_of_an_object_that_was_opened_after_it(tmp_path, file_server):
+    path, size_bytes = file_server.directory / "x.bin", 40 << 20  # more than is fetched ahead
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+    url, remote = f"{file_server.endpoint}/x.bin", penstock.Remote(cache_bytes=0)
+    penstock.open(url, format="flat:uint16", remote=remote)
+    with ObjectStream(mirrored_file(url, remote)) as stream:
+        assert stream.read(100) == bytes(100)
+        (tmp_path / "other").write_bytes(b"\1" * size_bytes)
+        (tmp_path / "other").replace(path)
+        penstock.open(url, format="flat:uint16", remote=remote)
+        with pytest.raises(FormatError, match=r"x\.bin: .*changed"):
+            stream.readall()

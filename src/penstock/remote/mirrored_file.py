@@ -175,6 +175,11 @@ class MirroredFile:
                 "still read it"
             ) from None
 
+    def check_identity(self, expected: int) -> None:
+        """Refuse what was read if the object has changed, and was opened again meanwhile."""
+        if self.identity != expected:
+            raise self._changed()
+
     def _changed(self) -> FormatError:
         return FormatError(f"{self.name}: has changed since it was opened; open it again")
 
@@ -404,8 +409,8 @@ class MirroredFile:
             data[at - start : at - start + len(chunk)] = np.frombuffer(chunk, np.uint8)
 
         self.get_into(start, stop, keep)
-        if identity not in (None, self.identity):
-            raise self._changed()
+        if identity is not None:
+            self.check_identity(identity)
         return data
 
     def get_into(self, start: int, stop: int, sink: BytesSink) -> None:
