@@ -7,7 +7,7 @@ import pytest
 
 import penstock
 from penstock.read.files import FileKind
-from tests.helpers.remote_data import batches_of, cached_bytes, upload, write_tokens
+from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 
 pytestmark = pytest.mark.process
 
@@ -96,6 +96,26 @@ def test_clear_removes_what_is_named_and_show_lists_the_rest(url, s3, bucket, lo
     assert "not in the cache" in run("clear", url, status=1)
     run("clear")
     assert cached_bytes(tmp_path / "cache") == 0
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 16])
+def test_clear_leaves_alone_what_a_loader_will_read(local, url, cache_bytes):
+    """The loader has found files of an earlier run, and learns their ETags only when it reads."""
+    remote = penstock.Remote(cache_bytes=cache_bytes, ahead_bytes=1 << 16)
+    data = penstock.open(url)
+    data.windows(1024).read(range(0, 900, 100))
+    expected, found = iter(stored_order(local)), []
+    with stored_order(penstock.open(url, remote=remote)) as batches:
+        for batch in batches:
+            found.append(plain(batch))
+            assert found[-1] == plain(next(expected))
+            if len(found) == 1:
+                run("clear")
+    assert len(found) == len(stored_order(local))
+
+
+def stored_order(data):
+    return penstock.Loader(data.windows(1024), 8, shuffle=False, prefetch=1, output="numpy")
 
 
 def test_local_data_cannot_be_warmed(local):

@@ -33,11 +33,19 @@ def num_records(url, **options):
         ("a[1].bin", "a[1].bin"),
         ("a[1].bin", "a%5B1%5D.bin"),
         ("a#b.bin", "a%23b.bin"),
+        ("penstock/remote/a/files/b.bin", "penstock/remote/a/files/b.bin"),  # as in the cache
     ],
 )
 def test_urls_as_browsers_copy_them(file_server, name, written):
+    (file_server.directory / name).parent.mkdir(parents=True, exist_ok=True)
     (file_server.directory / name).write_bytes(BODY)
     assert num_records(f"{file_server.endpoint}/{written}") == 5000
+
+
+def test_a_cache_below_a_directory_with_the_name_of_a_mirror(file_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "penstock/remote/a/files/b"))
+    (file_server.directory / "x.bin").write_bytes(BODY)
+    assert num_records(f"{file_server.endpoint}/x.bin") == 5000
 
 
 def test_text_behind_an_encoded_url(file_server, tmp_path):

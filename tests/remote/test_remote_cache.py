@@ -220,6 +220,29 @@ def test_a_dataset_that_was_written_again_is_read_anew(local, url, s3, bucket, t
     assert batches_of(loader(penstock.open(url))) == batches_of(loader(other))
 
 
+def test_a_dataset_that_is_written_again_before_it_is_read_is_told(
+    local, url, s3, bucket, tmp_path
+):
+    """Its shards have the same sizes, and no ETags were seen."""
+    data = penstock.open(url)
+    write_tokens(tmp_path / "other", 500_000, shard_bytes=200_000, seed=1)
+    upload(s3.store(bucket), tmp_path / "other", "data/")
+    with pytest.raises(FormatError, match=r"\.stream: .* the dataset has changed: open it again"):
+        batches_of(loader(data))
+
+
+def test_the_manifest_that_was_read_last_counts(local, url, s3, bucket, tmp_path):
+    """A dataset of the one before must not fetch under its name what is there now."""
+    view = penstock.open(url).windows(64)
+    assert plain(view[0]) == plain(local.windows(64)[0])
+    other = write_tokens(tmp_path / "other", 500_000, shard_bytes=200_000, seed=1)
+    upload(s3.store(bucket), tmp_path / "other", "data/")
+    assert plain(penstock.open(url).windows(64)[0]) == plain(other.windows(64)[0])
+    remove_whole(tmp_path / "cache")
+    with pytest.raises(FormatError, match=r"\.stream: has changed since it was opened"):
+        view[0]
+
+
 def test_a_damaged_block_of_the_cache_is_fetched_again_after_a_reboot(local, url, tmp_path):
     expected = digest_of(local, 900)
     assert run_python(READ, url, 1 << 30, 900).stdout.strip() == expected

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, ReadError
+from penstock.remote.mirror import mirrored_file
+from penstock.remote.object_stream import ObjectStream
+from penstock.remote.requests import RequestPool
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 
 pytest.importorskip("obstore")
@@ -292,6 +295,36 @@ def test_a_loader_that_ends_leaves_others_their_requests(local, open_url, s3_pro
     assert found == expected
 
 
+def test_two_loaders_share_the_only_request(local, open_url, s3_proxy):
+    """What arrives for the first one waits for checksums that the second one asks for."""
+    data = open_url(max_requests=1)
+    expected = batches_of(loader(local), 100)
+    s3_proxy.set(latency_s=0.1)
+    started = time.monotonic()
+    with loader(data) as first, loader(data) as second:
+        one, other = iter(first), iter(second)
+        found = [[plain(next(one))], [plain(next(other))]]
+        found[0] += [plain(next(one)) for _ in range(99)]
+        found[1] += [plain(next(other)) for _ in range(99)]
+    assert found == [expected, expected]
+    assert time.monotonic() - started < 8
+
+
+def test_a_request_runs_another_one_that_it_waits_for():
+    """Also one that is queued behind it, if there is no other thread."""
+    pool, others, is_queued = RequestPool(1), [], threading.Event()
+
+    def wait_for_other():
+        is_queued.wait(5)
+        pool.run_if_waiting(others[0])
+        return others[0].result(5)
+
+    waiting = pool.submit(wait_for_other)
+    others.append(pool.submit(lambda: 7))
+    is_queued.set()
+    assert waiting.result(8) == 7
+
+
 def test_a_changed_object_is_told_while_running(tmp_path, file_server):
     content = np.random.default_rng(1).bytes(2_000_000)
     path = file_server.directory / "x.bin"
@@ -317,3 +350,49 @@ def test_a_changed_size_is_told_while_running(tmp_path, file_server):
             if number == 3:
                 (tmp_path / "other").write_bytes(b"\1\0" * 600_000)
                 (tmp_path / "other").replace(path)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 16])
+def test_a_loader_reads_no_object_that_was_opened_after_it_began(
+    tmp_path, file_server, cache_bytes
+):
+    generator = np.random.default_rng(1)
+    contents = {name: generator.bytes(1_000_000) for name in ("a.bin", "b.bin")}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        (file_server.directory / name).write_bytes(content)
+    options = {"cache_bytes": cache_bytes, "ahead_bytes": 1 << 16, "max_requests": next(_numbers)}
+    remote = penstock.Remote(**options)
+
+    def open_both(root, **options):
+        return penstock.open(
+            [f"{root}/{name}" for name in contents], format="flat:uint16", **options
+        )
+
+    expected = loader(open_both(tmp_path), 16)
+    with (
+        expected,
+        loader(open_both(file_server.endpoint, remote=remote), 16, prefetch=0) as batches,
+        pytest.raises(FormatError, match="changed"),
+    ):
+        for number, (batch, twin) in enumerate(zip(batches, expected, strict=True)):
+            assert plain(batch) == plain(twin)
+            if number == 3:
+                (tmp_path / "other").write_bytes(contents["b.bin"][::-1])
+                (tmp_path / "other").replace(file_server.directory / "b.bin")
+                open_both(file_server.endpoint, remote=remote)
+
+
+def test_a_stream_gives_no_bytes_of_an_object_that_was_opened_after_it(tmp_path, file_server):
+    path, size_bytes = file_server.directory / "x.bin", 40 << 20  # more than is fetched ahead
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+    url, remote = f"{file_server.endpoint}/x.bin", penstock.Remote(cache_bytes=0)
+    penstock.open(url, format="flat:uint16", remote=remote)
+    with ObjectStream(mirrored_file(url, remote)) as stream:
+        assert stream.read(100) == bytes(100)
+        (tmp_path / "other").write_bytes(b"\1" * size_bytes)
+        (tmp_path / "other").replace(path)
+        penstock.open(url, format="flat:uint16", remote=remote)
+        with pytest.raises(FormatError, match=r"x\.bin: .*changed"):
+            stream.readall()

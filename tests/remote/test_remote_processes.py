@@ -139,6 +139,39 @@ def test_a_forked_child_is_refused_at_once(url, cache_bytes):
     assert done.returncode == 0, done.stderr
 
 
+OUT_OF_DESCRIPTORS = """
+import os, resource, sys
+import penstock
+
+data = penstock.open(sys.argv[1], remote=penstock.Remote(cache_bytes=1 << 30))
+view = data.windows(64)
+view.read(range(len(view)))  # all is in the cache
+loader = penstock.Loader(view, 4, prefetch=0, output="numpy")
+next(iter(loader))  # all is imported
+loader.close()
+batches = iter(loader)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+held = []
+try:
+    while True:
+        held.append(os.dup(0))
+except OSError:
+    pass
+try:
+    next(batches)
+except penstock.PenstockError as error:
+    print(error)
+"""
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_file_of_the_cache_that_cannot_be_opened_is_told(url):
+    done = run_python(OUT_OF_DESCRIPTORS, url, timeout=40)
+    assert done.returncode == 0, done.stderr
+    assert url in done.stdout
+    assert ".stream: cannot open: Too many open files" in done.stdout
+
+
 WORKERS = """
 import sys
 import torch
@@ -177,6 +210,41 @@ def test_workers_that_are_forked_are_told_to_spawn(tmp_path, url, context):
         view = penstock.open(tmp_path / "data").windows(64)
         expected = sum(int(view[k * 50]["input_ids"].astype("int64").sum()) for k in range(64))
         assert (done.returncode, done.stdout.split()) == (0, [str(expected)]), done.stderr
+
+
+AFTER_REMOVAL = """
+import multiprocessing, os, shutil, sys
+import penstock
+
+def read(view, rows):
+    return [view[row]["input_ids"].tobytes() for row in rows]
+
+if __name__ == "__main__":
+    view = penstock.open(sys.argv[1]).windows(64)
+    view[0]
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"])
+    rows = [0, 1000, len(view) - 1]
+    read(view, [0, len(view) - 1])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(read, (view, rows)) == read(view, rows)
+    for path in penstock.cache.cache_directory("remote").glob("*/mirror.json"):
+        path.unlink()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        try:
+            pool.apply(read, (view, rows))
+        except penstock.PenstockError as error:
+            print(error)
+"""
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_worker_fetches_what_is_missing_of_a_cache_that_was_removed(tmp_path, url):
+    """Without knowing where the files come from, it would take them for local ones, with holes."""
+    (tmp_path / "program.py").write_text(AFTER_REMOVAL)
+    command = [sys.executable, tmp_path / "program.py", url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "mirror.json was removed" in done.stdout
 
 
 SHARED = """

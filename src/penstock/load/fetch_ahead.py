@@ -138,6 +138,7 @@ class _Fetching:
         self._is_idle, self._next_look = False, 0.0
         mirrored = [each for reader in readers for each in reader.mirrored_files()]
         self._mirrored, options, self._pool = mirrored, mirrored[0].options, mirrored[0].pool
+        self._identities = {file.path: file.identity for file in mirrored}
         self._checks = ShardChecks(self._pool)
         limit = options.cache_limit
         self._budget = options.ahead_bytes
@@ -345,13 +346,11 @@ class _Fetching:
         assert file is not None
         if is_cached:
             return file.fetch([(start, stop)], priority), []
-        pieces = [
-            _FetchedPiece(
-                number, begin, end, file.pool.submit(partial(file.get, begin, end), priority)
-            )
-            for begin in range(start, stop, _UNCACHED_REQUEST_BYTES)
-            for end in [min(begin + _UNCACHED_REQUEST_BYTES, stop)]
-        ]
+        pieces = list[_FetchedPiece]()
+        for begin in range(start, stop, _UNCACHED_REQUEST_BYTES):
+            end = min(begin + _UNCACHED_REQUEST_BYTES, stop)
+            get = partial(file.get, begin, end, self._identities[file.path])
+            pieces.append(_FetchedPiece(number, begin, end, file.pool.submit(get, priority)))
         totals.num_requests += len(pieces)
         totals.num_bytes += stop - start
         return [piece.data for piece in pieces], pieces

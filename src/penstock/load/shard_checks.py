@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from penstock.errors import MissingDataError
+from penstock.errors import FormatError, MissingDataError
 from penstock.formats.checksums import CHECKSUMS, read_companion
 from penstock.formats.shard import Shard
 from penstock.remote.mirror import find_mirrored
@@ -61,4 +61,12 @@ def _expect_checksums(file: MirroredFile, shard: Shard) -> None:
             companion.read_whole(MAX_REQUEST_BYTES)
         found = read_companion(path).get(file.path.name)
         if found is not None and found.written.size_bytes == file.blocks.size_bytes:
+            listed = (
+                each for suffix, each in shard.files.items() if shard.path(suffix) == file.path
+            )
+            if next(listed).xxh3 not in (None, found.written.xxh3):
+                raise FormatError(
+                    f"{file.name}: its checksums are not those of the file in the manifest; the "
+                    "dataset has changed: open it again, or copy it again"
+                )
             file.blocks.expect(found.blocks)

@@ -9,7 +9,7 @@ from collections import namedtuple
 import numpy as np
 
 cimport cython
-from libc.errno cimport EINTR, EMFILE, ENFILE, errno
+from libc.errno cimport EINTR, EMFILE, ENFILE, ENOENT, ENOTDIR, errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strlen
@@ -241,6 +241,17 @@ cdef int open_path(FileTable *files, const char *path) noexcept nogil:
     return descriptor
 
 
+cdef bint set_not_opened(const FileTable *files, int64_t shard, Fault *fault) noexcept nogil:
+    """Record that a file could not be opened; returns False.
+
+    A mirrored file that others have removed is made again. If it is there, but cannot be opened,
+    to fetch it would not help.
+    """
+    if files.geometry[shard].identity and (errno == ENOENT or errno == ENOTDIR):
+        return set_fault(fault, NOT_HERE, files.kind, shard, 0, 0)
+    return set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, errno)
+
+
 cdef bint open_blocks(
     FileTable *files, int64_t shard, OpenShardFile *file, Fault *fault
 ) noexcept nogil:
@@ -253,9 +264,10 @@ cdef bint open_blocks(
     cdef bint is_paired, is_same
     cdef char *mapping
     cdef int descriptor = open_path(files, path + strlen(path) + 1)
-    if descriptor < 0 or lseek(descriptor, 0, SEEK_END) != map_bytes(num_blocks):
-        if descriptor >= 0:
-            close(descriptor)
+    if descriptor < 0:
+        return set_not_opened(files, shard, fault)
+    if lseek(descriptor, 0, SEEK_END) != map_bytes(num_blocks):
+        close(descriptor)
         return set_fault(fault, NOT_HERE, files.kind, shard, 0, 0)
     mapping = <char *>mmap(NULL, map_bytes(num_blocks), PROT_READ, MAP_SHARED, descriptor, 0)
     close(descriptor)
@@ -284,10 +296,7 @@ cdef OpenShardFile *open_shard(FileTable *files, int64_t shard, Fault *fault) no
     file.blocks = NULL
     file.descriptor = open_path(files, files.names + geometry.name_start)
     if file.descriptor < 0:
-        if geometry.identity:
-            set_fault(fault, NOT_HERE, files.kind, shard, 0, 0)
-        else:
-            set_fault(fault, CANNOT_OPEN, files.kind, shard, 0, errno)
+        set_not_opened(files, shard, fault)
         return NULL
     size_bytes = lseek(file.descriptor, 0, SEEK_END)
     if size_bytes != geometry.size_bytes:

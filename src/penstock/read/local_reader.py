@@ -197,7 +197,8 @@ class LocalReader:
 
     def mirrored(self, shard_number: int, kind: FileKind) -> MirroredFile | None:
         """The remote file that a file of a shard stands for; None if it is local."""
-        return _mirrored(*self.file(shard_number, kind))
+        path, file = self.file(shard_number, kind)
+        return _mirrored(path, file, is_known=kind in self._shard_files)
 
     @cached_property
     def has_remote_files(self) -> bool:
@@ -274,11 +275,12 @@ def _worth_fetching(fault: FaultReport, size_bytes: int) -> tuple[int, int]:
     return fault.offset // around * around, min(-(-stop // around) * around, size_bytes)
 
 
-def _mirrored(path: str, file: StoredFile) -> MirroredFile | None:
+def _mirrored(path: str, file: StoredFile, *, is_known: bool = False) -> MirroredFile | None:
     """The remote file that a path stands for, with what the manifest says of it; or None."""
     found = find_mirrored(path)
-    is_own = file.xxh3 is not None and not file.path
-    return found.state(file.size_bytes, file.xxh3 or "") if found and is_own else found
+    if found is None or file.xxh3 is None or file.path:
+        return found
+    return found.state(file.size_bytes, file.xxh3, is_known=is_known)
 
 
 def _map_path(mirrored: MirroredFile | None) -> tuple[str, ...]:

@@ -157,7 +157,11 @@ class BlockFile:
         runs, new files take their place. Then this object cannot store blocks any more.
         """
         self._etag = identity_number(etag)
-        with _cache_errors(self.path), locked_directory(self.map_path.parent):
+        with (
+            _cache_errors(self.path),
+            contextlib.suppress(FileNotFoundError),  # removed; made again when they are needed
+            locked_directory(self.map_path.parent),
+        ):
             opened = os.open(self.map_path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 if os.fstat(opened).st_ino != self._inode:

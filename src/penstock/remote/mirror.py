@@ -37,7 +37,8 @@ from penstock.remote.urls import RemoteUrl, is_remote, parse_url
 KIND = "remote"
 """of the user's cache"""
 _DESCRIPTION, _FILES, _MAPS, _SUFFIX = "mirror.json", "files", "maps", ".blocks"
-_MIRROR_PATH = re.compile(rf"(?P<root>.*/penstock/{KIND}/[^/]+)/{_FILES}/(?P<key>.+)", re.DOTALL)
+_MIRROR_END = re.compile(rf"/penstock/{KIND}/[^/]+(?=/{_FILES}/.)", re.DOTALL)
+"""of the root of a mirror, in the path of a file; keys, and the user's directories, may look so"""
 _MAX_DIRECTORY_BYTES = 255
 _MAX_NAME_BYTES = _MAX_DIRECTORY_BYTES - len(f"{_SUFFIX}.{'0' * 16}.tmp")  # 227
 _DATA_NAME = re.compile(r"\.[A-Za-z0-9]{1,8}$")
@@ -46,8 +47,9 @@ _DATA_NAME = re.compile(r"\.[A-Za-z0-9]{1,8}$")
 class Mirror:
     """The local files of a store."""
 
-    def __init__(self, root: Path, store: ObjectStore) -> None:
-        self.root, self.store = root, store
+    def __init__(self, root: Path, store: ObjectStore, access: dict[str, Any]) -> None:
+        """`access` is what its description says, without the bounds."""
+        self.root, self.store, self._access = root, store, access
         self._files = dict[str, MirroredFile]()
         self._lock = threading.Lock()
 
@@ -55,6 +57,23 @@ class Mirror:
     def files(self) -> Path:
         """The directory with the files of all objects."""
         return self.root / _FILES
+
+    def describe(self, *, anew: bool = False) -> None:
+        """Write how the store is reached, for processes that get only paths, such as workers.
+
+        What others wrote stays, unless it is to be written `anew`.
+        """
+        path, options = self.root / _DESCRIPTION, self.store.options
+        try:
+            if not anew and path.exists():
+                return
+            bounds = {name: each for name, each in asdict(options).items() if name not in ACCESS}
+            text = json.dumps({**self._access, "bounds": bounds}) + "\n"
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not path.exists() or path.read_text() != text:
+                publish(path, text, lasting=False)
+        except OSError as error:
+            raise disk_error(self.root, error) from None
 
     def path(self, key: str) -> Path:
         """The local path of an object, or of a prefix."""
@@ -75,6 +94,7 @@ class Mirror:
                     self.path(key),
                     self.map_path(key),
                     self.root,
+                    describe=self.describe,
                     on_removal=partial(self._forget, key),
                     make_way=partial(self._make_way, key),
                 )
@@ -168,21 +188,10 @@ def find_mirror(url: RemoteUrl, options: Remote | None = None) -> Mirror:
     root = cache_directory(KIND) / f"{plain}-{xxhash.xxh3_64_hexdigest(identity.encode())[:8]}"
     mirror = _MIRRORS.get(root)
     if mirror is None or mirror.store.options != store.options:
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            _describe(root / _DESCRIPTION, json.loads(identity), store.options)
-        except OSError as error:
-            raise disk_error(root, error) from None
-        mirror = _MIRRORS[root] = Mirror(root, store)
+        mirror = Mirror(root, store, json.loads(identity))
+        mirror.describe(anew=True)
+        _MIRRORS[root] = mirror
     return mirror
-
-
-def _describe(path: Path, access: dict[str, Any], options: Remote) -> None:
-    """Write how a store is reached, for processes that get only paths, such as workers."""
-    bounds = {name: value for name, value in asdict(options).items() if name not in ACCESS}
-    text = json.dumps({**access, "bounds": bounds}) + "\n"
-    if not path.exists() or path.read_text() != text:
-        publish(path, text, lasting=False)
 
 
 def local_path(
@@ -249,19 +258,25 @@ def _find_all(mirror: Mirror, key: str, *, manifests: bool) -> bool:
 def is_mirrored(path: str | os.PathLike[str]) -> bool:
     """Whether a local path has the form of one that stands for a remote file."""
     text = os.fspath(path)
-    return f"/penstock/{KIND}/" in text and _MIRROR_PATH.match(text) is not None
+    return f"/penstock/{KIND}/" in text and _MIRROR_END.search(text) is not None
 
 
 def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:
     """The remote file that a local path stands for; None for a path that is local."""
     text = os.fspath(path)
     # By its form: the path may come from a process whose cache lies elsewhere.
-    found = _MIRROR_PATH.match(text)
-    if found is None:
-        return None
-    root = Path(found["root"])
-    mirror = _MIRRORS.get(root) or _reopen(root)
-    return None if mirror is None else mirror.file(found["key"])
+    for end in _MIRROR_END.finditer(text):
+        root = Path(text[: end.end()])
+        key = text[end.end() + len(f"/{_FILES}/") :]
+        mirror = _MIRRORS.get(root) or _reopen(root)
+        if mirror is not None:
+            return mirror.file(key)
+        if (root / _MAPS / f"{key}{_SUFFIX}").exists():
+            raise ReadError(
+                f"{root}: {_DESCRIPTION} was removed, which says where the files come from; open "
+                "the data again"
+            )
+    return None
 
 
 def fetch_beside(directory: Path, names: Sequence[str]) -> None:
@@ -296,11 +311,12 @@ def _reopen(root: Path) -> Mirror | None:
     description = root / _DESCRIPTION
     try:
         access: dict[str, Any] = json.loads(description.read_text())
-        url, endpoint = parse_url(access.pop("store")), access.pop("environment", None)
         bounds = access.pop("bounds", {})
         # Not by `find_mirror`: its environment may name another service.
-        store = find_store(url, Remote(**{"endpoint": endpoint, **access, **bounds}))
-        return _MIRRORS.setdefault(root, Mirror(root, store))
+        options = {"endpoint": access["environment"]} if access.get("environment") else {}
+        options |= {name: each for name, each in access.items() if name in ACCESS} | bounds
+        store = find_store(parse_url(access["store"]), Remote(**options))
+        return _MIRRORS.setdefault(root, Mirror(root, store, access))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -64,16 +64,18 @@ class MirroredFile:
         path: Path,
         map_path: Path,
         mirror_root: Path,
+        describe: Callable[[], None],
         on_removal: Callable[[], None],
         make_way: Callable[[], bool],
     ) -> None:
         """`path` is the local file, and `map_path` the map of its blocks.
 
-        `make_way` removes older files that are directories now, or directories that are files.
+        `describe` writes how the store is reached, if that was removed with the files. `make_way`
+        removes older files that are directories now, or directories that are files.
         """
         self.store, self.key, self.path, self.map_path = store, key, path, map_path
         self._mirror_root = mirror_root
-        self._on_removal, self._make_way = on_removal, make_way
+        self._describe, self._on_removal, self._make_way = describe, on_removal, make_way
         self._facts: ObjectFacts | None = None
         self._stated: tuple[int, str] | None = None
         self._blocks: BlockFile | None = None
@@ -127,9 +129,14 @@ class MirroredFile:
         assert self._facts is not None
         return self._facts
 
-    def state(self, size_bytes: int, identity: str) -> "MirroredFile":
-        """Take the size and the checksum from a manifest; no request is needed then."""
+    def state(self, size_bytes: int, identity: str, *, is_known: bool = False) -> "MirroredFile":
+        """Take the size and the checksum from a manifest; no request is needed then.
+
+        If the caller has told them before (`is_known`), a later manifest must not say otherwise.
+        """
         if self._stated != (size_bytes, identity):
+            if is_known and self._stated is not None:
+                raise self._changed()
             self._blocks = None
             if self._stated is not None:
                 self._facts = None  # of what was there before it was written again
@@ -158,6 +165,7 @@ class MirroredFile:
             self._facts = self.store.head(self.key)
         facts = self._facts
         size_bytes, stated = self._stated or (facts.size_bytes if facts else 0, "")
+        self._describe()  # first: without it, others would take the file for a local one
         open_blocks = partial(
             BlockFile,
             self.path,
@@ -177,6 +185,14 @@ class MirroredFile:
                 "hold; open the objects by name. If it was only replaced, end the processes that "
                 "still read it"
             ) from None
+
+    def check_identity(self, expected: int) -> None:
+        """Refuse what was read if the object has changed, and was opened again meanwhile."""
+        if self.identity != expected:
+            raise self._changed()
+
+    def _changed(self) -> FormatError:
+        return FormatError(f"{self.name}: has changed since it was opened; open it again")
 
     def check_size(self, expected: int) -> None:
         """Ask the store for the size of the object, and compare."""
@@ -287,6 +303,8 @@ class MirroredFile:
         """
         wanted = [(0, self.blocks.size_bytes)] if parts is None else list(parts)
         while waiting := self.fetch(wanted):
+            for each in waiting:
+                self.pool.run_if_waiting(each)
             while waiting:
                 done, rest = wait_for(waiting, _TICK_SECONDS)
                 if is_stopped is not None and is_stopped():
@@ -371,6 +389,7 @@ class MirroredFile:
         if self.identity != identity:
             return
         if self.awaited is not None:
+            self.pool.run_if_waiting(self.awaited)
             wait_for([self.awaited], _MAX_CHECK_SECONDS)
             if self.awaited.done():
                 self.awaited.result()
@@ -395,8 +414,11 @@ class MirroredFile:
                 return None
             return os.pread(file.fileno(), stop - start, start)
 
-    def get(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Read bytes from the store, past the local file, in one request."""
+    def get(self, start: int, stop: int, identity: int | None = None) -> NDArray[np.uint8]:
+        """Read bytes from the store, past the local file, in one request.
+
+        `identity` is that of the object which is expected: it may have been opened again since.
+        """
         # In pages that the system gets back when they are freed.
         data = (new_pages if stop - start >= _OWN_PAGES_BYTES else np.empty)(stop - start, np.uint8)
 
@@ -404,6 +426,8 @@ class MirroredFile:
             data[at - start : at - start + len(chunk)] = np.frombuffer(chunk, np.uint8)
 
         self.get_into(start, stop, keep)
+        if identity is not None:
+            self.check_identity(identity)
         return data
 
     def get_into(self, start: int, stop: int, sink: BytesSink) -> None:

@@ -22,6 +22,7 @@ class ObjectStream(io.RawIOBase):
 
     def __init__(self, file: MirroredFile) -> None:
         self._file, self._size, self._at = file, file.size_bytes, 0
+        self._identity = file.identity
         self._pieces = deque[tuple[int, Future[Any]]]()
         self.name = file.name
 
@@ -69,4 +70,6 @@ class ObjectStream(io.RawIOBase):
 
     def _get(self, start: int, stop: int) -> Any:
         cached = self._file.read_cached(start, stop)
-        return self._file.get(start, stop) if cached is None else cached
+        data = self._file.get(start, stop) if cached is None else cached
+        self._file.check_identity(self._identity)
+        return data

@@ -55,6 +55,21 @@ class RequestPool:
             self._push(priority, request)
         return request.future
 
+    def run_if_waiting(self, future: "Future[Any]") -> None:
+        """In a request that waits for another one: run that, unless it has begun.
+
+        There may be no other thread left for it.
+        """
+        if not getattr(_OF_THREAD, "runs_requests", False):
+            return
+        with self._changed:
+            found = next((each for each in self._queue if each[2].future is future), None)
+            if found is None or found[2].has_begun:
+                return
+            self._queue.remove(found)
+            heapq.heapify(self._queue)
+        self._run(found[2])
+
     def give_up(self, future: "Future[Any]") -> None:
         """Cancel a request; one that is running is not repeated any more."""
         future.cancel()
