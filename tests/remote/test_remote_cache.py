@@ -258,19 +258,21 @@ def test_a_damaged_block_of_the_cache_is_fetched_again_after_a_reboot(local, url
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
 def test_two_services_with_buckets_of_one_name_have_caches_of_their_own(
-    local, url, s3, s3_proxy, tmp_path, monkeypatch
+    local, url, s3, s3_proxy, tmp_path, monkeypatch, variable
 ):
     """A mirror that another process made with another endpoint stays what it is."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
+    monkeypatch.setenv(variable, s3_proxy.endpoint)
     expected = digest_of(local, 50)
     assert run_python(READ, url, 1 << 30, 50).stdout.strip() == expected
     size = cached_bytes(tmp_path / "cache")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    monkeypatch.setenv(variable, s3.endpoint)
     from penstock.remote.cache_space import cached_files
 
     assert sum(file.num_bytes for file in cached_files()) == size
     assert run_python(READ, url, 1 << 30, 50).stdout.strip() == expected
+    assert len(list((tmp_path / "cache").rglob("mirror.json"))) == 2
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -29,13 +28,8 @@ class RemotePlace:
         return self._store.can_list
 
     @property
-    def service(self) -> str:
-        """Which service is asked: two may both have a bucket of this name."""
-        owner = self._store.options.profile
-        if self._url.scheme == "az":  # containers of two accounts may have the same name
-            names = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"
-            owner = next(filter(None, map(os.environ.get, names)), None)
-        return f"{self._store.endpoint} {owner}"
+    def service(self) -> str:  # noqa: D102
+        return self._store.service
 
     def show(self, name: str = "") -> str:  # noqa: D102
         return self._store.name(f"{self._prefix}{name}").rstrip("/")

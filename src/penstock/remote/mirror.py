@@ -180,15 +180,13 @@ os.register_at_fork(after_in_child=_MIRRORS.clear)
 def find_mirror(url: RemoteUrl, options: Remote | None = None) -> Mirror:
     """The mirror of a store; its directory is made if there is none."""
     store = find_store(url, options or Remote())
-    access = {"store": store.url.store, **store.options.access}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL") if url.scheme == "s3" else None
-    # Two services may both have a bucket of this name.
-    identity = json.dumps({**access, "environment": endpoint}, sort_keys=True)
+    access = {"store": store.url.store, **store.options.access, "endpoint": store.endpoint}
+    identity = json.dumps({**access, "service": store.service}, sort_keys=True)
     plain = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{url.scheme}-{url.root}")
     root = cache_directory(KIND) / f"{plain}-{xxhash.xxh3_64_hexdigest(identity.encode())[:8]}"
     mirror = _MIRRORS.get(root)
     if mirror is None or mirror.store.options != store.options:
-        mirror = Mirror(root, store, json.loads(identity))
+        mirror = Mirror(root, store, access)
         mirror.describe(anew=True)
         _MIRRORS[root] = mirror
     return mirror
@@ -313,8 +311,7 @@ def _reopen(root: Path) -> Mirror | None:
         access: dict[str, Any] = json.loads(description.read_text())
         bounds = access.pop("bounds", {})
         # Not by `find_mirror`: its environment may name another service.
-        options = {"endpoint": access["environment"]} if access.get("environment") else {}
-        options |= {name: each for name, each in access.items() if name in ACCESS} | bounds
+        options = {name: each for name, each in access.items() if name in ACCESS} | bounds
         store = find_store(parse_url(access["store"]), Remote(**options))
         return _MIRRORS.setdefault(root, Mirror(root, store, access))
     except FileNotFoundError:

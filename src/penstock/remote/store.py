@@ -103,6 +103,15 @@ class ObjectStore:
         """Sends requests at once, up to the bound of the options."""
         return request_pool(self.options.max_requests, self.options.hedge_seconds)
 
+    @property
+    def service(self) -> str:
+        """Which service is asked, for whom: two may both have a bucket of this name."""
+        owner = self.options.profile
+        if self.url.scheme == "az":
+            names = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"
+            owner = next(filter(None, map(os.environ.get, names)), None)
+        return f"{self.endpoint} {owner}"
+
     @cached_property
     def _client(self) -> Any:
         return self._checked_client(self.options.request_seconds)
