@@ -14,7 +14,10 @@ import pytest
 import penstock
 from penstock.cache import cache_directory
 from penstock.copying import early_upload
+from penstock.copying.early_upload import EarlyUpload
 from penstock.copying.freed import is_freed
+from penstock.copying.places import find_target
+from penstock.copying.staged_shards import NUMBERED
 from penstock.errors import DatasetExistsError, MissingDataError, ReadError
 from penstock.remote.options import Remote
 from tests.helpers.uploads import contents, staged, stored, write_shards
@@ -204,6 +207,28 @@ def test_a_job_killed_while_it_uploads_continues(
     assert all(found[name] == expected[name] for name in expected.keys() - TIMED)
     assert s3_proxy.counts()["requests"]["PUT"] <= len(expected) - len(freed)
     assert staged() == []
+
+
+def test_a_shard_that_is_written_again_before_it_is_sent(s3, bucket, s3_environment, tmp_path):
+    write(tmp_path / "staged", 3)
+    expected = contents(tmp_path / "staged")
+    streams = list((tmp_path / "staged").glob("*.stream"))
+
+    def write_again(_):
+        """What a task does that was killed before it was noted as done."""
+        for path in streams:
+            copy = path.with_suffix(".new")
+            copy.write_bytes(path.read_bytes())
+            copy.replace(path)
+
+    target = find_target(f"s3://{bucket}/data", None)
+    upload = EarlyUpload(tmp_path / "staged", target, write_again, NUMBERED)
+    wait_until(lambda: upload.has_failed or all(map(is_freed, streams)))
+    upload.finish()
+    assert not upload.has_failed
+    found = stored(s3, bucket, "data")
+    assert found == {name: expected[name] for name in found}
+    assert len(found) == 9
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])

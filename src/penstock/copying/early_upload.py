@@ -199,7 +199,9 @@ class _UploadLoop:
             try:
                 task.result()
             except (OSError, PenstockError) as error:
-                if read_shard(self._directory, key) is not None:  # else the job has removed it
+                # Else the job has removed it, or writes it again: a kill can come just before a
+                # task is noted as done.
+                if read_shard(self._directory, key) == self._unsent[key]:
                     if not self._stop.is_set:
                         self.error = error  # now: to end the other uploads may take minutes
                     raise
