@@ -6,9 +6,12 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
+
+_TAKEN_BYTES = 4 << 30
 
 
 def describe() -> dict[str, str]:
@@ -122,3 +125,10 @@ def _our_seconds() -> float:
 def _first(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     return match[1] if match else ""
+
+
+def take_memory() -> None:
+    """Use memory for a moment: a virtual machine gets it from its host, slowly, at first touch."""
+    code = f"import mmap; memory = mmap.mmap(-1, {_TAKEN_BYTES})\n"
+    code += f"for at in range(0, {_TAKEN_BYTES}, 4096): memory[at] = 1"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)

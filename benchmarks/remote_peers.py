@@ -11,10 +11,14 @@ Both run with 0 and with 2 worker processes, and the better counts for each numb
 whole chunks, and shuffle inside some of them. Penstock's cache is as by default: it fetches the
 rows of the next steps, and copies the rest of the files meanwhile.
 
-Loopback moves more than 1 GB/s, so a whole chunk takes 50 ms. All write what they fetch to the
-disk, which is the limit of this machine on loopback, and listed (`remote_servers`). So the same
-runs also go through connections of 50 MB/s each, about what an object store gives. A peer has some
-chunks when it gives its first batch, so the time of the whole epoch is listed too.
+Loopback moves more than 1 GB/s, so a whole chunk takes 50 ms. So the same runs also go through
+connections of 50 MB/s each, about what an object store gives. A peer has some chunks when it gives
+its first batch, so the time of the whole epoch is listed too. Client, proxy and server share the
+cores: the processor time of both sides says how fast anybody could be here.
+
+All write what they fetch to files. A virtual machine gets memory for that from its host, slowly, if
+it has not used it for some seconds. So a program takes and frees memory before each run
+(`machine.take_memory`).
 """
 
 import statistics
@@ -25,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import corpora, peer_process
+from benchmarks.machine import take_memory
 from benchmarks.remote_runs import Run, run_peer, run_penstock
 from benchmarks.remote_servers import BUCKET, Servers
 from benchmarks.report import Section, Table, Target, with_range
@@ -77,8 +82,7 @@ def measure(
     servers.limit_bandwidth(is_limited)
     how = "50 MB/s per connection" if is_limited else "loopback"
     jobs: dict[str, Callable[[], Run | None]] = {
-        name: partial(run_penstock, servers, f"s3://{BUCKET}/{OURS}", block=block)
-        for name, block in _OURS.items()
+        name: partial(_run_ours, servers, block) for name, block in _OURS.items()
     }
     failures = list[str]()
     for peer, python in pythons.items():
@@ -106,6 +110,8 @@ def measure(
                     "steps/s, second half",
                     "requests",
                     "MB fetched",
+                    "processor time, s",
+                    "of the servers, s",
                 ],
                 [_row(name, each) for name, each in runs.items()],
                 note,
@@ -116,10 +122,16 @@ def measure(
     )
 
 
+def _run_ours(servers: Servers, block: int) -> Run:
+    take_memory()
+    return run_penstock(servers, f"s3://{BUCKET}/{OURS}", block=block)
+
+
 def _attempt(
     failures: list[str], name: str, servers: Servers, python: Path, peer: str, workers: int
 ) -> Run | None:
     for _ in range(_ATTEMPTS):
+        take_memory()
         try:
             return run_peer(servers, python, peer, workers)
         except (ChildProcessError, subprocess.TimeoutExpired) as error:
@@ -141,6 +153,8 @@ def _row(name: str, runs: list[Run]) -> list[str]:
         spread(lambda run: run.rate(len(run.times) // 2), 0),
         f"{statistics.median(sum(run.counts['requests'].values()) for run in runs):,.0f}",
         f"{statistics.median(run.counts['body_bytes'] for run in runs) / 1e6:,.0f}",
+        spread(lambda run: run.cpu_seconds[0], 1),
+        spread(lambda run: run.cpu_seconds[1], 1),
     ]
 
 

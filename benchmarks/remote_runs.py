@@ -1,6 +1,8 @@
 """Runs of Penstock and of peers over remote data, each in a new process with an empty cache."""
 
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -31,8 +33,10 @@ class Run:
     counts: dict[str, Any]
     """of the proxy, when the last batch was in hand"""
     counts_at_exit: dict[str, Any]
+    cpu_seconds: tuple[float, float]
+    """of the process with its children, and of the server with its proxy"""
     marks: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """the same, at some steps"""
+    """the counts at some steps"""
     version: str = ""
 
     @property
@@ -65,6 +69,7 @@ class Run:
             "steps/s": round(self.rate(), 2) if len(self.times) > 1 else None,
             "growth_bytes": self.growth_bytes,
             "counts": self.counts,
+            "cpu_seconds": [round(each, 2) for each in self.cpu_seconds],
         }
 
 
@@ -133,6 +138,7 @@ def _run(servers: Servers, proxy: Any, command: list[str]) -> Run:
     log_path = corpora.DATA / "remote.log"
     with _empty_cache() as cache, log_path.open("w+") as log:
         proxy.reset_counts()
+        cpu = _cpu_seconds(servers)
         started = time.monotonic()
         process = subprocess.Popen(
             command,
@@ -153,7 +159,27 @@ def _run(servers: Servers, proxy: Any, command: list[str]) -> Run:
         if status or reply is None or "times" not in reply:
             log.seek(0)
             raise ChildProcessError(f"{command[-2]}: status {status}: …{log.read()[-1500:]}")
-    return Run(started=started, counts=counts, counts_at_exit=at_exit, marks=marks, **reply)
+        ours, theirs = (
+            after - before for after, before in zip(_cpu_seconds(servers), cpu, strict=True)
+        )
+    return Run(
+        started=started,
+        counts=counts,
+        counts_at_exit=at_exit,
+        cpu_seconds=(ours, theirs),
+        marks=marks,
+        **reply,
+    )
+
+
+def _cpu_seconds(servers: Servers) -> tuple[float, float]:
+    """Processor time of all processes that have ended, and of the servers and proxies."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ticks = 0
+    for each in (servers.s3, servers.s3_proxy, servers.http, servers.http_proxy):
+        fields = Path(f"/proc/{each.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ended.ru_utime + ended.ru_stime, ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _empty_cache() -> "tempfile.TemporaryDirectory[str]":
