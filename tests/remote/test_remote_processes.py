@@ -302,6 +302,7 @@ def test_what_another_process_was_fetching_is_fetched_when_that_ends_or_stands_s
         process.stdin.write(b"\n")
         process.stdin.flush()
         wait_until(lambda: s3_proxy.counts()["faults"])
+        time.sleep(0.5)  # until it only waits: stopped within a system call, it may keep a lock
         process.send_signal(signal.SIGKILL if is_killed else signal.SIGSTOP)
         s3_proxy.set()
         monkeypatch.setattr(mirrored_file, "_MOST_CLAIM_TICKS", 10**6 if is_killed else 10)

@@ -41,8 +41,10 @@ _CACHED_GAP_BYTES = 64 << 10
 # Without a cache, bytes in gaps are wasted.
 _UNCACHED_GAP_SHARE = 0.05
 _MAX_STEPS_AHEAD = 1 << 12
-# If all files are copied to the cache, what lies in gaps is needed anyway.
-_COPIED_GAP_BYTES = 1 << 20
+# If all files are copied to the cache, what lies in gaps is needed anyway. Gaps are larger the more
+# steps are planned, so that the first do not wait for it. With 1 MiB instead, 1 GiB from SeaweedFS
+# took twice the requests, and 3.2 s instead of 2.2.
+_COPIED_GAP_BYTES = 4 << 20
 # The last step that reads a piece frees it. When answers still arrived whole, a process grew by
 # 195 MB with pieces of 8 MiB, not by 120; larger ones were not measured since.
 _UNCACHED_REQUEST_BYTES = 1 << 20
@@ -298,7 +300,9 @@ class _Fetching:
         is_cached = self._is_cached and (
             self._copying is not None or max(map(self._num_bytes, listed)) <= self._max_cached_step
         )
-        gap_bytes = _COPIED_GAP_BYTES if is_copied else _CACHED_GAP_BYTES
+        gap_bytes = _CACHED_GAP_BYTES
+        if is_copied:
+            gap_bytes = min(len(listed) * _CACHED_GAP_BYTES, _COPIED_GAP_BYTES)
         gap = {"gap_bytes": gap_bytes, "gap_share": 0.0}
         if not is_cached:
             gap = {"gap_bytes": 0, "gap_share": _UNCACHED_GAP_SHARE}

@@ -9,7 +9,6 @@ might drop them before all of a step have arrived.
 
 import contextlib
 import fcntl
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache import cache_directory
-from penstock.remote.mirror import KIND, find_mirrored
+from penstock.remote.mirror import FILES, KIND, find_mirrored
 from penstock.remote.mirrored_file import MirroredFile
 from penstock.system.checksums import BLOCK_BYTES
 
@@ -52,9 +51,12 @@ class CachedFile(NamedTuple):
 
 def cached_files() -> Iterator[CachedFile]:
     """Yield all files of all mirrors."""
-    mirrors = cache_directory(KIND).glob("*/files")
-    for directory, _, names in itertools.chain.from_iterable(map(os.walk, mirrors)):
-        for name in names:
+    root = cache_directory(KIND)
+    for directory, below, names in os.walk(root):  # passes over what it cannot open
+        parts = Path(directory).relative_to(root).parts
+        if len(parts) == 1:
+            below[:] = [FILES]
+        for name in names if len(parts) > 1 else ():
             path = Path(directory, name)
             with contextlib.suppress(OSError):  # removed just now
                 num_bytes = path.stat().st_blocks * 512
@@ -184,7 +186,12 @@ def drop_file(file: CachedFile) -> int:
 @contextlib.contextmanager
 def _alone() -> Iterator[bool]:
     """Whether no other process makes room now; if so, none will until the end."""
-    descriptor = os.open(cache_directory(KIND) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    lock = cache_directory(KIND) / _LOCK
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    except OSError:  # too many open files, for example: later, or another process
+        yield False
+        return
     try:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

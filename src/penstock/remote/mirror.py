@@ -36,8 +36,10 @@ from penstock.remote.urls import RemoteUrl, is_remote, parse_url
 
 KIND = "remote"
 """of the user's cache"""
-_DESCRIPTION, _FILES, _MAPS, _SUFFIX = "mirror.json", "files", "maps", ".blocks"
-_MIRROR_END = re.compile(rf"/penstock/{KIND}/[^/]+(?=/{_FILES}/.)", re.DOTALL)
+FILES = "files"
+"""of the directory with the files of a mirror"""
+_DESCRIPTION, _MAPS, _SUFFIX = "mirror.json", "maps", ".blocks"
+_MIRROR_END = re.compile(rf"/penstock/{KIND}/[^/]+(?=/{FILES}/.)", re.DOTALL)
 """of the root of a mirror, in the path of a file; keys, and the user's directories, may look so"""
 _MAX_DIRECTORY_BYTES = 255
 _MAX_NAME_BYTES = _MAX_DIRECTORY_BYTES - len(f"{_SUFFIX}.{'0' * 16}.tmp")  # 227
@@ -56,7 +58,7 @@ class Mirror:
     @property
     def files(self) -> Path:
         """The directory with the files of all objects."""
-        return self.root / _FILES
+        return self.root / FILES
 
     def describe(self, *, anew: bool = False) -> None:
         """Write how the store is reached, for processes that get only paths, such as workers.
@@ -265,7 +267,7 @@ def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:
     # By its form: the path may come from a process whose cache lies elsewhere.
     for end in _MIRROR_END.finditer(text):
         root = Path(text[: end.end()])
-        key = text[end.end() + len(f"/{_FILES}/") :]
+        key = text[end.end() + len(f"/{FILES}/") :]
         mirror = _MIRRORS.get(root) or _reopen(root)
         if mirror is not None:
             return mirror.file(key)
@@ -326,7 +328,7 @@ def shown(text: object) -> str:
     """A path, or a text with paths, with URLs instead of the paths of mirrors."""
     result = str(text)
     for root, mirror in list(_MIRRORS.items()):
-        result = result.replace(f"{root}/{_FILES}", mirror.store.url.store)
+        result = result.replace(f"{root}/{FILES}", mirror.store.url.store)
     return result
 
 
