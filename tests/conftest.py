@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import subprocess
 
 import numpy as np
@@ -16,6 +17,9 @@ collect_ignore = [
     "helpers/trainers/torchtitan_on_cpu.py",
 ]
 collect_ignore_glob = ["golden/*/*.py"]  # programs that made golden data, with what they are of
+
+# A shell that runs the tests in the background makes them, and all that they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shared machines stall, and under sanitizers nothing is fast.
 settings.register_profile("penstock", deadline=None)
