@@ -41,6 +41,8 @@ FILES = "files"
 _DESCRIPTION, _MAPS, _SUFFIX = "mirror.json", "maps", ".blocks"
 _MIRROR_END = re.compile(rf"/penstock/{KIND}/[^/]+(?=/{FILES}/.)", re.DOTALL)
 """of the root of a mirror, in the path of a file; keys, and the user's directories, may look so"""
+_MOST_REMOVALS = 10
+"""of the cache, by others, while a description is written"""
 _MAX_DIRECTORY_BYTES = 255
 _MAX_NAME_BYTES = _MAX_DIRECTORY_BYTES - len(f"{_SUFFIX}.{'0' * 16}.tmp")  # 227
 _DATA_NAME = re.compile(r"\.[A-Za-z0-9]{1,8}$")
@@ -65,17 +67,24 @@ class Mirror:
 
         What others wrote stays, unless it is to be written `anew`.
         """
-        path, options = self.root / _DESCRIPTION, self.store.options
         try:
-            if not anew and path.exists():
-                return
-            bounds = {name: each for name, each in asdict(options).items() if name not in ACCESS}
-            text = json.dumps({**self._access, "bounds": bounds}) + "\n"
-            self.root.mkdir(parents=True, exist_ok=True)
-            if not path.exists() or path.read_text() != text:
-                publish(path, text, lasting=False)
+            for _ in range(_MOST_REMOVALS):
+                with contextlib.suppress(FileNotFoundError):
+                    return self._describe(anew=anew)
+            self._describe(anew=anew)
         except OSError as error:
             raise disk_error(self.root, error) from None
+
+    def _describe(self, *, anew: bool) -> None:
+        """Fails if others remove the directory meanwhile."""
+        path, options = self.root / _DESCRIPTION, self.store.options
+        if not anew and path.exists():
+            return
+        bounds = {name: each for name, each in asdict(options).items() if name not in ACCESS}
+        text = json.dumps({**self._access, "bounds": bounds}) + "\n"
+        self.root.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            publish(path, text, lasting=False)
 
     def path(self, key: str) -> Path:
         """The local path of an object, or of a prefix."""
