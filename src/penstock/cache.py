@@ -38,7 +38,7 @@ def cached(
                 if found is None:
                     make(path)
                     found = find(path)
-    except PenstockError:
+    except (PenstockError, InterruptedError):
         raise
     except OSError as error:
         raise ReadError(

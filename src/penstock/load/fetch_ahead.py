@@ -25,13 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batches.batch_reader import BatchReader
+from penstock.errors import PenstockError
 from penstock.load.ranks import num_local_ranks
 from penstock.load.shard_checks import ShardChecks
 from penstock.load.step_ranges import StepRanges, merge_spans
 from penstock.load.whole_files import FileNumber, WholeFiles
 from penstock.read.files import FILE_SPAN, FileKind
 from penstock.read.local_reader import LocalReader
-from penstock.remote.cache_space import CacheSpace, NextUse
+from penstock.remote.cache_space import CacheSpace, PositionsNeeded
 from penstock.remote.mirrored_file import MirroredFile
 from penstock.system.background_thread import BackgroundThread, StopSignal
 from penstock.system.checksums import BLOCK_BYTES
@@ -95,16 +96,20 @@ class FetchAhead:
         self,
         new_ranges: Callable[[], StepRanges],
         readers: Sequence[LocalReader],
-        next_use: NextUse | None,
+        new_next_use: Callable[[StopSignal], PositionsNeeded],
         block_of: Callable[[int], int] | None = None,
     ) -> None:
         """`readers` are those of the sources of a mixture, or of the only view.
 
         If the order keeps blocks of samples together, `block_of` gives the block of a position.
         """
-        self._fetching = _Fetching(new_ranges, readers, next_use, block_of)
-        self._thread = BackgroundThread(self._fetching.run, "penstock-fetcher", self._fetching.stop)
-        self._thread.start()
+        self._fetching = _Fetching(new_ranges, readers, new_next_use, block_of)
+        self._threads = [
+            BackgroundThread(partial(self._fetching.run, work), name, self._fetching.stop)
+            for name, work in self._fetching.works.items()
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def new_mark(self, batches: BatchReader) -> NDArray[np.int64]:
         """Where a thread is to note the position of the step that it reads, with `batches`."""
@@ -125,12 +130,12 @@ class _Fetching:
         self,
         new_ranges: Callable[[], StepRanges],
         readers: Sequence[LocalReader],
-        next_use: NextUse | None,
+        new_next_use: Callable[[StopSignal], PositionsNeeded],
         block_of: Callable[[int], int] | None,
     ) -> None:
         self.stop, self.marks = StopSignal(), list[NDArray[np.int64]]()
         self.batches = list[BatchReader]()
-        self._block_of = block_of
+        self._new_next_use, self._block_of = new_next_use, block_of
         self._wakes = self.stop.new_queue()
         self._ranges, self._readers = new_ranges(), readers
         self._files = dict[FileNumber, MirroredFile | None]()
@@ -152,7 +157,7 @@ class _Fetching:
         self._copying: WholeFiles | None = None
         if self._is_cached:
             self._budget = min(self._budget, self._max_cached_step)
-            self._space = CacheSpace(limit, mirrored, next_use, self._in_use)
+            self._space = CacheSpace(limit, mirrored, self._in_use, self.stop.check)
             if self._space.fits(sum(each.size_bytes for each in mirrored)):
                 max_requests = max(1, options.max_requests // 2)
                 num_bytes = [each.size_bytes for each in mirrored]
@@ -192,8 +197,26 @@ class _Fetching:
             return True
         return False
 
-    def run(self) -> None:
-        """Fetch until told to stop."""
+    @property
+    def works(self) -> dict[str, Callable[[], None]]:
+        """What is to be done, each in a thread of its own, by the names of the threads."""
+        works = {"penstock-fetcher": self._fetch}
+        if self._space is not None:
+            works["penstock-cache"] = partial(self._keep_within_limit, self._space)
+            if self._copying is None:
+                works["penstock-foresight"] = partial(self._foresee, self._space)
+        return works
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do some work until told to stop; those who wait for a step raise its error."""
+        try:
+            work()
+        except BaseException as error:
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+
+    def _fetch(self) -> None:
         try:
             num_steps = 1
             while not self._is_stopped:
@@ -209,18 +232,31 @@ class _Fetching:
                     self._checks.go_on()
                     if self._copying is None or not self._copying.go_on():
                         self._wait(_TICK_SECONDS)
-                if self._space is not None:
-                    self._space.make_room(self._reached)
-        except BaseException as error:
+        finally:
             with self._changed:
-                self._failure = error
-                self._changed.notify_all()
-        with self._changed:
-            for step in self._planned.values():
-                self._give_up(step.futures)
-            self._planned.clear()
-        self._give_up(self._checks.under_way)
-        self._give_up(self._copying.under_way if self._copying else ())
+                for step in self._planned.values():
+                    self._give_up(step.futures)
+                self._planned.clear()
+            self._give_up(self._checks.under_way)
+            self._give_up(self._copying.under_way if self._copying else ())
+
+    def _keep_within_limit(self, space: CacheSpace) -> None:
+        """Make room in the cache, which may take half a minute; fetching must not wait for it."""
+        wakes = self.stop.new_queue()
+        with contextlib.suppress(InterruptedError):
+            while not self._is_stopped:
+                space.make_room(self._reached)
+                with contextlib.suppress(Empty):
+                    wakes.get(timeout=_IDLE_SECONDS)
+
+    def _foresee(self, space: CacheSpace) -> None:
+        """Find out how to tell when blocks are needed.
+
+        Large tables of packed rows take minutes to sort. Until then, and if there is no room for
+        the sorted table, blocks are dropped at random.
+        """
+        with contextlib.suppress(PenstockError, InterruptedError):
+            space.next_use = self._new_next_use(self.stop)
 
     def _give_up(self, futures: "Iterable[Future[Any]]") -> None:
         """Cancel requests; those that fail would otherwise be repeated for minutes."""

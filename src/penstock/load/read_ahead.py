@@ -23,7 +23,7 @@ from penstock.load.devices import crosses_compactly, new_feed
 from penstock.load.fetch_ahead import FetchAhead
 from penstock.load.file_caching import pass_over_files
 from penstock.load.file_pass import FilePass
-from penstock.load.next_use import next_use_of
+from penstock.load.next_use import NextUse
 from penstock.load.plan import Step, StepPlan
 from penstock.load.ranks import num_rank_processors
 from penstock.load.source_counter import SourceCounter
@@ -168,7 +168,7 @@ class ReadAhead:
         if not any(reader.has_remote_files for reader in readers):
             return None
         new_ranges = partial(self.new_step_ranges, position, skip, every)
-        next_use = next_use_of(self.view, self.order, self.plan)
+        next_use = partial(NextUse, self.view, self.order, self.plan)
         order, block_of = self.order, None
         if isinstance(order, Order) and order.block_size > 1:
             block_of = partial(_block_of, order)

@@ -74,6 +74,12 @@ class Recipe:
         return self.policy in (*ONE_PIECE, OBJECTS) and self.group_size == 1
 
     @property
+    def follows_stream(self) -> bool:
+        """Whether the pieces of all rows, one after the other, are in the order of the stream."""
+        in_order = (*ONE_PIECE, OBJECTS, WINDOWS, WINDOWS_APART)
+        return self.policy in in_order and not self.by_length
+
+    @property
     def overflow(self) -> str:
         """What happens to documents longer than a row: truncate, split or drop."""
         return self.policy if self.policy in ONE_PIECE else _OVERFLOW.get(self.policy, "split")

@@ -8,7 +8,7 @@ touched counts as the process's memory.
 import errno
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -40,6 +40,7 @@ from penstock.read.files import (
     num_reserved_places,
 )
 from penstock.read.segments import OUTPUT, SEGMENT, OutputTable, read_segments
+from penstock.read.stored_items import StoredItems
 from penstock.remote.mirror import find_mirrored, shown
 from penstock.remote.mirrored_file import MirroredFile
 
@@ -138,6 +139,15 @@ class LocalReader:
             return document_table(shard)
         suffix = _SUFFIXES[kind]
         return str(shard.path(suffix)), shard.files[suffix]
+
+    def stored_items(self) -> Iterator[tuple[str, StoredItems]]:
+        """Yield the files with records, or a field of them, of all shards: path and items."""
+        for kind in [FileKind.RECORDS] + ([FileKind.FIELD_APART] if self.apart_bytes else []):
+            first_item = 0
+            for number, shard in enumerate(self.shards):
+                path, file = self.file(number, kind)
+                yield path, StoredItems(file, self._item_bytes(kind), first_item, shard.num_records)
+                first_item += shard.num_records
 
     def file_spans(self, kinds: Sequence[FileKind], source: int = 0) -> NDArray[np.void]:
         """The bytes that hold items (`FILE_SPAN`), of all shards, kind by kind.

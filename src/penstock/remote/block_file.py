@@ -268,9 +268,9 @@ class BlockFile:
             for begin, end in edges.reshape(-1, 2).tolist()
         ]
 
-    def present(self) -> NDArray[np.int64]:
-        """The numbers of the blocks that are here."""
-        return np.flatnonzero(self._entries & PRESENT)
+    def present(self, first: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+        """The numbers of the blocks that are here, of those from `first` to before `stop`."""
+        return np.flatnonzero(self._entries[first:stop] & PRESENT) + first
 
     def fill(self, start: int, data: Any, head: bytes = b"") -> None:
         """Store whole blocks from byte `start` on; the object's last may be shorter.

@@ -9,6 +9,7 @@ might drop them before all of a step have arrived.
 
 import contextlib
 import fcntl
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 from penstock.cache import cache_directory
 from penstock.remote.mirror import FILES, KIND, find_mirrored
 from penstock.remote.mirrored_file import MirroredFile
-from penstock.system.checksums import BLOCK_BYTES
+from penstock.system.checksums import BLOCK_BYTES, num_blocks
 
-NextUse = Callable[[MirroredFile, NDArray[np.int64], int], NDArray[np.int64]]
+PositionsNeeded = Callable[[MirroredFile, NDArray[np.int64], int], NDArray[np.int64]]
 """the position at which each block of a file is needed next, from a position on"""
 InUse = Callable[[], Mapping[Path, NDArray[np.int64]]]
 """the bytes of each file that are being read, or will be next: pairs of start and stop"""
@@ -36,6 +37,11 @@ _SOON_IDLE_SECONDS = 60.0
 _MIN_SECONDS_BETWEEN = 0.5
 _MEASURED_SHARE = 0.02
 """of the time, at most, goes into measuring the cache"""
+_BLOCKS_AT_ONCE = 1 << 16
+"""to look at: half a second's work, if they have to be dropped one by one"""
+_SAMPLED_BLOCKS = 1 << 16
+_SECONDS_IN_USE = 0.1
+"""after which it is asked again what is in use"""
 _LOCK = ".space.lock"
 
 
@@ -72,12 +78,15 @@ class CacheSpace:
         self,
         limit_bytes: int,
         files: Sequence[MirroredFile],
-        next_use: NextUse | None = None,
         in_use: InUse = dict,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Without `next_use`, blocks of `files` are dropped at random, but never those `in_use`."""
-        self._limit, self._files = limit_bytes, files
-        self._next_use, self._in_use = next_use, in_use
+        """Until `next_use` is set, blocks of `files` are dropped at random; never those in use.
+
+        `check` is called from time to time; it may raise, to end the work.
+        """
+        self._limit, self._files, self._in_use, self._check = limit_bytes, files, in_use, check
+        self.next_use: PositionsNeeded | None = None
         self._next_check = self._next_touch = 0.0
         self._random = np.random.default_rng(os.getpid())
 
@@ -104,7 +113,7 @@ class CacheSpace:
                 wanted = excess + int(self._limit * (1 - _KEPT_SHARE))
                 freed = self._drop_idle(files, wanted, _IDLE_SECONDS)
                 if self._files:
-                    self._drop_own(wanted - freed, position)
+                    self._drop_own(files, wanted - freed, position)
                 else:
                     self._drop_idle(files, wanted - freed, _SOON_IDLE_SECONDS)
 
@@ -134,34 +143,54 @@ class CacheSpace:
             freed += drop_file(file)
         return freed
 
-    def _drop_own(self, wanted: int, position: int) -> None:
-        """Drop blocks of the own files: those that are needed last."""
-        if wanted <= 0:
+    def _drop_own(self, files: Sequence[CachedFile], wanted: int, position: int) -> None:
+        """Drop blocks of the own files: those that are needed last.
+
+        A sample of the blocks tells from which position on, so that the memory for this does not
+        grow with the cache.
+        """
+        own = {file.path for file in self._files}
+        num_own = sum(file.num_bytes for file in files if file.path in own) // BLOCK_BYTES
+        share = min(1.0, _SAMPLED_BLOCKS / max(num_own, 1))
+        sample = [np.empty(0)]
+        for file, blocks in self._unused_blocks():
+            some = blocks[self._random.random(blocks.size) < share]
+            sample.append(self._needed(file, some, position))
+        needed = np.concatenate(sample)
+        count = min(needed.size, math.ceil(share * wanted / BLOCK_BYTES))
+        if count <= 0:
             return
-        in_use, unused = self._in_use(), np.empty((0, 2), np.int64)
-        present = [
-            (number, _outside(file.blocks.present(), in_use.get(file.path, unused)))
-            for number, file in enumerate(self._files)
-            if file.is_attached
-        ]
-        blocks = np.concatenate([np.empty(0, np.int64), *(each for _, each in present)])
-        if not blocks.size:
-            return
-        owner = np.repeat([number for number, _ in present], [each.size for _, each in present])
-        if self._next_use is None:
-            needed = self._random.random(blocks.size)
-        else:
-            needed = np.concatenate(
-                [
-                    self._next_use(self._files[number], each, position).astype(np.float64)
-                    for number, each in present
-                ]
-            )
-        count = min(blocks.size, -(-wanted // BLOCK_BYTES))
-        last = np.argpartition(needed, blocks.size - count)[blocks.size - count :]
-        last = np.sort(last)
-        for number in np.unique(owner[last]).tolist():
-            self._files[number].blocks.drop_all(blocks[last[owner[last] == number]])
+        first_dropped = np.partition(needed, -count)[-count]
+        for file, blocks in self._unused_blocks():
+            needed = self._needed(file, blocks, position)
+            # Many blocks may be equal: those that are never needed again.
+            num_left = max(math.ceil(wanted / BLOCK_BYTES), 0)
+            equal = np.flatnonzero(needed == first_dropped)[:num_left]
+            last = blocks[np.union1d(np.flatnonzero(needed > first_dropped), equal)]
+            if file.blocks.drop_all(last):
+                wanted -= last.size * BLOCK_BYTES
+
+    def _unused_blocks(self) -> Iterator[tuple[MirroredFile, NDArray[np.int64]]]:
+        """Yield the blocks of the own files that no step reads now, some at a time."""
+        in_use, next_look = self._in_use(), time.monotonic() + _SECONDS_IN_USE
+        none = np.empty((0, 2), np.int64)
+        for file in self._files:
+            if not file.is_attached:
+                continue
+            for first in range(0, num_blocks(file.blocks.size_bytes), _BLOCKS_AT_ONCE):
+                self._check()
+                if time.monotonic() >= next_look:
+                    in_use, next_look = self._in_use(), time.monotonic() + _SECONDS_IN_USE
+                there = file.blocks.present(first, first + _BLOCKS_AT_ONCE)
+                yield file, _outside(there, in_use.get(file.path, none))
+
+    def _needed(
+        self, file: MirroredFile, blocks: NDArray[np.int64], position: int
+    ) -> NDArray[np.float64]:
+        """What is larger for blocks that are to be dropped first."""
+        if self.next_use is None:
+            return self._random.random(blocks.size)
+        return self.next_use(file, blocks, position).astype(np.float64)
 
 
 def _outside(blocks: NDArray[np.int64], ranges: NDArray[np.int64]) -> NDArray[np.int64]:

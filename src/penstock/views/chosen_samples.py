@@ -1,7 +1,7 @@
 """Which windows or rows are the samples of a view, and in which order."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,13 @@ class SortedSamples:
             raise FormatError(
                 f"{self.path}: missing; sort the view again, and it will be made again"
             ) from None
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """The places of the base samples 0, 1, 2, … among the samples; made once and stored."""
+        name = f"{self.path.name}.places"
+        make = partial(np.argsort, self.samples, kind="stable")
+        return map_numbers(cached_numbers("sorted", name, self.count, lambda: [make()]), self.count)
 
     @cached_property
     def table(self) -> SampleTable:
@@ -76,6 +83,18 @@ class ChosenSamples:
         if self.order is None:
             return np.arange(self.first + start, self.first + stop)
         return self.order.samples[self.first + start : self.first + stop]
+
+    def samples_of(self, base_samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples that are these base samples; -1 for those that were not chosen."""
+        samples = base_samples - self.first
+        if self.order is not None:
+            sorted_, places = self.order.samples, self.order.places
+            found = places[
+                np.minimum(np.searchsorted(sorted_, base_samples, sorter=places), places.size - 1)
+            ]
+            samples = np.where(sorted_[found] == base_samples, found - self.first, -1)
+        samples[(samples < 0) | (samples >= self.count)] = -1
+        return samples
 
     def sort(self, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
         """The chosen base samples by their numbers, of which each base sample has one.

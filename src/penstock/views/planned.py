@@ -19,6 +19,7 @@ from penstock.pack.report import PackReport
 from penstock.pack.rows_file import PlannedRows, find_rows
 from penstock.pack.selection import DocumentSelection
 from penstock.reprs import counted
+from penstock.views.row_search import Check, RecordSearch, row_search
 from penstock.views.sample_numbers import DocumentShares, shares_of_rows
 from penstock.views.view import View
 
@@ -119,6 +120,9 @@ class PlannedView(View):
         return self._state(
             ViewKind.ROWS, pieces=rows.pieces, row_first=rows.row_first, blocks=rows.blocks
         )
+
+    def _base_search(self, check: Check) -> RecordSearch:
+        return row_search(self.rows, check)
 
     def _shares(self) -> Iterator[DocumentShares]:
         self.rows.check()

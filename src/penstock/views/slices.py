@@ -13,6 +13,7 @@ from penstock.errors import UsageError
 from penstock.metadata.span_decoding import Decoder
 from penstock.read.record_stream import RecordStream
 from penstock.views.chosen_samples import ChosenSamples, sort_samples
+from penstock.views.row_search import Check, Pairs, RecordSearch
 from penstock.views.sample_numbers import (
     DocumentShares,
     NumbersOf,
@@ -37,6 +38,10 @@ class SlicedView(Sequence[dict[str, Any]]):
     @abstractmethod
     def base_fingerprint(self) -> str:
         """What windows or rows depend on: how they are cut, and the data."""
+
+    @abstractmethod
+    def _base_search(self, check: Check) -> RecordSearch:
+        """What finds the windows or rows that read records."""
 
     @abstractmethod
     def _shares(self) -> Iterator[DocumentShares]:
@@ -116,6 +121,21 @@ class SlicedView(Sequence[dict[str, Any]]):
 
     def _refuse_unnumbered_documents(self) -> None:
         """Raise if documents of this view are not those of the dataset."""
+
+    def record_search(self, check: Check = lambda: None) -> RecordSearch:
+        """What finds the samples that read records: the way back from the stream.
+
+        For packed and sorted rows, this makes a table in the user's cache, if there is none. It
+        calls `check` from time to time, which may raise.
+        """
+        find_base, chosen = self._base_search(check), self._all_or_chosen
+
+        def find(first: NDArray[np.int64], last: NDArray[np.int64]) -> Pairs:
+            which, base = find_base(first, last)
+            samples = chosen.samples_of(base)
+            return which[samples >= 0], samples[samples >= 0]
+
+        return find
 
     @property
     def _all_or_chosen(self) -> ChosenSamples:

@@ -12,6 +12,7 @@ from penstock.formats.shard import TOKEN
 from penstock.pack.policy import WINDOWS, WINDOWS_APART, Recipe
 from penstock.pack.selection import DocumentSelection
 from penstock.views.planned import PlannedView
+from penstock.views.row_search import Check, Pairs, RecordNumbers, RecordSearch, expand
 from penstock.views.sample_numbers import DocumentShares, shares_of_windows
 from penstock.views.view import View
 
@@ -73,6 +74,14 @@ class Windows(View):
         """The number of windows, before slices."""
         spare = self.dataset.num_records - self.seq_len - 1
         return spare // self.stride + 1 if spare >= 0 else 0
+
+    def _base_search(self, check: Check) -> RecordSearch:
+        return self._windows_with
+
+    def _windows_with(self, first: RecordNumbers, last: RecordNumbers) -> Pairs:
+        # Window w reads the records w * stride to w * stride + seq_len.
+        begin = np.maximum(-(-(first - self.seq_len) // self.stride), 0)
+        return expand(begin, np.minimum(last // self.stride + 1, self.num_base_samples))
 
     def _of_selection(self, selection: DocumentSelection) -> "Windows":
         options = {each.name: getattr(self, each.name) for each in fields(self)}

@@ -1,0 +1,76 @@
+"""The way back from the stream to planned rows: which of them read some records.
+
+Where rows follow the stream, their pieces are searched as they are stored. Otherwise the order of
+the pieces in the stream is made once, and stored in the user's cache, with 8 bytes for each piece.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.pack.rows_file import PlannedRows
+from penstock.views.stored_numbers import cached_numbers, map_numbers
+
+RecordNumbers = NDArray[np.int64]
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+RecordSearch = Callable[[RecordNumbers, RecordNumbers], Pairs]
+"""Which samples read a record from `first[k]` to `last[k]`: pairs of k and a sample."""
+Check = Callable[[], None]
+"""raises if the work is not needed any more"""
+
+_SORTED_AT_ONCE = 1 << 24
+"""pieces; sorting takes about 40 bytes of memory for each"""
+_MAX_SHARING = 2
+"""pieces with one record in common: a row's last label is the first input of another row"""
+
+
+def row_search(rows: PlannedRows, check: Check) -> RecordSearch:
+    """What finds the rows that read records; the order of their pieces is found, or made, first."""
+    starts, lengths, order = rows.pieces[:, 0], rows.pieces[:, 1], None
+    if not rows.recipe.follows_stream and starts.size and rows.path is not None:
+        rows.check()
+        name = f"{rows.path.name}.order"
+        path = cached_numbers("sorted", name, starts.size, lambda: _sorted(starts, check))
+        order = map_numbers(path, starts.size)
+
+    def find(first: RecordNumbers, last: RecordNumbers) -> Pairs:
+        begin = np.searchsorted(starts, first, "right", sorter=order)
+        end = np.searchsorted(starts, last, "right", sorter=order)
+        which, pieces = expand(np.maximum(begin - _MAX_SHARING, 0), end)
+        if order is not None:
+            pieces = order[pieces]
+        is_read = starts[pieces] + lengths[pieces] > first[which]
+        which, pieces = which[is_read], pieces[is_read]
+        if rows.row_first.size:
+            return which, np.searchsorted(rows.row_first, pieces, "right") - 1
+        return which, pieces
+
+    return find
+
+
+def expand(begin: NDArray[np.int64], end: NDArray[np.int64]) -> Pairs:
+    """All numbers from each `begin` to before its `end`, and which range each is from.
+
+    >>> expand(np.array([5, 7, 1]), np.array([7, 7, 2]))
+    (array([0, 0, 2]), array([5, 6, 1]))
+    """
+    counts = np.maximum(end - begin, 0)
+    which = np.repeat(np.arange(begin.size), counts)
+    return which, np.arange(which.size) + (begin - np.cumsum(counts) + counts)[which]
+
+
+def _sorted(starts: NDArray[np.int64], check: Check) -> Iterator[NDArray[np.int64]]:
+    """Yield the numbers of all pieces by their starts, a part of the stream at a time."""
+    firsts = range(0, starts.size, _SORTED_AT_ONCE)
+    stop = max(int(starts[first : first + _SORTED_AT_ONCE].max()) for first in firsts) + 1
+    edges = np.linspace(0, stop, len(firsts) + 1).astype(np.int64).tolist()
+    for begin, end in pairwise(edges):
+        parts = []
+        for first in firsts:
+            check()
+            some = starts[first : first + _SORTED_AT_ONCE]
+            parts.append(first + np.flatnonzero((begin <= some) & (some < end)))
+        pieces = np.concatenate(parts)
+        yield pieces[np.argsort(starts[pieces], kind="stable")]
