@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock.errors import FormatError, PenstockError
+from penstock.load.warming import warm
 from tests.helpers.programs import run_python
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 from tests.helpers.waiting import wait_until
@@ -33,6 +34,10 @@ def local(tmp_path):
 def url(s3, bucket, local, s3_environment):
     upload(s3.store(bucket), local.shards[0].directory, "data/")
     return f"s3://{bucket}/data"
+
+
+IN_BLOCKS = penstock.BlockShuffle(128, inside=True)
+"""Rows that are shuffled globally are not stored in a cache that is much smaller than the data."""
 
 
 def loader(data, **options):
@@ -77,14 +82,14 @@ def test_the_cache_goes_back_to_its_limit(tmp_path, s3, bucket, s3_environment):
     remote = penstock.Remote(cache_bytes=1 << 20, ahead_bytes=1 << 16)
     data = penstock.open(f"s3://{bucket}/large", remote=remote)
     found = []
-    with loader(data) as batches:
+    with loader(data, shuffle=IN_BLOCKS) as batches:
         for batch in batches:
             found.append(plain(batch))
             if len(found) in (500, 1000):
                 wait_until(lambda: cached_bytes(tmp_path / "cache") <= 1 << 20, 10)
             if len(found) == 1500:
                 break
-    assert found == batches_of(loader(local), 1500)
+    assert found == batches_of(loader(local, shuffle=IN_BLOCKS), 1500)
 
 
 @pytest.mark.slow
@@ -102,9 +107,8 @@ def test_a_step_that_arrives_slowly_is_not_dropped_before_it_is_whole(
     data = penstock.open(url, remote=remote)
 
     def batches(data):
-        return batches_of(
-            penstock.Loader(getattr(data, view)(256), 24, seed=7, output="numpy", prefetch=1), 2
-        )
+        options = {"seed": 7, "output": "numpy", "prefetch": 1, "shuffle": IN_BLOCKS}
+        return batches_of(penstock.Loader(getattr(data, view)(256), 24, **options), 2)
 
     assert batches(data) == batches(local)
 
@@ -113,6 +117,38 @@ def test_without_a_cache_only_manifests_and_tables_stay(local, url, tmp_path):
     data = penstock.open(url, remote=penstock.Remote(cache_bytes=0))
     assert batches_of(loader(data)) == batches_of(loader(local))
     assert cached_bytes(tmp_path / "cache") < 50_000
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "is_stored"), [(64, False), (2048, False), (20_000, True)], ids=str
+)
+def test_scattered_rows_are_stored_only_if_that_saves_bytes(
+    local, url, tmp_path, s3_proxy, seq_len, is_stored
+):
+    """Two blocks of 4 KiB would be fetched for a row of 4 KB, and kept for one epoch in five."""
+    remote = penstock.Remote(endpoint=s3_proxy.endpoint, cache_bytes=200_000, ahead_bytes=1 << 16)
+    data = penstock.open(url, remote=remote)
+    both = [
+        penstock.Loader(each.windows(seq_len), 1, seed=7, output="numpy") for each in (data, local)
+    ]
+    s3_proxy.reset_counts()
+    assert batches_of(both[0], 100) == batches_of(both[1], 100)
+    assert (cached_bytes(tmp_path / "cache") > 50_000) == is_stored
+    if not is_stored:
+        ahead_and_tables = (1 << 16) + 30_000
+        assert s3_proxy.counts()["body_bytes"] < 1.1 * 100 * 2 * seq_len + ahead_and_tables
+
+
+def test_scattered_rows_that_the_cache_has_are_not_fetched(local, url, s3_proxy):
+    remote = penstock.Remote(endpoint=s3_proxy.endpoint, cache_bytes=400_000, ahead_bytes=1 << 16)
+    data, local = (each.windows(2048) for each in (penstock.open(url, remote=remote), local))
+    remote_loader, local_loader = (
+        penstock.Loader(each, 4, seed=7, output="numpy") for each in (data, local)
+    )
+    warm([remote_loader], 8)
+    s3_proxy.reset_counts()
+    assert batches_of(remote_loader, 4) == batches_of(local_loader, 4)
+    assert s3_proxy.counts()["body_bytes"] < 4 * 4096  # one step's
 
 
 def remove_whole(directory):
@@ -287,7 +323,8 @@ def test_a_small_cache_drops_files_that_nobody_uses(local, url, tmp_path, s3, bu
     before = cached_bytes(tmp_path / "cache")
     assert before > 500_000
     data = penstock.open(url, remote=penstock.Remote(cache_bytes=before // 2, ahead_bytes=1 << 16))
-    assert batches_of(loader(data), 1500) == batches_of(loader(local), 1500)
+    batches = [batches_of(loader(each, shuffle=IN_BLOCKS), 1500) for each in (data, local)]
+    assert batches[0] == batches[1]
     names = {Path(path).name for path in (tmp_path / "cache").rglob("maps/old/*.stream.blocks")}
     assert not names
 

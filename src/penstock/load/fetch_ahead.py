@@ -2,7 +2,8 @@
 
 A thread lists the bytes of the steps to come, as many as `Remote.ahead_bytes` allows, merges those
 that are near to each other, and requests them, the first step first. With a cache, answers go into
-the mirrored files. Without, they stay in memory, and the thread that reads the step gets them.
+the mirrored files. Without, or if the cache would cost more bytes than it saves, they stay in
+memory, and the thread that reads the step gets them.
 
 If all files fit into the cache, they are copied there too, while nothing more urgent is to be done
 (`WholeFiles`).
@@ -98,12 +99,15 @@ class FetchAhead:
         readers: Sequence[LocalReader],
         new_next_use: Callable[[StopSignal], PositionsNeeded],
         block_of: Callable[[int], int] | None = None,
+        *,
+        is_scattered: bool = False,
     ) -> None:
         """`readers` are those of the sources of a mixture, or of the only view.
 
-        If the order keeps blocks of samples together, `block_of` gives the block of a position.
+        If the order keeps blocks of samples together, `block_of` gives the block of a position. If
+        it keeps nothing together, it is scattered.
         """
-        self._fetching = _Fetching(new_ranges, readers, new_next_use, block_of)
+        self._fetching = _Fetching(new_ranges, readers, new_next_use, block_of, is_scattered)
         self._threads = [
             BackgroundThread(partial(self._fetching.run, work), name, self._fetching.stop)
             for name, work in self._fetching.works.items()
@@ -132,10 +136,12 @@ class _Fetching:
         readers: Sequence[LocalReader],
         new_next_use: Callable[[StopSignal], PositionsNeeded],
         block_of: Callable[[int], int] | None,
+        is_scattered: bool,
     ) -> None:
         self.stop, self.marks = StopSignal(), list[NDArray[np.int64]]()
         self.batches = list[BatchReader]()
-        self._new_next_use, self._block_of = new_next_use, block_of
+        self._new_ranges, self._new_next_use = new_ranges, new_next_use
+        self._block_of, self._is_scattered = block_of, is_scattered
         self._wakes = self.stop.new_queue()
         self._ranges, self._readers = new_ranges(), readers
         self._files = dict[FileNumber, MirroredFile | None]()
@@ -149,7 +155,7 @@ class _Fetching:
         self._checks = ShardChecks(self._pool)
         limit = options.cache_limit
         self._budget = options.ahead_bytes
-        self._is_cached = limit > 0
+        self._is_cached, self._stores_rows = limit > 0, False
         self._max_cached_step = max(limit // (4 * num_local_ranks()), 1)
         self._read = deque[NDArray[np.void]]()
         """the bytes of the last steps that threads have begun to read"""
@@ -158,9 +164,10 @@ class _Fetching:
         if self._is_cached:
             self._budget = min(self._budget, self._max_cached_step)
             self._space = CacheSpace(limit, mirrored, self._in_use, self.stop.check)
-            if self._space.fits(sum(each.size_bytes for each in mirrored)):
+            num_bytes = [each.size_bytes for each in mirrored]
+            self._kept_share = limit / max(sum(num_bytes), 1)
+            if self._space.fits(sum(num_bytes)):
                 max_requests = max(1, options.max_requests // 2)
-                num_bytes = [each.size_bytes for each in mirrored]
                 self._copying = WholeFiles(new_ranges(), self._file, num_bytes, max_requests)
 
     def provide(self, position: int, batches: BatchReader) -> bool:
@@ -218,6 +225,7 @@ class _Fetching:
 
     def _fetch(self) -> None:
         try:
+            self._stores_rows = self._is_cached and self._saves_bytes()
             num_steps = 1
             while not self._is_stopped:
                 if self._has_all():
@@ -333,7 +341,7 @@ class _Fetching:
         step_of = np.repeat(np.arange(len(listed)), [len(each) for each in listed])
         is_copied = self._copying is not None and self._num_planned > 0
         # Steps that are too large for the cache would drop each other from it.
-        is_cached = self._is_cached and (
+        is_cached = self._stores_rows and (
             self._copying is not None or max(map(self._num_bytes, listed)) <= self._max_cached_step
         )
         gap_bytes = _CACHED_GAP_BYTES
@@ -380,12 +388,15 @@ class _Fetching:
         self, span: Any, priority: float, *, is_cached: bool
     ) -> "tuple[list[Future[Any]], list[_FetchedPiece]]":
         """Request a run of bytes of a file."""
-        number = int(span["source"]), int(span["kind"]), int(span["shard"])
-        start, stop = int(span["start"]), int(span["stop"])
+        source, kind, shard, start, stop = span.item()
+        number = source, kind, shard
         file = self._file(number)
         assert file is not None
         if is_cached:
             return file.fetch([(start, stop)], priority), []
+        if self._is_cached and file.blocks.has(start, stop):
+            self._checks.add(file, self._readers[source].shards[shard])
+            return [], []
         pieces = list[_FetchedPiece]()
         for begin in range(start, stop, _UNCACHED_REQUEST_BYTES):
             end = min(begin + _UNCACHED_REQUEST_BYTES, stop)
@@ -407,12 +418,20 @@ class _Fetching:
                 found[file.path] = np.stack([of_file["start"], of_file["stop"]], 1)
         return found
 
+    def _saves_bytes(self) -> bool:
+        """Whether fewer bytes are fetched if rows are cached.
+
+        Whole blocks are fetched then. Of those of a scattered order, the cache has a share in the
+        next epoch; a row of 4 KB lies in two of them.
+        """
+        if self._copying is not None or not self._is_scattered:
+            return True
+        _, spans = self._new_ranges().take()
+        return (1 - self._kept_share) * _block_bytes(spans) <= _span_bytes(spans)
+
     def _num_bytes(self, spans: NDArray[np.void]) -> int:
-        """What is fetched for spans: whole blocks, if they are cached."""
-        if not self._is_cached:
-            return int((spans["stop"] - spans["start"]).sum())
-        num_blocks = -(-spans["stop"] // BLOCK_BYTES) - spans["start"] // BLOCK_BYTES
-        return int(num_blocks.sum()) * BLOCK_BYTES
+        """What is fetched for spans."""
+        return _block_bytes(spans) if self._stores_rows else _span_bytes(spans)
 
     def _remote_only(self, spans: NDArray[np.void]) -> NDArray[np.void]:
         """Leave out files that are local, of datasets that have both."""
@@ -424,9 +443,19 @@ class _Fetching:
             source, kind, shard = number
             reader = self._readers[source]
             file = self._files[number] = reader.mirrored(shard, FileKind(kind))
-            if file is not None and self._is_cached:
+            if file is not None and self._stores_rows:
                 self._checks.add(file, reader.shards[shard])
         return self._files[number]
+
+
+def _span_bytes(spans: NDArray[np.void]) -> int:
+    return int((spans["stop"] - spans["start"]).sum())
+
+
+def _block_bytes(spans: NDArray[np.void]) -> int:
+    """The size of the whole blocks that spans lie in."""
+    num_blocks = -(-spans["stop"] // BLOCK_BYTES) - spans["start"] // BLOCK_BYTES
+    return int(num_blocks.sum()) * BLOCK_BYTES
 
 
 def _hand_over(pieces: Iterable[_FetchedPiece], batches: BatchReader) -> None:

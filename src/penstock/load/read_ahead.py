@@ -41,6 +41,7 @@ from penstock.mixing.mixture import Mixture
 from penstock.order.digests import digest_text
 from penstock.order.mixture_order import MixtureOrder
 from penstock.order.order import Indices, Order
+from penstock.order.shuffling import OrderKind
 from penstock.read.local_reader import Access
 from penstock.reprs import listed
 from penstock.views.view import View
@@ -172,7 +173,8 @@ class ReadAhead:
         order, block_of = self.order, None
         if isinstance(order, Order) and order.block_size > 1:
             block_of = partial(_block_of, order)
-        return FetchAhead(new_ranges, readers, next_use, block_of)
+        is_scattered = isinstance(order, Order) and order.kind == OrderKind.SHUFFLED
+        return FetchAhead(new_ranges, readers, next_use, block_of, is_scattered=is_scattered)
 
     def _new_reader(
         self,

@@ -28,9 +28,13 @@ class ShardChecks:
     def __init__(self, pool: RequestPool) -> None:
         self._pool = pool
         self._later, self.under_way = deque[Callable[[], None]](), list[Future[Any]]()
+        self._added = set[MirroredFile]()
 
     def add(self, file: MirroredFile, shard: Shard) -> None:
         """Have the blocks of a file compared, those here and those to come."""
+        if file in self._added:
+            return
+        self._added.add(file)
         check = partial(_expect_checksums, file, shard)
         if file.size_bytes > _CHECKED_BYTES:
             self._later.append(check)
