@@ -61,7 +61,7 @@ def test_blocks_that_are_needed_last_are_dropped(data, view):
 
 
 def test_of_many_blocks_a_sample_tells_which_are_needed_last(data, monkeypatch):
-    monkeypatch.setattr(cache_space, "_SAMPLED_BLOCKS", 200)
+    monkeypatch.setattr(cache_space, "_SAMPLED_BLOCKS", 400)  # of 490
     monkeypatch.setattr(cache_space, "_BLOCKS_AT_ONCE", 10)
     loader = penstock.Loader(data.windows(2048), 4, seed=3, output="numpy")
     needed, stays = make_room(loader, fetched_files(data), 0)

@@ -152,12 +152,14 @@ class CacheSpace:
         own = {file.path for file in self._files}
         num_own = sum(file.num_bytes for file in files if file.path in own) // BLOCK_BYTES
         share = min(1.0, _SAMPLED_BLOCKS / max(num_own, 1))
-        sample = [np.empty(0)]
+        sample, num_unused = [np.empty(0)], 0
         for file, blocks in self._unused_blocks():
             some = blocks[self._random.random(blocks.size) < share]
             sample.append(self._needed(file, some, position))
+            num_unused += blocks.size
         needed = np.concatenate(sample)
-        count = min(needed.size, math.ceil(share * wanted / BLOCK_BYTES))
+        dropped_share = wanted / BLOCK_BYTES / max(num_unused, 1)
+        count = min(needed.size, math.ceil(needed.size * dropped_share))
         if count <= 0:
             return
         first_dropped = np.partition(needed, -count)[-count]
