@@ -15,8 +15,8 @@ import numpy as np
 
 from penstock.cli import options
 from penstock.cli.progress_line import ProgressLine
-from penstock.load.fetch_ahead import totals
 from penstock.load.loader import Loader
+from penstock.load.step_requests import totals
 from penstock.order.order import make_order
 from penstock.order.shuffle_text import parse_shuffle
 from penstock.progress import ProgressMeter
