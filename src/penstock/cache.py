@@ -21,11 +21,16 @@ def cache_directory(kind: str) -> Path:
 
 
 def cached(
-    kind: str, name: str, find: Callable[[Path], Found | None], make: Callable[[Path], None]
+    kind: str,
+    name: str,
+    find: Callable[[Path], Found | None],
+    make: Callable[[Path], None],
+    check: Callable[[], None] | None = None,
 ) -> Found:
     """Return what `find` finds at a path of the cache; if it returns None, call `make` first.
 
-    If many processes call this at once, one makes it and the others wait.
+    If many processes call this at once, one makes it and the others wait. `check` is called while
+    they do; it may raise, to end the waiting.
     """
     directory = cache_directory(kind)
     path = directory / name
@@ -33,7 +38,7 @@ def cached(
         found = find(path)
         if found is None:
             directory.mkdir(parents=True, exist_ok=True)
-            with hold_lock(directory, name, wait=True):
+            with hold_lock(directory, name, wait=True, check=check):
                 found = find(path)
                 if found is None:
                     make(path)

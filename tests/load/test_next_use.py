@@ -1,5 +1,6 @@
 """When blocks are needed next, against all steps to come, listed one by one."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.atomic import hold_lock
 from penstock.load.next_use import NEVER, NextUse
 from penstock.load.ranks import num_local_ranks
 from penstock.read.files import FileKind
 from penstock.system.background_thread import StopSignal
 from penstock.system.checksums import BLOCK_BYTES
-from penstock.views import row_search
+from penstock.views import stored_numbers
 from tests.helpers.datasets import write_random_documents
 
 SHUFFLES = [True, False, penstock.BlockShuffle(5, inside=True), penstock.BlockShuffle(7)]
@@ -203,17 +205,53 @@ def test_mixtures_know_when_blocks_of_their_sources_are_needed(data, grouped):
 
 def test_pieces_that_are_sorted_part_by_part_are_sorted(data, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(row_search, "_SORTED_AT_ONCE", 5)
+    monkeypatch.setattr(stored_numbers, "_SORTED_AT_ONCE", 5)
     check(data.packed(1000), 7)
     (made,) = (tmp_path / "penstock/sorted").iterdir()
     pieces = np.fromfile(made, np.int64)[:-1]
     assert np.all(np.diff(data.packed(1000).rows.pieces[pieces, 0]) >= 0)
 
 
-def test_sorting_pieces_can_be_stopped(data, monkeypatch, tmp_path):
+TABLES = pytest.mark.parametrize(
+    ("new_view", "table"),
+    [
+        (lambda data: data.packed(1000), "*.order"),
+        (lambda data: data.windows(1000, mask_ends=True).sorted_by("length"), "*.places"),
+    ],
+    ids=["packed", "sorted"],
+)
+
+
+def new_next_use(view, stop):
+    loader = penstock.Loader(view, 1, output="numpy")
+    return NextUse(loader.view, loader.order, loader.plan, stop)
+
+
+@TABLES
+def test_tables_are_made_at_once_or_not_at_all(data, new_view, table, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    stop, loader = StopSignal(), penstock.Loader(data.packed(1000), 1, output="numpy")
+    view, stop = new_view(data), StopSignal()
     stop.set()
     with pytest.raises(InterruptedError):
-        NextUse(loader.view, loader.order, loader.plan, stop)
-    assert not list(tmp_path.glob("penstock/sorted/*"))
+        new_next_use(view, stop)
+    assert not list(tmp_path.glob(f"penstock/sorted/{table}"))
+    new_next_use(view, StopSignal())
+    assert list(tmp_path.glob(f"penstock/sorted/{table}"))
+
+
+@TABLES
+def test_waiting_for_another_process_that_makes_a_table_can_be_stopped(
+    data, new_view, table, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    view, stop = new_view(data), StopSignal()
+    new_next_use(view, StopSignal())
+    (made,) = tmp_path.glob(f"penstock/sorted/{table}")
+    made.unlink()
+    with ThreadPoolExecutor() as pool, hold_lock(made.parent, made.name):
+        waiting = pool.submit(new_next_use, view, stop)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        stop.set()
+        with pytest.raises(InterruptedError):
+            waiting.result(10)

@@ -78,6 +78,24 @@ def test_blocks_of_steps_that_are_read_stay(data):
     assert {1, 2, 24} <= set(files[2].blocks.present().tolist())
 
 
+def test_foresight_that_comes_while_room_is_made_does_no_harm(data):
+    loader = penstock.Loader(data.windows(2048), 4, output="numpy")
+    files = fetched_files(data)
+
+    def in_use():
+        """Asked before the sample, and again before blocks are dropped."""
+        calls.append(1)
+        if len(calls) == 2:
+            space.next_use = NextUse(loader.view, loader.order, loader.plan, StopSignal())
+        return {}
+
+    calls, num_bytes = list[int](), sum(file.num_bytes for file in cached_files())
+    space = CacheSpace(num_bytes // 2, files, in_use)
+    space.make_room(0)
+    assert len(calls) >= 2
+    assert 0.35 < sum(file.num_bytes for file in cached_files()) / num_bytes < 0.55
+
+
 def test_making_room_can_be_stopped(data):
     stop = StopSignal()
     stop.set()

@@ -13,6 +13,7 @@ import pytest
 import penstock
 from penstock.errors import FormatError, PenstockError
 from penstock.load.warming import warm
+from penstock.read.files import FileKind
 from tests.helpers.programs import run_python
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 from tests.helpers.waiting import wait_until
@@ -72,6 +73,21 @@ def test_all_data_are_read_once_and_then_from_the_cache(local, url, s3_proxy):
     s3_proxy.reset_counts()
     assert batches_of(loader(penstock.open(url, remote=remote))) == expected
     assert s3_proxy.counts()["body_bytes"] < 20_000
+
+
+def test_files_that_sources_of_a_mixture_share_are_copied_once(local, url, s3_proxy):
+    num_bytes = sum(shard.files[".stream"].size_bytes for shard in local.shards)
+    remote = penstock.Remote(endpoint=s3_proxy.endpoint, cache_bytes=int(1.3 * num_bytes))
+    data = penstock.open(url, remote=remote)
+    mixture = penstock.mix(
+        {"one": (data.windows(64), 1), "other": (data.documents(64, extras=()), 1)}
+    )
+    files = [data.reader.mirrored(shard, FileKind.RECORDS) for shard in range(len(data.shards))]
+    s3_proxy.reset_counts()
+    with penstock.Loader(mixture, 4, output="numpy") as batches:
+        next(iter(batches))
+        wait_until(lambda: all(file.blocks.is_whole for file in files), 10)
+    assert s3_proxy.counts()["body_bytes"] < 1.1 * num_bytes
 
 
 @pytest.mark.slow

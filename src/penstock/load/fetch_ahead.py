@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from penstock.batches.batch_reader import BatchReader
 from penstock.errors import PenstockError
-from penstock.load.step_ranges import StepRanges
+from penstock.load.step_ranges import StepRanges, merge_spans
 from penstock.load.step_requests import NUMBER, RequestedStep, StepRequests
 from penstock.load.whole_files import WholeFiles
 from penstock.read.files import FILE_SPAN
@@ -32,12 +32,14 @@ from penstock.system.background_thread import BackgroundThread, StopSignal
 _MAX_STEPS_AHEAD = 1 << 12
 _GROWTH = 8
 """of the number of steps planned at once, so that the first batch does not wait for later ones"""
+_SAMPLED_STEPS = 64
+"""whose rows tell whether the cache saves bytes"""
 _TICK_SECONDS = 0.01
 _IDLE_SECONDS = 0.5
 
 
 class FetchAhead:
-    """A thread that fetches ahead of those that read; it ends with this object."""
+    """Threads that fetch ahead of those that read; they end with this object."""
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class _Fetching:
         self._wakes = self.stop.new_queue()
         self._new_ranges, self._ranges, self._block_of = new_ranges, new_ranges(), block_of
         self._planned, self._changed = dict[int, RequestedStep](), threading.Condition()
+        self._start = self._ranges.position - 1
         self._end, self._failure = -1, None  # type: int, BaseException | None
         self._num_planned, self._num_planned_bytes, self._wanted = 0, 0, -1
         self._is_idle, self._next_look = False, 0.0
@@ -165,7 +168,9 @@ class _Fetching:
 
     def _fetch(self) -> None:
         try:
-            self._requests.store_rows_if_that_saves_bytes(self._new_ranges().take()[1])
+            ranges = self._new_ranges()
+            spans = np.concatenate([ranges.take()[1] for _ in range(_SAMPLED_STEPS)])
+            self._requests.store_rows_if_that_saves_bytes(spans)
             num_steps = 1
             while not self._is_stopped:
                 if self._has_all():
@@ -203,7 +208,7 @@ class _Fetching:
         Large tables of packed rows take minutes to sort. Until then, and if there is no room for
         the sorted table, blocks are dropped at random.
         """
-        with contextlib.suppress(PenstockError, InterruptedError):
+        with contextlib.suppress(PenstockError, InterruptedError, MemoryError):
             space.next_use = self._new_next_use(self.stop)
 
     @property
@@ -234,8 +239,8 @@ class _Fetching:
 
     @property
     def _reached(self) -> int:
-        """The last position that a thread has begun to read."""
-        return max((int(mark[0]) for mark in self.marks), default=-1)
+        """The last position that a thread has begun to read; at first, the one before all."""
+        return max([self._start, *(int(mark[0]) for mark in self.marks)])
 
     def _has_room(self) -> bool:
         """Whether more steps may be planned; forgets those that have been read."""
@@ -286,10 +291,13 @@ class _Fetching:
         """The bytes of the steps that are read now, and of those that were requested."""
         with self._changed:
             listed = [*self._read, *(step.spans for step in self._planned.values())]
-        spans, found = np.concatenate([np.empty(0, FILE_SPAN), *listed]), {}
-        for number in np.unique(spans[NUMBER]):
-            file = self._requests.file(number.item())
-            if file is not None:
-                of_file = spans[spans[NUMBER] == number]
-                found[file.path] = np.stack([of_file["start"], of_file["stop"]], 1)
-        return found
+        spans = np.concatenate([np.empty(0, FILE_SPAN), *listed])
+        merged, _ = merge_spans(spans, gap_bytes=0, gap_share=0.0)  # sorted by file
+        differs = [merged[name][1:] != merged[name][:-1] for name in NUMBER]
+        found = dict[Path, list[NDArray[np.int64]]]()
+        for of_file in np.split(merged, np.flatnonzero(np.any(differs, axis=0)) + 1):
+            file = self._requests.file(of_file[NUMBER][0].item()) if of_file.size else None
+            if file is not None:  # several sources of a mixture may read it
+                ranges = np.stack([of_file["start"], of_file["stop"]], 1)
+                found.setdefault(file.path, []).append(ranges)
+        return {path: np.concatenate(ranges) for path, ranges in found.items()}

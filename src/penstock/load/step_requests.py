@@ -96,8 +96,9 @@ class StepRequests:
         The order is scattered if it keeps no rows together.
         """
         self._readers, self._is_scattered = readers, is_scattered
-        self.files = [each for reader in readers for each in reader.mirrored_files()]
-        """all of them"""
+        listed = (each for reader in readers for each in reader.mirrored_files())
+        self.files = list(dict.fromkeys(listed))
+        """all of them; sources of a mixture may share some"""
         self.options, self._pool = self.files[0].options, self.files[0].pool
         self.num_bytes = sum(each.size_bytes for each in self.files)
         self._identities = {each.path: each.identity for each in self.files}
@@ -111,7 +112,7 @@ class StepRequests:
         self._stores_rows = False
 
     def store_rows_if_that_saves_bytes(self, spans: NDArray[np.void]) -> None:
-        """Store rows in the cache if fewer bytes are fetched then; `spans` are those of one step.
+        """Store rows in the cache if fewer bytes are fetched then; `spans` are those of some steps.
 
         Whole blocks are fetched to store them, and a row of 4 KB lies in two. If the order is
         scattered, other rows of a block come an epoch later, when the cache has a share of them.

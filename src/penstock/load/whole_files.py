@@ -33,7 +33,7 @@ class WholeFiles:
         """`sizes` are those of all files, in bytes."""
         self._ranges, self._file, self._max_requests = ranges, file, max_requests
         self._num_extents = sum(-(-size_bytes // _EXTENT_BYTES) for size_bytes in sizes)
-        self._requested, self.under_way = set[tuple[FileNumber, int]](), list[Future[Any]]()
+        self._requested, self.under_way = set[tuple[MirroredFile, int]](), list[Future[Any]]()
         self._num_empty_steps = 0
 
     def go_on(self) -> bool:
@@ -47,12 +47,11 @@ class WholeFiles:
         touched, _ = merge_spans(spans, gap_bytes=0, gap_share=0.0)
         self._num_empty_steps += _STEPS_AT_ONCE
         for source, kind, shard, start, stop in touched.tolist():
-            file_number = source, kind, shard
-            file = self._file(file_number)
+            file = self._file((source, kind, shard))
             for extent in range(start, stop):
-                if file is None or (file_number, extent) in self._requested:
+                if file is None or (file, extent) in self._requested:
                     continue
-                self._requested.add((file_number, extent))
+                self._requested.add((file, extent))
                 begin = extent * _EXTENT_BYTES
                 self.under_way += file.fetch([(begin, begin + _EXTENT_BYTES)], LAST)
                 self._num_empty_steps = 0

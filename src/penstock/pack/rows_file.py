@@ -16,7 +16,7 @@ import contextlib
 import glob
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from penstock.system.file_map import FileMap
 ROWS_FORMAT, VERSION = "penstock-rows", 2
 SUFFIX = ".rows"
 _HEADER_BYTES = 4096
+_CHECKED_AT_ONCE = 64 << 20
 _PIECE_BYTES = 24
 _CHUNK_BYTES = 1 << 22
 _REMEDY = "remove this file, and it will be made again"
@@ -76,9 +77,16 @@ class PlannedRows:
         body, checksums = self._tables
         return CheckedBlocks(body, checksums) if body.size else None
 
-    def check(self) -> None:
-        """Compare all blocks that were not checked before with their checksums."""
-        self._check(0, self._tables[0].size)
+    def check(self, interrupt: Callable[[], None] | None = None) -> None:
+        """Compare all blocks that were not checked before with their checksums.
+
+        `interrupt` is called from time to time; it may raise, to end the work.
+        """
+        size = self._tables[0].size
+        for start in range(0, size, _CHECKED_AT_ONCE):
+            if interrupt is not None:
+                interrupt()
+            self._check(start, min(start + _CHECKED_AT_ONCE, size))
 
     def pieces_of(self, row: int) -> NDArray[np.int64]:
         """The pieces of one row."""

@@ -1,7 +1,8 @@
 """Which windows or rows are the samples of a view, and in which order."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.batches.view_state import SampleTable
 from penstock.errors import FormatError
-from penstock.views.stored_numbers import cached_numbers, map_numbers
+from penstock.views.stored_numbers import Check, cached_numbers, cached_order, map_numbers
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,6 @@ class SortedSamples:
             raise FormatError(
                 f"{self.path}: missing; sort the view again, and it will be made again"
             ) from None
-
-    @cached_property
-    def places(self) -> NDArray[np.int64]:
-        """The places of the base samples 0, 1, 2, … among the samples; made once and stored."""
-        name = f"{self.path.name}.places"
-        make = partial(np.argsort, self.samples, kind="stable")
-        return map_numbers(cached_numbers("sorted", name, self.count, lambda: [make()]), self.count)
 
     @cached_property
     def table(self) -> SampleTable:
@@ -84,17 +78,25 @@ class ChosenSamples:
             return np.arange(self.first + start, self.first + stop)
         return self.order.samples[self.first + start : self.first + stop]
 
-    def samples_of(self, base_samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples that are these base samples; -1 for those that were not chosen."""
-        samples = base_samples - self.first
-        if self.order is not None:
-            sorted_, places = self.order.samples, self.order.places
-            found = places[
-                np.minimum(np.searchsorted(sorted_, base_samples, sorter=places), places.size - 1)
-            ]
-            samples = np.where(sorted_[found] == base_samples, found - self.first, -1)
-        samples[(samples < 0) | (samples >= self.count)] = -1
-        return samples
+    def search(self, check: Check) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        """What finds the samples that are some base samples; -1 for those that were not chosen.
+
+        For another order, this makes a table in the user's cache, if there is none.
+        """
+        order, places = self.order, np.empty(0, np.int64)
+        if order is not None:
+            places = cached_order(f"{order.path.name}.places", order.samples, check)
+
+        def find(base_samples: NDArray[np.int64]) -> NDArray[np.int64]:
+            samples = base_samples - self.first
+            if order is not None:
+                after = np.searchsorted(order.samples, base_samples, sorter=places)
+                found = places[np.minimum(after, places.size - 1)]
+                samples = np.where(order.samples[found] == base_samples, found - self.first, -1)
+            samples[(samples < 0) | (samples >= self.count)] = -1
+            return samples
+
+        return find
 
     def sort(self, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
         """The chosen base samples by their numbers, of which each base sample has one.

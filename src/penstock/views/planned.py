@@ -19,8 +19,9 @@ from penstock.pack.report import PackReport
 from penstock.pack.rows_file import PlannedRows, find_rows
 from penstock.pack.selection import DocumentSelection
 from penstock.reprs import counted
-from penstock.views.row_search import Check, RecordSearch, row_search
+from penstock.views.row_search import RecordSearch, row_search
 from penstock.views.sample_numbers import DocumentShares, shares_of_rows
+from penstock.views.stored_numbers import Check
 from penstock.views.view import View
 
 _SAMPLES_AT_ONCE = 1 << 16

@@ -4,24 +4,19 @@ Where rows follow the stream, their pieces are searched as they are stored. Othe
 the pieces in the stream is made once, and stored in the user's cache, with 8 bytes for each piece.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.pack.rows_file import PlannedRows
-from penstock.views.stored_numbers import cached_numbers, map_numbers
+from penstock.views.stored_numbers import Check, cached_order
 
 RecordNumbers = NDArray[np.int64]
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 RecordSearch = Callable[[RecordNumbers, RecordNumbers], Pairs]
 """Which samples read a record from `first[k]` to `last[k]`: pairs of k and a sample."""
-Check = Callable[[], None]
-"""raises if the work is not needed any more"""
 
-_SORTED_AT_ONCE = 1 << 24
-"""pieces; sorting takes about 40 bytes of memory for each"""
 _MAX_SHARING = 2
 """pieces with one record in common: a row's last label is the first input of another row"""
 
@@ -30,10 +25,8 @@ def row_search(rows: PlannedRows, check: Check) -> RecordSearch:
     """What finds the rows that read records; the order of their pieces is found, or made, first."""
     starts, lengths, order = rows.pieces[:, 0], rows.pieces[:, 1], None
     if not rows.recipe.follows_stream and starts.size and rows.path is not None:
-        rows.check()
-        name = f"{rows.path.name}.order"
-        path = cached_numbers("sorted", name, starts.size, lambda: _sorted(starts, check))
-        order = map_numbers(path, starts.size)
+        rows.check(check)
+        order = cached_order(f"{rows.path.name}.order", starts, check)
 
     def find(first: RecordNumbers, last: RecordNumbers) -> Pairs:
         begin = np.searchsorted(starts, first, "right", sorter=order)
@@ -41,7 +34,7 @@ def row_search(rows: PlannedRows, check: Check) -> RecordSearch:
         which, pieces = expand(np.maximum(begin - _MAX_SHARING, 0), end)
         if order is not None:
             pieces = order[pieces]
-        is_read = starts[pieces] + lengths[pieces] > first[which]
+        is_read = (starts[pieces] + lengths[pieces] > first[which]) & (lengths[pieces] > 0)
         which, pieces = which[is_read], pieces[is_read]
         if rows.row_first.size:
             return which, np.searchsorted(rows.row_first, pieces, "right") - 1
@@ -59,18 +52,3 @@ def expand(begin: NDArray[np.int64], end: NDArray[np.int64]) -> Pairs:
     counts = np.maximum(end - begin, 0)
     which = np.repeat(np.arange(begin.size), counts)
     return which, np.arange(which.size) + (begin - np.cumsum(counts) + counts)[which]
-
-
-def _sorted(starts: NDArray[np.int64], check: Check) -> Iterator[NDArray[np.int64]]:
-    """Yield the numbers of all pieces by their starts, a part of the stream at a time."""
-    firsts = range(0, starts.size, _SORTED_AT_ONCE)
-    stop = max(int(starts[first : first + _SORTED_AT_ONCE].max()) for first in firsts) + 1
-    edges = np.linspace(0, stop, len(firsts) + 1).astype(np.int64).tolist()
-    for begin, end in pairwise(edges):
-        parts = []
-        for first in firsts:
-            check()
-            some = starts[first : first + _SORTED_AT_ONCE]
-            parts.append(first + np.flatnonzero((begin <= some) & (some < end)))
-        pieces = np.concatenate(parts)
-        yield pieces[np.argsort(starts[pieces], kind="stable")]

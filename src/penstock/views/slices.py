@@ -13,13 +13,14 @@ from penstock.errors import UsageError
 from penstock.metadata.span_decoding import Decoder
 from penstock.read.record_stream import RecordStream
 from penstock.views.chosen_samples import ChosenSamples, sort_samples
-from penstock.views.row_search import Check, Pairs, RecordSearch
+from penstock.views.row_search import Pairs, RecordSearch
 from penstock.views.sample_numbers import (
     DocumentShares,
     NumbersOf,
     document_numbers,
     mean_numbers,
 )
+from penstock.views.stored_numbers import Check
 
 
 class SlicedView(Sequence[dict[str, Any]]):
@@ -128,11 +129,11 @@ class SlicedView(Sequence[dict[str, Any]]):
         For packed and sorted rows, this makes a table in the user's cache, if there is none. It
         calls `check` from time to time, which may raise.
         """
-        find_base, chosen = self._base_search(check), self._all_or_chosen
+        find_base, samples_of = self._base_search(check), self._all_or_chosen.search(check)
 
         def find(first: NDArray[np.int64], last: NDArray[np.int64]) -> Pairs:
             which, base = find_base(first, last)
-            samples = chosen.samples_of(base)
+            samples = samples_of(base)
             return which[samples >= 0], samples[samples >= 0]
 
         return find

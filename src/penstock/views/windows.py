@@ -12,8 +12,9 @@ from penstock.formats.shard import TOKEN
 from penstock.pack.policy import WINDOWS, WINDOWS_APART, Recipe
 from penstock.pack.selection import DocumentSelection
 from penstock.views.planned import PlannedView
-from penstock.views.row_search import Check, Pairs, RecordNumbers, RecordSearch, expand
+from penstock.views.row_search import Pairs, RecordNumbers, RecordSearch, expand
 from penstock.views.sample_numbers import DocumentShares, shares_of_windows
+from penstock.views.stored_numbers import Check
 from penstock.views.view import View
 
 
