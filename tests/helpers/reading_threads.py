@@ -1,6 +1,7 @@
 """The loaders' reading threads, which are native threads and unknown to Python."""
 
 import contextlib
+import gc
 import os
 from pathlib import Path
 
@@ -18,5 +19,16 @@ def num_reading_threads():
 
 
 def wait_for_reading_threads(number):
-    """Wait for this number: a new thread is named late, and one that has ended stays listed."""
-    wait_until(lambda: num_reading_threads() == number)
+    """Wait for this number: a new thread is named late, and one that has ended stays listed.
+
+    Until then, garbage is collected. Once is not enough: a thread that ends just then may hold some
+    of it, or be collecting itself, and then `gc.collect` returns at once.
+    """
+
+    def is_so():
+        if num_reading_threads() == number:
+            return True
+        gc.collect()
+        return False
+
+    wait_until(is_so)

@@ -21,8 +21,7 @@ from penstock.load.step_reader import StepReader
 from penstock.load.walk import Iteration, Walk
 from penstock.order.shuffling import OrderKind, ShuffleState
 from tests.helpers.kernel_inputs import open_files, token_layout, view_state
-from tests.helpers.reading_threads import num_reading_threads, wait_for_reading_threads
-from tests.helpers.waiting import wait_until
+from tests.helpers.reading_threads import wait_for_reading_threads
 
 pytestmark = pytest.mark.kernels
 
@@ -203,8 +202,8 @@ def test_a_queue_that_is_dropped_ends_by_itself(tmp_path, depth):
     loading.walk.take()
     assert opened(tmp_path)
     del loading
-    # A thread that ends may be collecting just now; then gc.collect() returns at once.
-    wait_until(lambda: gc.collect() >= 0 and num_reading_threads() == 0)
+    gc.collect()
+    wait_for_reading_threads(0)
     assert not opened(tmp_path)
 
 

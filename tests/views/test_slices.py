@@ -165,13 +165,22 @@ def test_what_a_checkpoint_says_of_slices(corpus):
     view = corpus.windows(4)
     assert view.slice(0).fingerprint == view.slice(-99, 99).fingerprint == view.fingerprint
     assert view.slice(3, 9).slice(1, -1).fingerprint == view.fingerprint + ", samples 4 to 8"
-    numbers = np.arange(len(LENGTHS))
+    numbers, documents = np.arange(len(LENGTHS)), corpus.documents_fingerprint
     view_of_some = view.sorted_by(numbers).take(9).sorted_by("length").slice(-2)
     assert view_of_some.fingerprint == view.fingerprint + (
-        ", sorted by b45f7e18bcff73ee, samples 0 to 9, sorted by length, samples 7 to 9"
+        f", sorted by b45f7e18bcff73ee of {documents}, samples 0 to 9"
+        f", sorted by length of {documents}, samples 7 to 9"
     )
     assert view.sorted_by(numbers * 1.0).fingerprint == view.sorted_by(numbers).fingerprint
     assert view.sorted_by(numbers * -0.0).fingerprint == view.sorted_by(numbers * 0).fingerprint
+
+
+def test_equal_tokens_in_other_documents_are_sorted_anew():
+    """Windows of them are equal, and so were the names of their orders in the cache."""
+    for lengths, expected in (([8, 2], [8, 0, 1]), ([2, 8], [0, 1, 2])):
+        with numbered(lengths) as data:
+            view = data.windows(1).sorted_by("length")
+            assert view.base_samples(0, 3).tolist() == expected
 
 
 def test_copies_of_a_view_keep_its_samples(corpus):

@@ -106,7 +106,7 @@ class SlicedView(Sequence[dict[str, Any]]):
         chosen = sort_samples(
             self._all_or_chosen,
             self.fingerprint,
-            by.name,
+            f"{by.name} of {self.dataset.documents_fingerprint}",
             lambda: mean_numbers(self._shares(), by.values(), self.num_base_samples),
         )
         return self._with(_chosen=chosen)
