@@ -163,6 +163,23 @@ def test_requests_in_flight_stay_within_their_bound(local, open_url, s3_proxy, c
     assert 2 <= s3_proxy.counts()["max_in_flight"] <= 3 + (cache_bytes == 0)
 
 
+@pytest.mark.parametrize("is_mixture", [False, True])
+def test_a_global_shuffle_is_requested_in_small_parts(open_url, s3_proxy, is_mixture):
+    """The first batch would wait until all is requested that may be fetched ahead."""
+    max_requests = next(_numbers)
+    data = open_url(max_requests=max_requests, cache_bytes=0, request_seconds=60.0)
+    view = data.windows(192)
+    if is_mixture:
+        view = penstock.mix({"one": (view, 1), "other": (view.slice(100), 1)})
+    pool = data.reader.mirrored_files()[0].pool
+    s3_proxy.set(latency_s=0.5)
+    with penstock.Loader(view, 4, output="numpy") as batches:
+        next(iter(batches))
+        for _ in range(50):
+            assert pool.num_waiting <= 8 * max_requests + 4
+            time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_memory_without_a_cache_stays_within_its_bound(s3, bucket, s3_environment, tmp_path):
     """64 MB of data, of which 1 MiB is to be fetched ahead."""

@@ -7,6 +7,7 @@ urgent is to be done (`WholeFiles`). Other threads keep the cache within its lim
 
 import contextlib
 import itertools
+import sys
 import threading
 import time
 from collections import deque
@@ -32,6 +33,12 @@ from penstock.system.background_thread import BackgroundThread, StopSignal
 _MAX_STEPS_AHEAD = 1 << 12
 _GROWTH = 8
 """of the number of steps planned at once, so that the first batch does not wait for later ones"""
+_WAITING_PER_REQUEST = 4
+"""Of requests that are hardly merged, how many wait for each one that may be in flight.
+
+As many are added at once. All that `ahead_bytes` allows would take 0.3 s of Python, for which the
+first batch would have to wait.
+"""
 _SAMPLED_STEPS = 64
 """whose rows tell whether the cache saves bytes"""
 _TICK_SECONDS = 0.01
@@ -112,6 +119,8 @@ class _Fetching:
             sizes = [each.size_bytes for each in requests.files]
             max_requests = max(1, requests.options.max_requests // 2)
             self._copying = WholeFiles(new_ranges(), requests.file, sizes, max_requests)
+        # at once: the more, the more runs of bytes are merged
+        self._max_planned_spans, self._max_planned_bytes = sys.maxsize, self._budget // 2
 
     def provide(self, position: int, batches: BatchReader) -> bool:
         """Wait until the bytes of a step are here; False if there is nothing to wait for."""
@@ -171,6 +180,10 @@ class _Fetching:
             ranges = self._new_ranges()
             spans = np.concatenate([ranges.take()[1] for _ in range(_SAMPLED_STEPS)])
             self._requests.store_rows_if_that_saves_bytes(spans)
+            if self._requests.merges_little:
+                max_requests = self._requests.options.max_requests
+                self._max_planned_spans = _WAITING_PER_REQUEST * max_requests
+                self._max_planned_bytes = self._budget // 8
             num_steps = 1
             while not self._is_stopped:
                 if self._has_all():
@@ -251,9 +264,11 @@ class _Fetching:
                 self._forget(position)
             # Steps that were here already, and those of a thread that is idle, may fill the budget.
             is_waited_for = self._wanted > self._end
-            # As much again is planned at once.
-            is_low = self._num_planned_bytes <= self._budget // 2
-            return is_waited_for or (is_low and len(self._planned) < _MAX_STEPS_AHEAD)
+            return is_waited_for or (
+                self._num_planned_bytes + self._max_planned_bytes <= self._budget
+                and len(self._planned) < _MAX_STEPS_AHEAD
+                and self._requests.num_waiting < self._max_planned_spans
+            )
 
     def _forget(self, position: int) -> RequestedStep | None:
         """Take a step out of those that are planned; None if it is not among them."""
@@ -264,12 +279,17 @@ class _Fetching:
 
     def _plan(self, num_steps: int) -> None:
         """Request the bytes of the next steps."""
-        positions, listed, total = list[int](), list[NDArray[np.void]](), 0
-        while not positions or (len(positions) < num_steps and total < self._budget // 2):
+        positions, listed, num_spans, total = list[int](), list[NDArray[np.void]](), 0, 0
+        while not positions or (
+            len(positions) < num_steps
+            and num_spans < self._max_planned_spans
+            and total < self._max_planned_bytes
+        ):
             position, spans = self._ranges.take()
             spans = self._requests.remote_only(spans)
             positions.append(position)
             listed.append(spans)
+            num_spans += len(spans)
             total += self._requests.size(spans)
             # The rows of a block of the order fill a run of bytes: those of half of it would not.
             if total > self._budget // 8 and self._ends_block(position):

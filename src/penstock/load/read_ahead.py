@@ -173,7 +173,8 @@ class ReadAhead:
         order, block_of = self.order, None
         if isinstance(order, Order) and order.block_size > 1:
             block_of = partial(_block_of, order)
-        is_scattered = isinstance(order, Order) and order.kind == OrderKind.SHUFFLED
+        orders = [order] if isinstance(order, Order) else order.orders
+        is_scattered = all(each.kind == OrderKind.SHUFFLED for each in orders)
         return FetchAhead(new_ranges, readers, next_use, block_of, is_scattered=is_scattered)
 
     def _new_reader(

@@ -115,12 +115,14 @@ class StepRequests:
         """Store rows in the cache if fewer bytes are fetched then; `spans` are those of some steps.
 
         Whole blocks are fetched to store them, and a row of 4 KB lies in two. If the order is
-        scattered, other rows of a block come an epoch later, when the cache has a share of them.
+        scattered, other rows of a block come an epoch later, when the cache has a share of them;
+        but the epochs of small sources in a mixture are short.
         """
         lost_share = 1 - self.cache_limit / max(self.num_bytes, 1)
         self._stores_rows = self.cache_limit > 0 and (
             self.is_copied
             or not self._is_scattered
+            or len(self._readers) > 1
             or lost_share * _block_bytes(spans) <= _span_bytes(spans)
         )
 
@@ -147,6 +149,16 @@ class StepRequests:
         """Leave out files that are local, of datasets that have both."""
         is_remote = [self.file(number) is not None for number in spans[NUMBER].tolist()]
         return spans if all(is_remote) else spans[np.array(is_remote)]
+
+    @property
+    def merges_little(self) -> bool:
+        """Whether runs of bytes are hardly ever merged, however many are requested at once."""
+        return self._is_scattered and not self._stores_rows
+
+    @property
+    def num_waiting(self) -> int:
+        """How many requests of this process wait until others are answered."""
+        return self._pool.num_waiting
 
     def size(self, spans: NDArray[np.void]) -> int:
         """How many bytes are fetched for spans."""

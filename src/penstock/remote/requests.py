@@ -44,6 +44,11 @@ class RequestPool:
         self._num_threads = self._num_idle = 0
         self._hedges = False
 
+    @property
+    def num_waiting(self) -> int:
+        """How many requests have not begun, because others are in flight."""
+        return len(self._queue)
+
     def submit(self, call: Callable[[], Any], priority: float = URGENT) -> "Future[Any]":
         """Run a call in a thread, the lowest priority first; it can be cancelled until it runs."""
         request = _Request(call)
