@@ -28,7 +28,7 @@ from penstock.copying.staged_shards import (
 )
 from penstock.errors import DatasetExistsError, PenstockError, ReadError
 from penstock.progress import ProgressMeter
-from penstock.remote.store import stopping_with
+from penstock.remote.attempts import stopping_with
 from penstock.system.background_thread import BackgroundThread, StopSignal
 
 ROOM_BYTES = 4 << 30

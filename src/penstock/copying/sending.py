@@ -10,7 +10,7 @@ from penstock.copying.place import CopyPlace
 from penstock.copying.record import CopyRecord
 from penstock.errors import FormatError, ReadError
 from penstock.progress import ProgressMeter
-from penstock.remote.store import stopping_with
+from penstock.remote.attempts import stopping_with
 from penstock.system.background_thread import StopSignal
 
 

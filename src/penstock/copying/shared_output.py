@@ -33,8 +33,8 @@ from penstock.errors import DatasetExistsError, PenstockError
 from penstock.formats.job_marks import PLAN, TASKS, UNFINISHED
 from penstock.formats.stream import PART_SUFFIX
 from penstock.progress import OnProgress
+from penstock.remote.attempts import stopping_with
 from penstock.remote.options import Remote
-from penstock.remote.store import stopping_with
 from penstock.system.background_thread import StopSignal, call_in_background
 
 SHARES = "shares"

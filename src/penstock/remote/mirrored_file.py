@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock.error_texts import rewording_errors
 from penstock.errors import FormatError, MissingDataError, ReadError
+from penstock.remote.attempts import is_thread_stopped, refuse_fork
 from penstock.remote.block_file import BlockFile, ByteRange, identity_number, locked_directory
 from penstock.remote.found_files import keep_files, note_found, removing_files
 from penstock.remote.options import Remote
@@ -32,8 +33,6 @@ from penstock.remote.store import (
     ObjectFacts,
     ObjectStore,
     check_unchanged,
-    is_thread_stopped,
-    refuse_fork,
 )
 from penstock.system.checksums import BLOCK_BYTES
 from penstock.system.memory import new_pages

@@ -1,39 +1,27 @@
 """`ObjectStore`: objects behind a URL. Each call is repeated until it succeeds, or is hopeless.
 
-obstore sends the requests. Its own retries are off: ours share one deadline, and the error names
-the object, the range, the number of attempts and the cause. obstore itself repeats only the parts
-of an upload: otherwise a part that fails would cost the whole upload.
+Only the parts of an upload are repeated by obstore; `attempt` could only repeat it as a whole.
 """
 
 import contextlib
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import wait as wait_for
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from penstock.errors import FormatError, MissingDataError, PenstockError, ReadError, UsageError
+from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
+from penstock.remote.attempts import attempt, result_of
 from penstock.remote.clients import load_obstore, new_client
 from penstock.remote.options import Remote
 from penstock.remote.refusals import CutShortError, Refusals, reason, status_of
-from penstock.remote.requests import RequestPool, is_given_up, request_pool
+from penstock.remote.requests import RequestPool, request_pool
 from penstock.remote.urls import RemoteUrl
-from penstock.system.background_thread import StopSignal
-from penstock.system.backoff import jittered
 
-Answer = TypeVar("Answer")
-
-_FIRST_WAIT, _MAX_WAIT = 0.1, 10.0
-_TICK_SECONDS = 0.5
-_SECONDS_TO_STOP = 5.0
-"""how long a stopped thread waits for its request, which most often arrives"""
-_OF_THREAD = threading.local()
 _ASKED_AGAIN_BY_GET = {400, 403, 405, 501}
 """statuses after HEAD: the server does not know it, or tells the cause only in a body"""
 _MAX_OPENING_SECONDS = 30.0
@@ -46,10 +34,6 @@ CHUNK_BYTES = 1 << 18
 _MAX_PARTS = 9_000  # S3 allows 10,000
 _PARTS_AT_ONCE = 4
 _UPLOAD_SECONDS = 300.0  # the deadline of a part, which may share a slow line with many others
-_USED_IN = set[int]()
-"""processes that have sent requests; their forked children cannot"""
-_ANSWERED = set[str]()
-"""stores that have accepted a request"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +102,7 @@ class ObjectStore:
 
     @cached_property
     def _upload_client(self) -> Any:
-        """Repeats the requests for single parts, which `_attempt` cannot."""
+        """Repeats the requests for single parts, which `attempt` cannot."""
         seconds = max(self.options.request_seconds, _UPLOAD_SECONDS)
         total = timedelta(seconds=self.options.total_seconds)
         return self._checked_client(seconds, max_retries=100, retry_timeout=total)
@@ -143,7 +127,9 @@ class ObjectStore:
 
     def head(self, key: str) -> ObjectFacts:
         """What is known of an object, without its content."""
-        return self._attempt(self.name(key), lambda: self._head(key), self._opening_seconds)
+        return attempt(
+            self.refusals, self.name(key), lambda: self._head(key), self._opening_seconds
+        )
 
     def _head(self, key: str) -> ObjectFacts:
         try:
@@ -183,7 +169,7 @@ class ObjectStore:
             pages = obs.list(self._client, prefix or None, chunk_size=1000)
             return [_facts(meta) for page in pages for meta in page]
 
-        found = self._attempt(self.name(prefix), all_pages, self._opening_seconds)
+        found = attempt(self.refusals, self.name(prefix), all_pages, self._opening_seconds)
         return _without_directories(found, prefix)
 
     def get(self, key: str, start: int, stop: int, *, expected: ObjectFacts | None) -> RangeAnswer:
@@ -202,7 +188,7 @@ class ObjectStore:
             return RangeAnswer(data, facts)
 
         seconds = self._opening_seconds if expected is None else None
-        return self._attempt(self._where(key, start, stop), get, seconds)
+        return attempt(self.refusals, self._where(key, start, stop), get, seconds)
 
     def chunks(self, facts: ObjectFacts, start: int = 0) -> Iterator[Any]:
         """Yield a known object from byte `start` on, in pieces that are requested ahead."""
@@ -242,7 +228,7 @@ class ObjectStore:
                 at += len(chunk)
             _check_length(found, start, stop, at - start)
 
-        self._attempt(self._where(key, start, stop), get)
+        attempt(self.refusals, self._where(key, start, stop), get)
 
     def _where(self, key: str, start: int, stop: int) -> str:
         return f"{self.name(key)}: bytes {start:,} to {stop:,}"
@@ -261,7 +247,7 @@ class ObjectStore:
             sent = obs.put(self._client, key, content, use_multipart=False, **mode)
             return str(sent.get("e_tag") or "")
 
-        return self._attempt(self.name(key), send)
+        return attempt(self.refusals, self.name(key), send)
 
     def put_in_parts(
         self, key: str, chunks: Callable[[], Iterable[Any]], size_bytes: int
@@ -290,7 +276,7 @@ class ObjectStore:
                 # If the answer to its last request is lost, an upload is unknown when asked again.
                 raise CutShortError("the upload has ended without an answer") from None
 
-        self._attempt(self.name(key), send)
+        attempt(self.refusals, self.name(key), send)
         facts = self.head(key)
         check_unchanged(self.name(key), facts, ObjectFacts(key, size_bytes, "", 0))
         return facts
@@ -299,102 +285,7 @@ class ObjectStore:
         """Remove an object; one that does not exist is fine."""
         obs = load_obstore()
         with contextlib.suppress(MissingDataError):
-            self._attempt(self.name(key), lambda: obs.delete(self._client, key))
-
-    def _attempt(
-        self, what: str, call: Callable[[], Answer], total_seconds: float | None = None
-    ) -> Answer:
-        """Call until it works; wait longer after each failure, up to the total deadline."""
-        total_seconds = total_seconds or self.options.total_seconds
-        refuse_fork()
-        started, wait, num_attempts = time.monotonic(), _FIRST_WAIT, 0
-        while True:
-            num_attempts += 1
-            asked = time.monotonic()
-            try:
-                answer = _interruptible(call)
-                _ANSWERED.add(self.url.store)
-                return answer  # noqa: TRY300
-            except PenstockError:
-                raise
-            except FileNotFoundError as error:
-                raise self.refusals.missing(what, error) from None
-            except OSError as error:
-                raise ReadError(error.errno, f"{what}: {error.strerror or error}") from None
-            except Exception as error:
-                final = self.refusals.final(what, error, is_new=self.url.store not in _ANSWERED)
-                if final is not None:
-                    raise final from None
-                cause, now = reason(error), time.monotonic()
-                if now - asked >= self.options.request_seconds:
-                    cause = f"not answered in request_seconds={self.options.request_seconds:g}"
-            except BaseException as error:
-                if type(error).__name__ != "PanicException":  # of Rust; obstore does not export it
-                    raise
-                raise ReadError(
-                    f"{what}: obstore has failed ({error}); check the URL, the region and the "
-                    f"endpoint{self.refusals.endpoint_text}"
-                ) from None
-            if now + wait - started > total_seconds:
-                raise ReadError(
-                    f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
-                    f"the last: {cause}; check the network and the endpoint"
-                    f"{self.refusals.endpoint_text}, or allow more time with "
-                    "penstock.Remote(total_seconds=…)"
-                )
-            until = now + jittered(wait)
-            while (left := until - time.monotonic()) > 0:
-                if is_given_up() or is_thread_stopped():
-                    raise CancelledError
-                time.sleep(min(left, _TICK_SECONDS))
-            wait = min(2 * wait, _MAX_WAIT)
-
-
-@contextlib.contextmanager
-def stopping_with(stop: StopSignal) -> Iterator[None]:
-    """Give up the requests of this thread soon after the signal is set."""
-    _OF_THREAD.stop = stop
-    try:
-        yield
-    finally:
-        del _OF_THREAD.stop
-
-
-def is_thread_stopped() -> bool:
-    """Whether this thread is to give up its requests."""
-    stop: StopSignal | None = getattr(_OF_THREAD, "stop", None)
-    return stop is not None and stop.is_set
-
-
-def result_of(future: Future[Answer]) -> Answer:
-    """The result of a request; raises CancelledError if this thread is stopped before."""
-    if not hasattr(_OF_THREAD, "stop"):
-        return future.result()
-    while not is_thread_stopped() and not wait_for([future], _TICK_SECONDS).done:
-        pass
-    if not wait_for([future], _SECONDS_TO_STOP).done:
-        raise CancelledError
-    return future.result()
-
-
-def _interruptible(call: Callable[[], Answer]) -> Answer:
-    """Call in another thread if this one may be told to stop: obstore's requests do not notice.
-
-    The main thread is told with Ctrl-C, others by `stopping_with`.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main and not hasattr(_OF_THREAD, "stop"):
-        return call()
-    future = Future[Answer]()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="remote-request", daemon=True).start()
-    return result_of(future)
+            attempt(self.refusals, self.name(key), lambda: obs.delete(self._client, key))
 
 
 def _check_length(found: Any, start: int, stop: int, num_bytes: int) -> None:
@@ -433,22 +324,6 @@ def _without_directories(found: Sequence[ObjectFacts], prefix: str) -> list[Obje
             directories.add(parent)
             parent = parent.rpartition("/")[0]
     return [each for each in found if each.size_bytes or each.key not in directories]
-
-
-def has_sent_requests() -> bool:
-    """Whether this process, or one that it was forked from, has sent requests: do not fork it."""
-    return bool(_USED_IN)
-
-
-def refuse_fork() -> None:
-    """Raise in a process that was forked after requests were sent: its requests would hang."""
-    if _USED_IN and os.getpid() not in _USED_IN:
-        raise ReadError(
-            "remote data cannot be read in a process that was forked after requests were sent; "
-            "start it with multiprocessing_context='spawn' (or 'forkserver'), or use no worker "
-            "processes: a loader reads ahead in threads"
-        )
-    _USED_IN.add(os.getpid())
 
 
 def _facts(meta: Any) -> ObjectFacts:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import FormatError, PenstockError
-from penstock.remote.store import stopping_with
+from penstock.remote.attempts import stopping_with
 from penstock.system.background_thread import StopSignal
 from penstock.text.batch import TextBatch
 from penstock.text.live.lane_text import BlockText, LanePosition, LaneText

@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn
 from penstock.copying.early_upload import WaitForRoom
 from penstock.errors import PenstockError, UsageError
 from penstock.progress import OnProgress, Progress
-from penstock.remote.store import has_sent_requests
+from penstock.remote.attempts import has_sent_requests
 from penstock.system.processors import num_processors
 from penstock.text.tokenize.stage import Stage, run_once, task_progress
 
