@@ -12,6 +12,7 @@ import penstock
 from penstock.cache import cache_directory
 from penstock.copying.freed import is_freed
 from penstock.errors import DatasetExistsError, MissingDataError, UsageError
+from tests.helpers.remote_data import upload
 from tests.helpers.uploads import contents, staged, stored
 from tests.helpers.waiting import wait_until
 
@@ -72,7 +73,7 @@ def test_shares_of_three_machines_make_the_local_dataset(
     assert staged() == []
     machine("b")
     tokenize(text, url, task=(1, 3), split=split)
-    with pytest.raises(MissingDataError, match=r"unfinished.*penstock finish again"):
+    with pytest.raises(MissingDataError, match=f"unfinished.*when all shares are done, run penstock finish {url}"):
         penstock.open(url)
     machine("finishing")
     with pytest.raises(MissingDataError, match=f"{url}: 20 of 62 tasks have not been run"):
@@ -158,6 +159,29 @@ def test_a_part_of_a_killed_writer_is_replaced(s3, bucket, s3_environment, tmp_p
         write_part(tmp_path / "local", part)
     penstock.finish(tmp_path / "local")
     assert stored(s3, bucket, "data") == contents(tmp_path / "local")
+
+
+def test_data_that_was_opened_too_early_opens_when_it_is_finished(bucket, s3_environment):
+    url = f"s3://{bucket}/parts"
+    write_part(url, 0)
+    with pytest.raises(MissingDataError, match="unfinished"):
+        penstock.open(url)
+    penstock.finish(url, parts=1)
+    for name in ("", "/penstock.json"):
+        assert penstock.open(url + name).num_records > 0
+
+
+def test_text_that_was_opened_too_early_opens_when_it_is_finished(
+    s3, bucket, s3_environment, tmp_path, text
+):
+    penstock.repack(text, tmp_path / "shards")
+    store, mark = s3.store(bucket), "shards/unfinished.json"
+    obstore.put(store, mark, b"{}")
+    upload(store, tmp_path / "shards", "shards/")
+    with pytest.raises(MissingDataError, match="unfinished"):
+        penstock.Source(f"s3://{bucket}/shards")
+    obstore.delete(store, mark)
+    assert penstock.Source(f"s3://{bucket}/shards/shard_00000.parquet").size_bytes > 0
 
 
 def test_parts_of_writers_are_joined(s3, bucket, s3_environment, tmp_path, machine):

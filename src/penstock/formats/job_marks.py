@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.errors import MissingDataError
 from penstock.formats.files import read_head, read_whole
+from penstock.remote.mirror import look_for
 
 UNFINISHED = "unfinished.json"
 """a directory with this is still being written"""
@@ -23,10 +24,13 @@ _MAX_MARK_BYTES = 1 << 28  # JSON takes some ten times its size in memory
 
 def refuse_unfinished(directory: Path) -> None:
     """Refuse a directory that is still being written."""
+    marks = (directory / UNFINISHED, directory / PLAN, directory.parent / PLAN)
+    # The job may have finished since this machine listed a remote directory.
+    look_for(filter(os.path.lexists, marks))
     if os.path.lexists(directory / UNFINISHED):
         raise MissingDataError(
-            f"{directory}: is unfinished ({UNFINISHED} exists); run "
-            f"{_command_of(directory / UNFINISHED)} again to continue"
+            f"{directory}: is unfinished ({UNFINISHED} exists); "
+            f"{_remedy(directory, _command_of(directory / UNFINISHED))}"
         )
     outer = directory if directory.name == UNSHUFFLED else directory.parent  # that one is whole
     for each in (directory, outer):
@@ -43,14 +47,20 @@ def refuse_unfinished(directory: Path) -> None:
         )
 
 
-def _command_of(mark: Path) -> str:
-    """The command that writes there, according to its mark."""
+def _command_of(mark: Path) -> str | None:
+    """The command that writes there, according to its mark; None if a program does."""
     try:
         command = json.loads(read_whole(mark, _MAX_MARK_BYTES)).get("command")
     except (OSError, ValueError, AttributeError, RecursionError):
         command = None
-    known = ("convert", "copy", "finish", "repack", "tokenize")
-    return f"penstock {command}" if command in known else "the same command"
+    return command if command in ("convert", "copy", "finish", "repack", "tokenize") else None
+
+
+def _remedy(directory: Path, command: str | None) -> str:
+    """What to do about a directory that a command still writes."""
+    if command == "finish":  # several machines write there
+        return f"when all shares are done, run penstock finish {directory}"
+    return f"run {f'penstock {command}' if command else 'the same command'} again to continue"
 
 
 def planned_in(directory: Path) -> Path | None:
