@@ -20,6 +20,7 @@ from penstock.errors import DatasetExistsError, FormatError, UsageError
 from penstock.text.repacking import repack
 from penstock.text.sources import Columns, Source
 from penstock.text.tokenize import finishing
+from penstock.write import shard_job
 from tests.helpers.text_sources import texts_of, write_jsonl
 from tests.helpers.waiting import num_files, wait_until
 
@@ -144,6 +145,18 @@ def test_a_run_that_was_killed_while_it_cleaned_up_goes_on(tmp_path, monkeypatch
     report = repack(tmp_path / "a.jsonl", tmp_path / "out", shuffle=1)
     assert sorted(documents_of(report)) == ["one", "three", "two"]
     assert not (tmp_path / "out" / "unshuffled").exists()
+
+
+def test_a_run_that_was_killed_twice_leaves_no_shard_under_another_name(tmp_path, monkeypatch):
+    write_jsonl(tmp_path / "a.jsonl", ["one", "two", "three"])
+    # When the counts are removed, and when their shard has been written once more.
+    for owner, name in ((shard_job.ShardJob, "store_report"), (shard_job, "publish")):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(owner, name, interrupt)
+            repack(tmp_path / "a.jsonl", tmp_path / "out")
+    repack(tmp_path / "a.jsonl", tmp_path / "out")
+    repack(tmp_path / "a.jsonl", tmp_path / "calm")
+    assert content(tmp_path / "out") == content(tmp_path / "calm")
 
 
 def interrupt(*arguments):

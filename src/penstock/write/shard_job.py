@@ -186,6 +186,8 @@ class ShardJob:
             return file
 
         self._wait_for_room(self.check)
+        # A note of an earlier run may name renamed files, and must not hold again before a new one.
+        self._done(name).unlink(missing_ok=True)
         try:
             write(open_new)
             stored = finish_files(self._directory / f"{name}{CHECKSUMS}", files)
