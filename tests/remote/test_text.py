@@ -286,7 +286,7 @@ def test_a_vocabulary_is_the_one_of_local_files(s3, bucket, s3_environment, tmp_
 def test_fetch_downloads_objects(s3, s3_proxy, bucket, s3_environment, tmp_path, monkeypatch):
     content = random.Random(0).randbytes(20_000_000)
     store = s3.store(bucket)
-    for name in ("a.bin", "b.bin", "deep/c.bin", "deep/d.txt"):
+    for name in (".hidden.bin", "a.bin", "b.bin", "deep/c.bin", "deep/d.txt"):
         obstore.put(store, f"web/{name}", content[: 1000 + len(name)])
     url = f"s3://{bucket}/web"
     report = penstock.fetch([f"{url}/**/*.bin"], tmp_path / "bins")
@@ -298,6 +298,8 @@ def test_fetch_downloads_objects(s3, s3_proxy, bucket, s3_environment, tmp_path,
     assert (again.num_fetched, again.num_skipped) == (0, 1)
     with pytest.raises(MissingDataError, match=f"{url}/nothing: no such object"):
         penstock.fetch(f"{url}/nothing", tmp_path / "none")
+    with pytest.raises(MissingDataError, match=r"\*\.zip: no object matches the pattern"):
+        penstock.fetch(f"{url}/*.zip", tmp_path / "none")
 
 
 def test_a_killed_fetch_goes_on(s3, s3_proxy, bucket, s3_environment, tmp_path, monkeypatch):

@@ -122,6 +122,9 @@ def test_a_finished_target_is_refused_before_the_work(s3, bucket, s3_environment
         with pytest.raises(DatasetExistsError, match=r"data/penstock\.json: already a finished"):
             call()
     assert stored(s3, bucket) == before
+    penstock.repack(text, f"s3://{bucket}/shards")
+    with pytest.raises(DatasetExistsError, match=r"shards/\.finished\.json: already a finished"):
+        penstock.repack(text, f"s3://{bucket}/shards")
     assert staged() == []
 
 

@@ -67,8 +67,9 @@ class StagedOutput:
         # Of a copy that was killed at its very end, `finish` finds all files there.
 
     def _occupied(self, there: Collection[str]) -> DatasetExistsError:
-        name = MANIFEST_NAME if MANIFEST_NAME in there else min(there)
-        what = "already a finished dataset" if name == MANIFEST_NAME else "already exists"
+        finished = [name for name in (MANIFEST_NAME, FINISHED) if name in there]
+        name = next(iter(finished), min(there))
+        what = "already a finished dataset" if finished else "already exists"
         return DatasetExistsError(f"{self._target.show(name)}: {what}; choose another target")
 
     def begin_upload(self, companions: re.Pattern[str] = NUMBERED) -> EarlyUpload:

@@ -26,12 +26,13 @@ def find_objects(url: str, options: Remote) -> list[str]:
     if glob.has_magic(key):
         parts = key.split("/")
         fixed = "/".join(takewhile(lambda part: not glob.has_magic(part), parts))
-        keys = [facts.key for facts in store.list_objects(fixed)]
-        found = [each for each in keys if names_match(each.split("/"), parts)]
+        found = [each for each in _listed(store, fixed) if names_match(each.split("/"), parts)]
+        if not found:
+            raise MissingDataError(f"{parsed}: no object matches the pattern")
     else:
         found = list(_named(store, key))
-    if not found:
-        raise MissingDataError(f"{parsed}: no such object, and none below it")
+        if not found:
+            raise MissingDataError(f"{parsed}: no such object, and none below it")
     return [store.name(each) for each in sorted(found)]
 
 
@@ -42,7 +43,12 @@ def _named(store: ObjectStore, key: str) -> Iterator[str]:
             return
     except MissingDataError:
         pass
-    for facts in store.list_objects(key):
+    yield from _listed(store, key)
+
+
+def _listed(store: ObjectStore, prefix: str) -> Iterator[str]:
+    """The keys below a prefix, without hidden files such as `.finished.json`."""
+    for facts in store.list_objects(prefix):
         if not facts.key.rpartition("/")[2].startswith("."):
             yield facts.key
 
