@@ -433,5 +433,8 @@ def test_a_login_that_was_given_is_not_asked_for(tmp_path, monkeypatch):
         url = server.add("a", b"x", (403, {}), (403, {}))
         with pytest.raises(FetchError, match="if it needs a login, give --header"):
             penstock.fetch(url, tmp_path)
+        signed = server.add("b?signature=abc", b"x", (403, {}))
+        with pytest.raises(FetchError, match="a signed URL may have expired: get a new one"):
+            penstock.fetch(signed, tmp_path)
         with pytest.raises(FetchError, match="the given Authorization header is not valid"):
             penstock.fetch(url, tmp_path, headers={"authorization": "Bearer x"})

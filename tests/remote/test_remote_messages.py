@@ -116,6 +116,11 @@ def test_a_server_without_tls(url, s3):
         penstock.open(url, remote=penstock.Remote(endpoint=endpoint))
 
 
+def test_a_web_server_that_is_down():
+    with pytest.raises(ReadError, match="check the network and the URL, or allow more time"):
+        penstock.open("http://127.0.0.1:9/data", remote=penstock.Remote(total_seconds=0.1))
+
+
 @pytest.mark.slow
 def test_a_clock_that_is_wrong(url, s3, s3_proxy):
     s3_proxy.set(rates={"403": 1.0})

@@ -283,6 +283,20 @@ def test_a_vocabulary_is_the_one_of_local_files(s3, bucket, s3_environment, tmp_
     assert packed[0] == packed[1] != {}
 
 
+@pytest.mark.slow
+def test_a_full_disk_of_the_cache_is_told_by_tokenize(
+    s3, bucket, s3_environment, tmp_path, small_disk, monkeypatch
+):
+    text = "".join(f"{number}\n" for number in range(100_000))
+    obstore.put(s3.store(bucket), "text/a.txt", text.encode())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    command = [sys.executable, "-m", "penstock", "tokenize", f"s3://{bucket}/text/a.txt"]
+    command += ["--tokenizer", "bytes", "--out", str(tmp_path / "out"), "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for part in ("text/a.txt", "disk of the cache is full", "tasks are done; then run the same"):
+        assert part in done.stderr
+
+
 def test_fetch_downloads_objects(s3, s3_proxy, bucket, s3_environment, tmp_path, monkeypatch):
     content = random.Random(0).randbytes(20_000_000)
     store = s3.store(bucket)

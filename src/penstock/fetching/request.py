@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse
 from typing import Self
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import (
     HTTPDefaultErrorHandler,
     HTTPErrorProcessor,
@@ -96,6 +97,8 @@ class Client:
             remedy = (
                 "the given Authorization header is not valid for this file or host"
                 if has_login
+                else "a signed URL may have expired: get a new one"
+                if urlsplit(error.url).query
                 else "if it needs a login, give --header 'Authorization: Bearer …'"
             )
             return RefusedError(f"the server denies access ({status}); {remedy}")

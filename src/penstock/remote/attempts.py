@@ -73,8 +73,8 @@ def attempt(
         if now + wait - started > total_seconds:
             raise ReadError(
                 f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
-                f"the last: {cause}; check the network and the endpoint"
-                f"{refusals.endpoint_text}, or allow more time with "
+                f"the last: {cause}; check the network and the "
+                f"{refusals.address_text}, or allow more time with "
                 "penstock.Remote(total_seconds=…)"
             )
         until = now + jittered(wait)

@@ -55,6 +55,11 @@ class Refusals:
         return f" {preposition} {self.endpoint}" if self.endpoint else ""
 
     @property
+    def address_text(self) -> str:
+        """What may be wrong if the server cannot be reached, for messages."""
+        return "URL" if self.url.is_http else f"endpoint{self.endpoint_text}"
+
+    @property
     def endpoint_text(self) -> str:
         """The endpoint with a space before it, for messages; empty for the cloud's own."""
         return f" {self.endpoint}" if self.endpoint else ""
@@ -104,8 +109,7 @@ class Refusals:
         if self.url.scheme == "s3" and (region_error := _region_error(what, text)):
             return region_error
         if found := next((each for name, each in _TLS_FAILURES.items() if name in text), None):
-            where = "URL" if self.url.is_http else f"endpoint{self.endpoint_text}"
-            return ReadError(f"{what}: {found}; check the {where}")
+            return ReadError(f"{what}: {found}; check the {self.address_text}")
         if "InvalidObjectState" in text:
             return ReadError(
                 f"{what}: the object is archived; restore it first (aws s3api restore-object)"

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 
 from penstock.copying.early_upload import WaitForRoom, no_wait
+from penstock.error_texts import append
 from penstock.errors import PenstockError
 from penstock.progress import OnProgress
 from penstock.text.tokenize.executors import Executor, TaskFailedError, run_stage
@@ -44,6 +45,9 @@ def _explain(failed: TaskFailedError, stage: Stage, done: str) -> BaseException:
         what = f"task {failed.number:,} ({stage.describe(failed.number)})"
         return PenstockError(f"{what}: {error}; {done}; {again}")
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        if isinstance(error, PenstockError):  # of the cache: it says which disk, and what to do
+            append(error, f"; {done}; then {again}")
+            return error
         reason = f"{os.strerror(error.errno)}; {done}; free some space and {again}"
         return OSError(error.errno, reason, error.filename)
     return error
