@@ -331,7 +331,9 @@ def test_a_job_of_another_machine_is_refused_at_the_start(
     url = f"s3://{bucket}/tokens"
     killed_job(text, url, s3_proxy.endpoint)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    with pytest.raises(DatasetExistsError, match=r"unfinished\.json: a job of .* was begun here"):
+    with pytest.raises(
+        DatasetExistsError, match=r"unfinished\.json: a job on .* was begun here, staged"
+    ):
         tokenize(text, url, workers=1, progress=itertools.count)
 
 

@@ -73,7 +73,9 @@ def test_shares_of_three_machines_make_the_local_dataset(
     assert staged() == []
     machine("b")
     tokenize(text, url, task=(1, 3), split=split)
-    with pytest.raises(MissingDataError, match=f"unfinished.*when all shares are done, run penstock finish {url}"):
+    with pytest.raises(
+        MissingDataError, match=f"unfinished.*when all shares are done, run penstock finish {url}"
+    ):
         penstock.open(url)
     machine("finishing")
     with pytest.raises(MissingDataError, match=f"{url}: 20 of 62 tasks have not been run"):

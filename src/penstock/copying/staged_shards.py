@@ -92,6 +92,7 @@ def refuse_lost(
     if is_freed(Path(source.show(file.name))):
         raise LostFileError(
             f"{target.show(file.name)}: {describe(found)}; it was uploaded, then removed or "
-            f"replaced, and this machine has no copy any more. To write the dataset again, remove "
+            "replaced, or sent to another endpoint, and this machine has no copy any more. Use the "
+            "same endpoint; or, to write the dataset again, remove "
             f"{target.show()} and {source.show()}, then run the command again"
         )

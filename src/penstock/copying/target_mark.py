@@ -56,13 +56,16 @@ class TargetMark:
             return
         if self.digest is not None and begun.get("digest") == self.digest:
             return
-        source = begun.get("source", "an unknown source")
-        what = f"a copy of {source}"
-        if "token" in begun:
-            host = begun.get("host") or "several machines"
-            what = f"a job of {host} that writes to {source}"
+        source, host = begun.get("source", "an unknown source"), begun.get("host")
+        if "token" not in begun:
+            what = (
+                f"a copy of {source} was begun here, which is not the same dataset as "
+                f"{self.source} now; continue that one"
+            )
+        elif host:
+            what = f"a job on {host} was begun here, staged in {source}; continue it there"
+        else:
+            what = "a job of several machines was begun here; continue that one"
         raise DatasetExistsError(
-            f"{target.show(UNFINISHED)}: {what} was begun here, which is not the same dataset as "
-            f"{self.source} now; continue that one, choose another target, or remove "
-            f"{target.show()}"
+            f"{target.show(UNFINISHED)}: {what}, choose another target, or remove {target.show()}"
         )
