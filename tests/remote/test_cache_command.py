@@ -70,6 +70,26 @@ def test_warm_fetches_what_the_steps_of_ranks_read_and_nothing_else(local, url, 
         assert batches_of(batches, 3) == batches_of(loader(local, rank, position), 3)
 
 
+@pytest.fixture
+def mixture(tmp_path, url):
+    """A file that mixes remote with local data."""
+    lines = ["seq_len = 1024", "seed = 3", "[sources.far]", f"data = {url!r}", "weight = 0.5"]
+    lines += ["[sources.near]", "data = 'data'", "weight = 0.5"]
+    (tmp_path / "mixture.toml").write_text("\n".join(lines))
+    return tmp_path / "mixture.toml"
+
+
+def test_warm_fetches_what_the_steps_of_a_mixture_read(mixture):
+    assert "for 5 steps of 1 rank" in run("warm", mixture, "--batch-size", 8, "--steps", 5)
+    assert run("warm", mixture, "--batch-size", 8, "--steps", 5).startswith("fetched 0.0 MB")
+
+
+def test_options_of_remote_data_hold_for_the_sources_of_a_mixture(mixture):
+    text = run("warm", mixture, "--endpoint", "127.0.0.1:9", status=1)
+    assert "the endpoint is '127.0.0.1:9'; it must be a URL" in text
+    assert "the cache is off" in run("warm", mixture, "--cache-bytes", 0, status=1)
+
+
 def test_warming_more_than_the_cache_holds_is_told_with_what_fits(url, tmp_path):
     limit = 300_000
     text = run("warm", url, *WARM, "--steps", 100, "--cache-bytes", limit, status=1)

@@ -3,10 +3,11 @@
   penstock cache                                    what is cached, and the limit
   penstock cache warm s3://bucket/data --seq-len 2048 --batch-size 32 --ranks 8 --steps 1000
   penstock cache warm s3://bucket/data --ranks 64 --rank 8-15 --position 1048576 --steps 500
+  penstock cache warm mixture.toml --batch-size 32 --ranks 8 --steps 1000
   penstock cache clear s3://bucket/data             forget some data, or everything
 
 Warming fetches what the next steps of these ranks will read, and nothing else. Clearing is safe
-while other processes read: they fetch what they need again.
+while other processes read: it keeps the files they have open.
 """
 
 import argparse
@@ -32,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="(default: show)",
     )
     parser.add_argument(
-        "data", nargs="*", metavar="URL", help="Data to show, clear, or warm the cache for"
+        "data",
+        nargs="*",
+        metavar="URL",
+        help="Data to show, clear, or warm the cache for; or a mixture file to warm it for",
     )
     options.add_format(parser)
     options.add_view(parser)
@@ -150,7 +154,8 @@ def _warm(arguments: argparse.Namespace) -> int:
     ranks = arguments.rank or range(arguments.ranks)
     if ranks[-1] >= arguments.ranks:
         raise UsageError(f"--rank {ranks[-1]}: there are {arguments.ranks} ranks, from 0 on")
-    view = options.view(options.open_data(arguments), arguments)
+    mixture = options.mixture(arguments)
+    view = mixture or options.view(options.open_data(arguments), arguments)
     loaders = [
         Loader(
             view,

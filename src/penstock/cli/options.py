@@ -314,7 +314,7 @@ def mixture(options: argparse.Namespace, **view_options: Any) -> "Mixture | None
                 f"--{name.replace('_', '-')} is for datasets; write it into {files[0]}, for all "
                 "sources or for one"
             )
-    return read_mixture(files[0], **view_options)
+    return read_mixture(files[0], remote=remote(options), **view_options)
 
 
 def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":

@@ -40,6 +40,7 @@ from penstock.mixing.mixture import Mixture
 from penstock.mixing.source import MixtureSource
 from penstock.opening import open
 from penstock.order.shuffle_text import parse_shuffle
+from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
 from penstock.suggestions import closest, did_you_mean
 from penstock.views.view import View
@@ -76,12 +77,15 @@ def is_mixture_file(path: str | Path) -> bool:
     return isinstance(content, dict) and isinstance(content.get("sources"), dict)
 
 
-def read_mixture(path: str | Path, **view_options: Any) -> Mixture:
-    """Open what a file describes; `view_options` are more options of all views."""
+def read_mixture(path: str | Path, *, remote: Remote | None = None, **view_options: Any) -> Mixture:
+    """Open what a file describes; `view_options` are more options of all views.
+
+    `remote` says how the URLs of all sources are reached.
+    """
     place = Path(path)
     content = _parse(place)
     try:
-        return _build(content, place.parent, view_options)
+        return _build(content, place.parent, remote, view_options)
     except MissingDataError as error:
         raise MissingDataError(f"{place}: {error}") from error
     except UsageError as error:
@@ -103,7 +107,9 @@ def _parse(path: Path) -> Any:
         raise FormatError(f"{path}: not valid {kind}: {error}") from None
 
 
-def _build(content: Any, directory: Path, view_options: Mapping[str, Any]) -> Mixture:
+def _build(
+    content: Any, directory: Path, remote: Remote | None, view_options: Mapping[str, Any]
+) -> Mixture:
     table = _table("the file", content)
     if "sources" not in table:
         raise UsageError("no sources found; write [sources.NAME] before each of them")
@@ -122,7 +128,7 @@ def _build(content: Any, directory: Path, view_options: Mapping[str, Any]) -> Mi
         own = _table(f"sources.{name}", each)
         _check_names(f"source {name!r}", own, _OF_SOURCES)
         try:
-            named[name] = _source({**table, **own, **view_options}, directory)
+            named[name] = _source({**table, **own, **view_options}, directory, remote)
         except MissingDataError as error:
             raise MissingDataError(f"source {name!r}: {error}") from error
         except UsageError as error:
@@ -146,7 +152,7 @@ def _build(content: Any, directory: Path, view_options: Mapping[str, Any]) -> Mi
     return mixture
 
 
-def _source(table: dict[str, Any], directory: Path) -> MixtureSource:
+def _source(table: dict[str, Any], directory: Path, remote: Remote | None) -> MixtureSource:
     for needed in ("data", "weight", "seq_len"):
         if needed not in table:
             found = closest(needed, table)
@@ -166,7 +172,7 @@ def _source(table: dict[str, Any], directory: Path) -> MixtureSource:
     kind = one_of("view", table.pop("view", "windows"), _VIEWS)
     slicing: dict[str, Any] = {key: table.pop(key) for key in _SLICING if key in table}
     located = [path if is_remote(path) else str(_located(path, directory)) for path in paths]
-    data = open(located, **opening)
+    data = open(located, remote=remote, **opening)
     try:
         view: View = getattr(data, kind)(**table)
     except TypeError as error:
