@@ -244,6 +244,13 @@ def test_an_equal_manifest_is_success_and_another_is_kept(bucket, s3_environment
     assert place.read("penstock.json") == b"one"
 
 
+def test_an_http_directory_without_a_manifest_is_not_called_empty(file_server, tmp_path):
+    (file_server.directory / "data").mkdir()
+    (file_server.directory / "data" / "x.txt").write_text("x")
+    with pytest.raises(MissingDataError, match=r"nor a directory with penstock\.json or files"):
+        penstock.copy(f"{file_server.endpoint}/data", tmp_path / "out")
+
+
 def test_what_is_wrong_is_said(source, bucket, s3, s3_environment, tmp_path, monkeypatch):
     for target, error, text in [
         ("https://example.com/data", UsageError, "HTTP servers cannot be written to"),
@@ -254,6 +261,8 @@ def test_what_is_wrong_is_said(source, bucket, s3, s3_environment, tmp_path, mon
             penstock.copy(source, target)
     with pytest.raises(MissingDataError, match="no such file or directory"):
         penstock.copy(f"s3://{bucket}/missing", tmp_path / "out")
+    with pytest.raises(MissingDataError, match="patterns are not expanded here"):
+        penstock.copy(f"s3://{bucket}/*", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingDataError, match="nothing in it"):
         penstock.copy(tmp_path / "empty", f"s3://{bucket}/out")

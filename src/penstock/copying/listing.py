@@ -85,7 +85,12 @@ def find_files(source: str | os.PathLike[str], remote: Remote | None = None) -> 
     """The files of the dataset that a path or URL names; refuses one that is not whole."""
     place, found, is_directory = _find(source, remote)
     if not found:
-        raise MissingDataError(f"{place.show()}: no such file or directory, or nothing in it")
+        what = "no such file or directory, or nothing in it"
+        if not place.can_list:
+            what = f"no such file, nor a directory with {MANIFEST_NAME} or {FILE_LIST}"
+        if "*" in place.show():
+            what += "; patterns are not expanded here: name a file or a directory"
+        raise MissingDataError(f"{place.show()}: {what}")
     _check_names(place, found)
     _refuse_unfinished(place, found)
     contents = {
