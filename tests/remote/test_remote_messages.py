@@ -60,6 +60,13 @@ def test_no_credentials(url, s3):
 
 
 @pytest.mark.usefixtures("s3_environment")
+def test_a_key_without_its_secret(monkeypatch):
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(UsageError, match=r"s3://bucket: Missing SecretAccessKey; set AWS_ACCESS"):
+        penstock.open("s3://bucket/data")
+
+
+@pytest.mark.usefixtures("s3_environment")
 def test_a_bucket_that_is_not_public(url):
     with pytest.raises(ReadError, match="not public: leave out anonymous=True"):
         penstock.open(url, remote=penstock.Remote(anonymous=True))

@@ -215,6 +215,7 @@ class Refusals:
         }.get(self.url.scheme, "check the URL")
 
 
+_GENERIC = re.compile(r"^Generic \w+ error: ")
 _STATUS = re.compile(r"(?:status(?: code)?|Status):? ?(\d{3} [A-Za-z ]+)")
 _CODE = re.compile(r"<Code>([\w.]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
@@ -263,4 +264,5 @@ def reason(error: Exception) -> str:
     if causes := _CAUSE.findall(text):  # of no connection, at the end of the debugging output
         return str(causes[-1])
     first = text.split("\n\nDebug source")[0].split("\n")[0]
+    first = _GENERIC.sub("", first)
     return first.rpartition(": ")[2][:200] if len(first) > 200 else first
