@@ -153,10 +153,26 @@ def test_a_url_with_a_query_does_not_repeat_its_secrets(read):
     assert "secret" not in str(failure.value)
 
 
-def test_a_url_with_a_password_does_not_repeat_it():
+@pytest.mark.parametrize("url", ["https://me:secret@host/a.bin", "s3://key:secret@bucket/data"])
+def test_a_url_with_a_password_does_not_repeat_it(url):
     with pytest.raises(UsageError, match="a password in a URL") as failure:
-        penstock.open("https://me:secret@host/a.bin")
+        penstock.open(url)
     assert "secret" not in str(failure.value)
+
+
+@pytest.mark.parametrize("variable", [None, "AWS_ENDPOINT_URL"])
+def test_an_endpoint_with_a_password_is_neither_repeated_nor_stored(
+    variable, tmp_path, monkeypatch
+):
+    endpoint = "http://me:secret@127.0.0.1:9"
+    if variable:
+        monkeypatch.setenv(variable, endpoint)
+    remote = penstock.Remote(endpoint=None if variable else endpoint, anonymous=True)
+    with pytest.raises(UsageError, match="has a login in its URL") as failure:
+        penstock.open("s3://bucket/data", remote=remote)
+    assert "secret" not in str(failure.value)
+    stored = [path.read_text() for path in tmp_path.rglob("*.json")]
+    assert not any("secret" in text for text in stored)
 
 
 @pytest.mark.usefixtures("s3_environment")

@@ -85,11 +85,12 @@ def new_client(
 
 
 def _check_endpoint(scheme: str, config: Mapping[str, Any]) -> None:
-    """Refuse an endpoint that is not a URL: obstore's threads would panic."""
+    """Refuse an endpoint with a password, or that is not a URL: obstore's threads would panic."""
     given = {"the endpoint": config.get("endpoint") or config.get("base_url")}
     if not any(given.values()):
         given = {name: os.environ.get(name) for name in ENDPOINT_VARIABLES[scheme]}
     for name, value in given.items():
+        refuse_login(name, value)
         if value and not _is_url(value):
             written = (
                 value if "://" not in value and not _NOT_IN_URLS.search(value) else "HOST:PORT"
@@ -97,6 +98,15 @@ def _check_endpoint(scheme: str, config: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{name} is {value!r}; it must be a URL: write http://{written} or https://{written}"
             )
+
+
+def refuse_login(name: str, endpoint: str | None) -> None:
+    """Refuse an endpoint with a password, without repeating it."""
+    if endpoint and "@" in endpoint:
+        raise UsageError(
+            f"{name} has a login in its URL, which would be written to logs and states; leave it "
+            "out, and give credentials in the environment"
+        )
 
 
 def _is_url(text: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
 from penstock.remote.attempts import attempt, result_of
-from penstock.remote.clients import load_obstore, new_client
+from penstock.remote.clients import load_obstore, new_client, refuse_login
 from penstock.remote.options import Remote
 from penstock.remote.refusals import CutShortError, Refusals, reason, status_of
 from penstock.remote.requests import RequestPool, request_pool
@@ -353,5 +353,7 @@ def find_store(url: RemoteUrl, options: Remote) -> ObjectStore:
     with _STORES_LOCK:
         store = _STORES.get(key)
         if store is None or store.options != options:
-            store = _STORES[key] = ObjectStore(root, options)
+            store = ObjectStore(root, options)
+            refuse_login("the endpoint", store.endpoint)
+            _STORES[key] = store
         return store

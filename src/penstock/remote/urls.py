@@ -76,7 +76,7 @@ def parse_url(source: str) -> RemoteUrl:
         root = ""
     container, at, host = root.rpartition("@")
     is_http = scheme in ("http", "https")
-    if is_http and at:
+    if at and scheme != "az":
         raise UsageError(
             f"{scheme}://…@{host}/…: a password in a URL would be written to logs and states; "
             "use a URL without one"
