@@ -7,6 +7,7 @@ import resource
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from penstock.remote.mirror import mirrored_file
 from penstock.remote.object_stream import ObjectStream
 from penstock.remote.requests import RequestPool
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
+from tests.helpers.waiting import wait_until
 
 pytest.importorskip("obstore")
 pytestmark = [
@@ -310,6 +312,23 @@ def test_a_loader_that_ends_leaves_others_their_requests(local, open_url, s3_pro
     s3_proxy.set()
     reading.join(20)
     assert found == expected
+
+
+def test_a_loader_that_ends_while_its_requests_fail_leaves_others_to_ask_again(open_url, s3_proxy):
+    """It gives up the requests that it would repeat; another thread may wait for them."""
+    file = open_url().reader.mirrored_files()[0]
+    s3_proxy.set(rates={"503": 1.0}, methods=["GET"])
+    requests = file.fetch([(0, 4096)])
+    wait_until(lambda: s3_proxy.counts()["faults"])
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(file.provide, [(0, 4096)])
+        time.sleep(0.3)
+        for each in requests:
+            file.pool.give_up(each)
+        wait_until(lambda: all(each.done() for each in requests))
+        s3_proxy.set()
+        waiting.result(20)
+    assert file.blocks.has(0, 4096)
 
 
 def test_two_loaders_share_the_only_request(local, open_url, s3_proxy):

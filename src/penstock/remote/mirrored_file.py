@@ -310,9 +310,9 @@ class MirroredFile:
                     return
                 if is_thread_stopped():
                     raise CancelledError
-                # A loader that ended has cancelled its requests; they are sent again.
+                # A loader that ended has given up its requests; they are sent again.
                 for each in done:
-                    if not each.cancelled():
+                    with contextlib.suppress(CancelledError):
                         each.result()
                 waiting = [each for each in rest if not each.cancelled()]
 
