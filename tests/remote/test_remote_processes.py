@@ -139,6 +139,44 @@ def test_a_forked_child_is_refused_at_once(url, cache_bytes):
     assert done.returncode == 0, done.stderr
 
 
+FORK_WITHIN_LOCKS = """
+import fcntl, os, sys, time
+import penstock
+from penstock.remote.block_file import locked_directory
+from penstock.remote.cache_space import _alone
+from penstock.remote.found_files import FoundFiles, removing_files
+
+data = penstock.open(sys.argv[1])
+file = data.reader.mirrored_files()[0]
+found = FoundFiles()
+found.keep(file.blocks.path.parents[2])
+with locked_directory(file.map_path.parent), file.blocks.claim(0, 8192), _alone() as is_alone:
+    assert is_alone
+    child = os.fork()
+    if child == 0:
+        os.closerange(0, 3)  # nobody waits for its output
+        time.sleep(60)
+        os._exit(0)
+found.close()
+time.sleep(0.5)
+directory = os.open(file.map_path.parent, os.O_RDONLY)
+fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+with file.blocks.claim(0, 8192) as claimed, _alone() as is_alone:
+    assert claimed == [(0, 8192)]
+    assert is_alone
+with removing_files(file.blocks.path.parents[2]) as may_remove:
+    assert may_remove
+os.kill(child, 9)
+"""
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_a_forked_child_keeps_no_locks_of_the_cache(url):
+    """It may be a worker that never reads remote data, and lives as long as its parent."""
+    done = run_python(FORK_WITHIN_LOCKS, url, timeout=40)
+    assert done.returncode == 0, done.stderr
+
+
 OUT_OF_DESCRIPTORS = """
 import os, resource, sys
 import penstock

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from penstock.atomic import temporary_path
 from penstock.errors import FormatError, ReadError
 from penstock.remote.block_changes import claim_blocks, drop_blocks, fill_blocks
+from penstock.remote.forked_locks import close_locked_files
 from penstock.system.checksums import BLOCK_BYTES, BlockHasher, block_checksums, num_blocks
 from penstock.system.file_map import FileMap
 
@@ -50,6 +51,8 @@ _CRC = np.uint64((1 << 32) - 1)
 _MAX_ATTEMPTS = 10
 
 ByteRange = tuple[int, int]
+
+os.register_at_fork(after_in_child=close_locked_files)
 
 
 def identity_number(identity: str) -> int:
