@@ -210,6 +210,32 @@ def test_a_file_of_the_cache_that_cannot_be_opened_is_told(url):
     assert ".stream: cannot open: Too many open files" in done.stdout
 
 
+TOO_MANY_FILES = """
+import os, resource, sys
+import penstock
+
+file = penstock.open(sys.argv[1]).reader.mirrored_files()[0]
+file.make()
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+try:
+    while True:
+        os.dup(0)
+except OSError:
+    pass
+try:
+    file.provide()
+except penstock.PenstockError as error:
+    print(error)
+"""
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_too_many_open_files_are_told_with_what_to_do(url):
+    done = run_python(TOO_MANY_FILES, url, timeout=40)
+    assert done.returncode == 0, done.stderr
+    assert "Too many open files; allow more open files (ulimit -n)" in done.stdout
+
+
 WORKERS = """
 import sys
 import torch

@@ -377,6 +377,8 @@ def disk_error(path: Path, error: OSError) -> ReadError:
             "(PENSTOCK_CACHE_BYTES or penstock.Remote(cache_bytes=…)), or set XDG_CACHE_HOME "
             "to a directory on a larger disk"
         )
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "allow more open files (ulimit -n), or set a lower penstock.Remote(max_requests=…)"
     return ReadError(error.errno, f"{path}: {error.strerror}; {remedy}")
 
 
