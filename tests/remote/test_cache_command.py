@@ -118,6 +118,22 @@ def test_clear_removes_what_is_named_and_show_lists_the_rest(url, s3, bucket, lo
     assert cached_bytes(tmp_path / "cache") == 0
 
 
+@pytest.mark.parametrize("damaged", ["mirror.json", "maps"])
+def test_files_that_cannot_be_used_any_more_count_and_are_cleared(url, local, tmp_path, damaged):
+    run("warm", url, *WARM, "--steps", 2)
+    cache = tmp_path / "cache"
+    if damaged == "maps":
+        for path in cache.rglob("*.stream.blocks"):
+            path.unlink()
+    else:
+        next(cache.rglob(damaged)).write_text("null")
+    num_bytes = cached_bytes(cache)
+    assert f"{num_bytes / 1e6:,.1f} MB  in all" in run()
+    assert f"freed {num_bytes / 1e6:,.1f} MB" in run("clear")
+    assert cached_bytes(cache) == 0
+    assert batches_of(loader(penstock.open(url), 0), 3) == batches_of(loader(local, 0), 3)
+
+
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 16])
 def test_clear_leaves_alone_what_a_loader_will_read(local, url, cache_bytes):
     """The loader has found files of an earlier run, and learns their ETags only when it reads."""

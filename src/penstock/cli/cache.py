@@ -139,9 +139,9 @@ def _is_below(url: str, wanted: list[str]) -> bool:
 
 
 def _url(file: "CachedFile") -> str:
-    from penstock.remote.mirror import find_mirrored
+    from penstock.remote.cache_space import find_cached
 
-    found = find_mirrored(file.path)
+    found = find_cached(file.path)
     return found.name if found is not None else str(file.path)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache import cache_directory
+from penstock.errors import PenstockError
 from penstock.remote.mirror import FILES, KIND, find_mirrored
 from penstock.remote.mirrored_file import MirroredFile
 from penstock.system.checksums import BLOCK_BYTES, num_blocks
@@ -66,10 +67,19 @@ def cached_files() -> Iterator[CachedFile]:
         for name in names if len(parts) > 1 else ():
             path = Path(directory, name)
             with contextlib.suppress(OSError):  # removed just now
-                num_bytes = path.stat().st_blocks * 512
-                found = find_mirrored(path)
-                used_at = found.map_path.stat().st_mtime if found is not None else 0.0
+                num_bytes, found = path.stat().st_blocks * 512, find_cached(path)
+                used_at = 0.0
+                if found is not None:
+                    with contextlib.suppress(FileNotFoundError):  # left by a process that crashed
+                        used_at = found.map_path.stat().st_mtime
                 yield CachedFile(path, num_bytes, used_at)
+
+
+def find_cached(path: Path) -> MirroredFile | None:
+    """The mirrored file at a path; None if the description of its mirror is missing or damaged."""
+    with contextlib.suppress(PenstockError):
+        return find_mirrored(path)
+    return None
 
 
 class CacheSpace:
@@ -206,11 +216,14 @@ def _outside(blocks: NDArray[np.int64], ranges: NDArray[np.int64]) -> NDArray[np
 
 def drop_file(file: CachedFile) -> int:
     """Drop all blocks of a cached file; returns the bytes that are free now."""
-    found = find_mirrored(file.path)
-    if found is None:
-        return 0
+    found = find_cached(file.path)
     with contextlib.suppress(OSError):
-        return file.num_bytes if found.discard() else 0
+        if found is not None:
+            return file.num_bytes if found.discard() else 0
+        with file.path.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.path.unlink()
+            return file.num_bytes
     return 0
 
 

@@ -327,7 +327,7 @@ def _reopen(root: Path) -> Mirror | None:
         return _MIRRORS.setdefault(root, Mirror(root, store, access))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReadError(
             f"{description}: cannot be read ({error}); remove {root}, and it is made again"
         ) from None
