@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.copying.shares_joining import JoinedOutput
 from penstock.errors import MissingDataError, UsageError
-from penstock.formats.job_marks import PLAN, planned_in
+from penstock.formats.job_marks import PLAN, REPORT, planned_in
 from penstock.paths import output_path
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
@@ -41,9 +41,12 @@ def finish(
     """
     if is_remote(path):
         output = JoinedOutput(os.fspath(path), remote)
+        with output.finished_target(REPORT) as finished:
+            if finished is not None:
+                return _finish(finished, parts, workers, progress, allow_empty=allow_empty)
         output.prepare()
         report = None
-        if not is_joined(output.directory) or (output.directory / "report.json").exists():
+        if not is_joined(output.directory) or (output.directory / REPORT).exists():
             with output.joining() as directory:
                 report = _finish(directory, parts, workers, progress, allow_empty=allow_empty)
         output.send(progress)

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
+import obstore
 import pytest
 
 import penstock
@@ -124,7 +126,36 @@ def test_a_finished_target_is_refused_before_the_work(s3, bucket, s3_environment
     assert stored(s3, bucket) == before
     penstock.repack(text, f"s3://{bucket}/shards")
     with pytest.raises(DatasetExistsError, match=r"shards/\.finished\.json: already a finished"):
-        penstock.repack(text, f"s3://{bucket}/shards")
+        penstock.tokenize(text, "bytes", f"s3://{bucket}/shards")
+    assert staged() == []
+
+
+def test_a_job_that_has_finished_is_not_run_again(s3, bucket, s3_environment, text, tmp_path):
+    def url(name):
+        return f"s3://{bucket}/{name}"
+
+    write(tmp_path / "data")
+    jobs = {
+        "tokens": lambda **options: penstock.tokenize(
+            text, "bytes", url("tokens"), split=penstock.Split(fraction=0.1), **options
+        ),
+        "flat": lambda **options: penstock.convert(
+            penstock.open(tmp_path / "data"), url("flat"), "flat", **options
+        ),
+        "shards": lambda **options: penstock.repack(text, url("shards"), **options),
+    }
+    for name, run in jobs.items():
+        first, before = run(), stored(s3, bucket)
+        again = run()
+        assert (first.was_finished, again.was_finished) == (False, True)
+        assert replace(again, was_finished=False) == first
+        different = f"^{url(name)}: holds the result of another job: shard_"
+        with pytest.raises(DatasetExistsError, match=different):
+            run(**{"shard_chars" if name == "shards" else "shard_bytes": 1 << 20})
+        assert stored(s3, bucket) == before
+    obstore.delete(s3.store(bucket), "flat/00000.bin")
+    with pytest.raises(DatasetExistsError, match=r"flat/00000\.bin: missing, or changed since"):
+        jobs["flat"]()
     assert staged() == []
 
 
@@ -185,8 +216,7 @@ def test_what_killed_runs_left_in_the_cache_is_removed(bucket, s3_environment, t
     penstock.repack(text, url)
     assert staged() == []
     removed.mkdir()
-    with pytest.raises(DatasetExistsError):
-        penstock.repack(text, url)
+    assert penstock.repack(text, url).was_finished
     assert staged() == []
 
 

@@ -30,10 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Finish, and print the report."""
     from penstock.cli.tokenize_report import print_report
     from penstock.finishing import finish
+    from penstock.formats.job_marks import REPORT
     from penstock.write.joining import is_joined
 
     out = Path(arguments.out)
-    if is_joined(out) and not (out / "report.json").exists():  # its report says more
+    if is_joined(out) and not (out / REPORT).exists():  # its report says more
         print(f"{arguments.out}: already complete; nothing was written")
         return 0
     with ProgressLine() as line:

@@ -14,10 +14,14 @@ from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.staging import StagedOutput
 from penstock.error_texts import append
 from penstock.errors import DatasetExistsError, PenstockError
+from penstock.formats.job_marks import FINISHED, REPORT
 from penstock.paths import output_path
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
+
+_RESULTS = {"tokenize": REPORT, "convert": FINISHED, "repack": FINISHED}
+"""the file in which the job of each command stores what it made"""
 
 
 def find_staged(
@@ -62,13 +66,18 @@ def output_directory(
 ) -> Iterator[JobOutput]:
     """The directory that a job writes to; for a URL, what it writes there is uploaded.
 
-    A target that is not empty is refused first. `companions` matches the names of companions of
-    shards, which are uploaded while the job goes on. With `task`, it is the share of one machine.
+    A target that is not empty is refused first, unless a job has finished there: the same job finds
+    itself done. `companions` matches the names of companions of shards, which are uploaded while
+    the job goes on. With `task`, it is the share of one machine.
     """
     staged = find_staged(path, command, remote, task=task)
     if staged is None:
         yield JobOutput(output_path(path), no_wait)
         return
+    with staged.finished_target(_RESULTS[command]) as finished:
+        if finished is not None:
+            yield JobOutput(finished, no_wait)
+            return
     staged.prepare()
     upload = staged.begin_upload(companions)
     try:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,14 +26,14 @@ from penstock.copying.places import find_target, place_id
 from penstock.copying.record import CopyRecord
 from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.target_mark import TargetMark
-from penstock.error_texts import append
+from penstock.error_texts import append, rewording_errors
 from penstock.errors import DatasetExistsError, PenstockError
-from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, UPLOADING
+from penstock.formats.job_marks import FINISHED, PLAN, REPORT, UNFINISHED, UPLOADING
 from penstock.formats.stream import MANIFEST_NAME
 from penstock.progress import OnProgress
 from penstock.remote.options import Remote
 
-_RESULTS = {MANIFEST_NAME, FINISHED, "report.json"}
+_RESULTS = {MANIFEST_NAME, FINISHED, REPORT}
 """files that are there when a job has finished"""
 
 
@@ -71,6 +71,33 @@ class StagedOutput:
         name = next(iter(finished), min(there))
         what = "already a finished dataset" if finished else "already exists"
         return DatasetExistsError(f"{self._target.show(name)}: {what}; choose another target")
+
+    @contextlib.contextmanager
+    def finished_target(self, result: str) -> Iterator[Path | None]:
+        """A directory that stands for a finished target, for a job to compare itself with it.
+
+        It has the file `result` of the job that finished there; other files have their sizes, but
+        no bytes. None if no job has finished there, or its upload may not have.
+        """
+        self._remove_leftovers()
+        there = self._target.list_files()
+        if result not in there or UNFINISHED in there or self.is_finished:
+            yield None
+            return
+        directory = temporary_path(self.directory)
+        try:
+            for name, facts in there.items():
+                path = directory / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    if name == result:
+                        file.write(self._target.read(name))
+                    else:
+                        file.truncate(facts.size_bytes)
+            with rewording_errors(lambda text: text.replace(str(directory), self.url)):
+                yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
     def begin_upload(self, companions: re.Pattern[str] = NUMBERED) -> EarlyUpload:
         """Start to upload shards as they are finished, by the names of their companions."""

@@ -22,7 +22,7 @@ from penstock.formats.checksums import CHECKSUMS, read_companion
 from penstock.formats.document_tables import entries_bytes, is_table, table_checksum
 from penstock.formats.file_list import FILE_LIST
 from penstock.formats.files import open_once, open_regular, read_whole
-from penstock.formats.job_marks import FINISHED
+from penstock.formats.job_marks import FINISHED, REPORT
 from penstock.formats.llmbatch import TOKEN_BYTES
 from penstock.formats.shard import (
     DOCUMENTS,
@@ -144,7 +144,7 @@ def _other_files(data: Dataset) -> Iterator[Path]:
                 yield directory / FILE_LIST
                 continue
             yield from (directory / name for name in (MANIFEST_NAME, *_OF_TOKENIZER))
-            report = (directory.parent if manifest.split else directory) / "report.json"
+            report = (directory.parent if manifest.split else directory) / REPORT
             if TokenizeReport.find(report):
                 yield report
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.formats.checksums import CHECKSUMS
-from penstock.formats.job_marks import FINISHED, PLAN, UNFINISHED, planned_in
+from penstock.formats.job_marks import FINISHED, PLAN, REPORT, UNFINISHED, planned_in
 from penstock.formats.stream import MANIFEST_NAME
 
 _MARKS = {
@@ -26,7 +26,7 @@ def is_own_output(directory: str, names: Sequence[str]) -> bool:
         not _MARKS.isdisjoint(names)
         or (PLAN in names and planned_in(Path(directory)) == Path(directory))
         or ("tasks" in names and Path(directory, "tasks/.plan.lock").exists())  # before the plan
-        or ("report.json" in names and Path(directory, "train", MANIFEST_NAME).exists())
+        or (REPORT in names and Path(directory, "train", MANIFEST_NAME).exists())
     )
 
 

@@ -10,7 +10,7 @@ from penstock.atomic import TEMPORARY, publish
 from penstock.errors import MissingDataError
 from penstock.formats.checksums import publish_checked
 from penstock.formats.files import read_whole
-from penstock.formats.job_marks import PLAN
+from penstock.formats.job_marks import PLAN, REPORT
 from penstock.formats.stream import MANIFEST_NAME, PART_SUFFIX
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.write.job import Job
@@ -28,7 +28,7 @@ class JobDirectory(Job):
     @property
     def report(self) -> Path:
         """The report."""
-        return self.out / "report.json"
+        return self.out / REPORT
 
     def counts(self, stage: str, number: int) -> Path:
         """The counts of a task."""
