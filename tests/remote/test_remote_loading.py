@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 import resource
 import tempfile
 import threading
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import FormatError, ReadError
+from penstock.remote import attempts
 from penstock.remote.mirror import mirrored_file
 from penstock.remote.object_stream import ObjectStream
 from penstock.remote.requests import RequestPool
@@ -261,7 +263,11 @@ def test_training_goes_on_when_the_network_comes_back(local, open_url, s3_proxy,
 
 
 @pytest.mark.parametrize("cache_bytes", [1 << 16, 0])  # a larger cache may have all data by then
-def test_a_lost_network_is_told_with_the_endpoint(open_url, s3_proxy, cache_bytes):
+def test_a_lost_network_is_told_with_the_endpoint(
+    open_url, s3_proxy, cache_bytes, monkeypatch, caplog
+):
+    monkeypatch.setattr(attempts, "_SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(attempts, "_WARNED_AT", {})
     data = open_url(cache_bytes=cache_bytes, ahead_bytes=1 << 16, total_seconds=1.0)
     try:
         with loader(data) as batches, pytest.raises(ReadError) as failure:
@@ -272,6 +278,8 @@ def test_a_lost_network_is_told_with_the_endpoint(open_url, s3_proxy, cache_byte
         s3_proxy.up()
     assert s3_proxy.endpoint in str(failure.value)
     assert "check the network" in str(failure.value)
+    (warning,) = caplog.messages  # before it fails, and not for each of the requests that wait
+    assert re.fullmatch(r"s3://.* no answer after .*; trying again until 1 s have passed", warning)
 
 
 @pytest.mark.parametrize("cache_bytes", [1 << 16, 0])

@@ -5,6 +5,7 @@ the object, the range, the number of attempts and the cause.
 """
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -25,11 +26,17 @@ _FIRST_WAIT, _MAX_WAIT = 0.1, 10.0
 _TICK_SECONDS = 0.5
 _SECONDS_TO_STOP = 5.0
 """how long a stopped thread waits for its request, which most often arrives"""
+_SILENT_SECONDS = 5.0
+"""without an answer, after which the user is told: there may be minutes of attempts to come"""
+_SECONDS_BETWEEN_WARNINGS = 60.0
+_LOGGER = logging.getLogger("penstock")
 _OF_THREAD = threading.local()
 _USED_IN = set[int]()
 """processes that have sent requests; their forked children cannot"""
 _ANSWERED = set[str]()
 """stores that have accepted a request"""
+_WARNED_AT = dict[str, float]()
+"""when the user was last told that a store does not answer"""
 
 
 def attempt(
@@ -76,6 +83,13 @@ def attempt(
                 f"the last: {cause}; check the network and the "
                 f"{refusals.address_text}, or allow more time with "
                 "penstock.Remote(total_seconds=…)"
+            )
+        warned_at = _WARNED_AT.get(store, -_SECONDS_BETWEEN_WARNINGS)
+        if now > max(started + _SILENT_SECONDS, warned_at + _SECONDS_BETWEEN_WARNINGS):
+            _WARNED_AT[store] = now
+            _LOGGER.warning(
+                f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
+                f"the last: {cause}; trying again until {total_seconds:g} s have passed"
             )
         until = now + jittered(wait)
         while (left := until - time.monotonic()) > 0:
