@@ -245,6 +245,8 @@ def test_a_full_disk_says_where_the_output_is_staged(bucket, text, small_disk, m
     os.truncate(filler, filler.stat().st_size - (64 << 10))
     with pytest.raises(OSError, match=r"No space left.*staged in .*/staging/.*XDG_CACHE_HOME"):
         penstock.repack(text, f"{url}-2", to="jsonl")
+    with pytest.raises(OSError, match=r"No space left.*staged in .*/staging/.*XDG_CACHE_HOME"):
+        write(f"{url}-3")
 
 
 def test_what_cannot_be_written_remotely_is_refused(bucket, s3_environment, text, monkeypatch):

@@ -1,7 +1,6 @@
 """Where a job writes: a local directory, or the staging directory of a URL."""
 
 import contextlib
-import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from penstock.copying.shared_output import SharedOutput
 from penstock.copying.staged_shards import NUMBERED, LostFileError
 from penstock.copying.staging import StagedOutput
 from penstock.error_texts import append
-from penstock.errors import DatasetExistsError, PenstockError
+from penstock.errors import DatasetExistsError
 from penstock.formats.job_marks import FINISHED, REPORT
 from penstock.paths import output_path
 from penstock.progress import OnProgress
@@ -87,20 +86,10 @@ def output_directory(
         is_hopeless = isinstance(error, LostFileError | DatasetExistsError)
         if upload.is_error(error) and not is_hopeless:
             append(error, "; what is done is kept: run the same command again to continue")
-        elif _is_full_disk(error):
-            append(
-                error,
-                f"; the output is staged in {staged.directory} until it is uploaded: free space "
-                "there, or start over with XDG_CACHE_HOME on a larger disk",
-            )
+        else:
+            staged.explain(error)
         raise
     staged.finish(upload, progress)
-
-
-def _is_full_disk(error: BaseException) -> bool:
-    """Whether the disk was full; errors of ours, such as those of the cache, say what to do."""
-    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return is_full and not isinstance(error, PenstockError)
 
 
 def relative_to(path: str | os.PathLike[str], directory: Path) -> Callable[[Path], Path]:

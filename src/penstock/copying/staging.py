@@ -9,6 +9,7 @@ the rest is copied to the store, and the directory is removed. A job that was ki
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -137,6 +138,16 @@ class StagedOutput:
                 list(pool.map(self._target.remove, record.sent(there)))
             self._target.remove(UNFINISHED)
             token_path(self.directory).unlink(missing_ok=True)
+
+    def explain(self, error: BaseException) -> None:
+        """Say where the output is if the disk was full; errors of ours say what to do."""
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if is_full and not isinstance(error, PenstockError):
+            append(
+                error,
+                f"; the output is staged in {self.directory} until it is uploaded: free space "
+                "there, or start over with XDG_CACHE_HOME on a larger disk",
+            )
 
     def finish(self, upload: EarlyUpload, progress: OnProgress | None = None) -> None:
         """Copy what is left of a finished job to the store, and remove it here."""

@@ -406,8 +406,9 @@ class Writer:
                     self._own_files.refuse_to_replace()
                     announce = publish_checked if self._part is None else publish
                     announce(self._own_files.listed_in, stream.manifest_to_json(manifest))
-            except BaseException:
+            except BaseException as error:
                 self.abort()
+                self._explain(error)
                 raise
             self._close()
             if self._staged is not None and self._upload is not None:
@@ -444,6 +445,11 @@ class Writer:
             self.finish()
         else:
             self.abort()
+            self._explain(error)
+
+    def _explain(self, error: BaseException | None) -> None:
+        if self._staged is not None and error is not None:
+            self._staged.explain(error)
 
     def _close(self) -> None:
         self._collected.take()  # nothing is collected after this
