@@ -11,6 +11,7 @@ import obstore
 import pytest
 
 import penstock
+from penstock.cli import main
 from penstock.errors import FormatError, PenstockError
 from penstock.load.warming import warm
 from penstock.read.files import FileKind
@@ -190,13 +191,16 @@ def test_a_cache_that_was_removed_is_made_again(local, url, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_with_what_to_do(url, small_disk, monkeypatch):
+def test_a_full_disk_is_told_with_what_to_do(local, url, small_disk, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
     done = run_python(READ, url, 1 << 30, 1500)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     for part in ("No space left", "disk of the cache is full", "PENSTOCK_CACHE_BYTES", url):
         assert part in last, last
+    assert main(["cache", "clear"]) == 0
+    done = run_python(READ, url, 0, 1500)
+    assert done.stdout.strip() == digest_of(local, 1500), done.stderr
 
 
 @pytest.mark.slow

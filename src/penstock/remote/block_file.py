@@ -373,7 +373,7 @@ def disk_error(path: Path, error: OSError) -> ReadError:
     remedy = "set XDG_CACHE_HOME to a writable directory"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = (
-            "the disk of the cache is full: free space, set a lower limit "
+            "the disk of the cache is full: free space (penstock cache clear), set a lower limit "
             "(PENSTOCK_CACHE_BYTES or penstock.Remote(cache_bytes=…)), or set XDG_CACHE_HOME "
             "to a directory on a larger disk"
         )
