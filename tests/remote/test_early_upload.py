@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from penstock.cache import cache_directory
 from penstock.copying import early_upload
 from penstock.copying.early_upload import EarlyUpload
 from penstock.copying.freed import is_freed
+from penstock.copying.local_place import LocalPlace
 from penstock.copying.places import find_target
 from penstock.copying.staged_shards import NUMBERED
 from penstock.errors import DatasetExistsError, MissingDataError, ReadError
@@ -127,6 +129,25 @@ def test_convert_and_repack_need_little_disk(
         if name == "convert":  # text shards are compressed to almost nothing
             assert 0 < peak.bytes < sum(map(len, expected.values())) / 2
     assert staged() == []
+
+
+def test_what_is_still_uploaded_when_a_job_is_done_is_shown(tmp_path, monkeypatch):
+    write_shards(tmp_path / "staged", 1, 1 << 20)
+    read, goes_on = LocalPlace.chunks, threading.Event()
+
+    def read_when_the_job_is_done(place, name, facts):
+        assert goes_on.wait(20)
+        yield from read(place, name, facts)
+
+    monkeypatch.setattr(LocalPlace, "chunks", read_when_the_job_is_done)
+    target = find_target(tmp_path / "target", None)
+    stages = []
+    upload = EarlyUpload(tmp_path / "staged", target, lambda _: None, NUMBERED)
+    wait_until(lambda: list((tmp_path / "target").glob("*")))
+    assert stages == []
+    threading.Timer(0.2, goes_on.set).start()
+    upload.finish(lambda progress: stages.append(progress.stage))
+    assert set(stages) == {"uploading"}
 
 
 def test_shards_arrive_while_a_job_goes_on_and_nothing_else(

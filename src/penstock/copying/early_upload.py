@@ -27,7 +27,7 @@ from penstock.copying.staged_shards import (
     refuse_lost,
 )
 from penstock.errors import DatasetExistsError, PenstockError, ReadError
-from penstock.progress import ProgressMeter
+from penstock.progress import OnProgress, Progress, ProgressMeter
 from penstock.remote.attempts import stopping_with
 from penstock.system.background_thread import BackgroundThread, StopSignal
 
@@ -81,8 +81,9 @@ class EarlyUpload:
             check()
             time.sleep(0.05)
 
-    def finish(self) -> None:
-        """End when the shards that are being sent have arrived."""
+    def finish(self, progress: OnProgress | None = None) -> None:
+        """End when the shards that are being sent have arrived; `progress` is called meanwhile."""
+        self._work.progress = progress
         self._work.orders.put(None)
         try:
             self._thread.wait()
@@ -120,6 +121,8 @@ class _UploadLoop:
         self.orders = stop.new_queue()
         """gets a None when the work is to end"""
         self.error: Exception | None = None
+        self.progress: OnProgress | None = None
+        """set at the end; before, the job shows its own"""
         self._unsent = dict[ShardKey, StagedShard]()
         self._sent = set[ShardKey]()
         self._is_ending = False
@@ -183,7 +186,8 @@ class _UploadLoop:
             record = stack.enter_context(CopyRecord(self._target))
             pool = stack.enter_context(ThreadPoolExecutor(SHARDS_AT_ONCE, "penstock-upload"))
             stack.callback(pool.shutdown, cancel_futures=True)
-            send = ShardSender(self._directory, self._target, record, self._stop, there).send
+            meter = ProgressMeter(self._report, "uploading", total=None, unit="bytes")
+            send = ShardSender(self._directory, self._target, record, self._stop, there, meter).send
             tasks = dict[ShardKey, Future[None]]()
             while not self._ends_within(_SECONDS_BETWEEN_LOOKS):
                 self._settle(tasks)
@@ -191,6 +195,10 @@ class _UploadLoop:
                 for key, shard in list(self._unsent.items()):
                     if key not in tasks:
                         tasks[key] = pool.submit(send, shard)
+
+    def _report(self, progress: Progress) -> None:
+        if self.progress is not None:
+            self.progress(progress)
 
     def _settle(self, tasks: dict[ShardKey, Future[None]]) -> None:
         """Note which shards have arrived; raises if one has not."""
@@ -221,11 +229,11 @@ class ShardSender:
         record: CopyRecord,
         stop: StopSignal,
         there: dict[str, FileFacts],
+        meter: ProgressMeter,
     ) -> None:
         self._source, self._target, self._record = LocalPlace(directory), target, record
         self._there = there
         """what the target had at the start"""
-        meter = ProgressMeter(None, "copying", total=None, unit="bytes")
         self._sender = FileSender(self._source, target, record, stop, meter)
 
     def send(self, shard: StagedShard) -> None:

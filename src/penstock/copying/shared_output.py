@@ -32,7 +32,7 @@ from penstock.error_texts import append
 from penstock.errors import DatasetExistsError, PenstockError
 from penstock.formats.job_marks import PLAN, TASKS, UNFINISHED
 from penstock.formats.stream import PART_SUFFIX
-from penstock.progress import OnProgress
+from penstock.progress import OnProgress, ProgressMeter
 from penstock.remote.attempts import stopping_with
 from penstock.remote.options import Remote
 from penstock.system.background_thread import StopSignal, call_in_background
@@ -93,15 +93,15 @@ class SharedOutput(StagedOutput):
 
     def finish(self, upload: EarlyUpload, progress: OnProgress | None = None) -> None:
         """Upload what is left of the share: shards, then the receipt, then the small files."""
-        del progress  # almost all is uploaded already
-        upload.finish()
+        upload.finish(progress)
+        meter = ProgressMeter(progress, "uploading", total=None, unit="bytes")
         try:
             with hold_lock(self.directory.parent, self.directory.name, wait=True):
                 with CopyRecord(self._target) as record:
                     stop = StopSignal()
                     # No thread continues to write after an interrupt.
                     call_in_background(
-                        lambda: self._send(record, stop),
+                        lambda: self._send(record, stop, meter),
                         "penstock-upload",
                         stop,
                         is_waited_for=True,
@@ -113,16 +113,16 @@ class SharedOutput(StagedOutput):
             append(error, f"; the share is kept in {self.directory}: run the same command again")
             raise
 
-    def _send(self, record: CopyRecord, stop: StopSignal) -> None:
+    def _send(self, record: CopyRecord, stop: StopSignal, meter: ProgressMeter) -> None:
         with stopping_with(stop):
-            self._send_all(record, stop)
+            self._send_all(record, stop, meter)
 
-    def _send_all(self, record: CopyRecord, stop: StopSignal) -> None:
+    def _send_all(self, record: CopyRecord, stop: StopSignal, meter: ProgressMeter) -> None:
         there = self._target.list_files()
         self._begin_target(there)
         found = [read_shard(self.directory, key) for key in find_shards(self.directory, NUMBERED)]
         shards = [shard for shard in found if shard is not None]
-        sender = ShardSender(self.directory, self._target, record, stop, there)
+        sender = ShardSender(self.directory, self._target, record, stop, there, meter)
         with ThreadPoolExecutor(WORKERS, "penstock-upload") as pool:
             list(pool.map(sender.send, shards))
             self._remove_stale(there, shards, record)

@@ -151,7 +151,7 @@ class StagedOutput:
 
     def finish(self, upload: EarlyUpload, progress: OnProgress | None = None) -> None:
         """Copy what is left of a finished job to the store, and remove it here."""
-        upload.finish()
+        upload.finish(progress)
         self.send(progress)
 
     def send(self, progress: OnProgress | None) -> None:
