@@ -184,6 +184,27 @@ def test_a_global_shuffle_is_requested_in_small_parts(open_url, s3_proxy, is_mix
             time.sleep(0.01)
 
 
+@pytest.mark.parametrize("batch_size", [4, 400])
+def test_a_global_shuffle_makes_few_requests_ahead(open_url, s3_proxy, batch_size):
+    """Their objects would keep Python's garbage collector busy, whatever ahead_bytes allows."""
+    max_requests = next(_numbers)
+    data = open_url(max_requests=max_requests, cache_bytes=0)
+
+    def count():
+        before, now = -1, 0
+        while now != before:
+            time.sleep(0.3)
+            before, now = now, s3_proxy.counts()["requests"]["GET"]
+        return now
+
+    with penstock.Loader(data.windows(192), batch_size, output="numpy") as batches:
+        first = count()
+        next(iter(batches))
+        num_rows = count() - first
+    most = max(64 * max_requests, 16 * batch_size)
+    assert most / 2 < num_rows + batch_size <= 1.2 * most + batch_size
+
+
 @pytest.mark.slow
 def test_memory_without_a_cache_stays_within_its_bound(s3, bucket, s3_environment, tmp_path):
     """64 MB of data, of which 1 MiB is to be fetched ahead."""
@@ -266,7 +287,7 @@ def test_training_goes_on_when_the_network_comes_back(local, open_url, s3_proxy,
 def test_a_lost_network_is_told_with_the_endpoint(
     open_url, s3_proxy, cache_bytes, monkeypatch, caplog
 ):
-    monkeypatch.setattr(attempts, "_SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(attempts, "_SILENT_SECONDS", 0.1)
     monkeypatch.setattr(attempts, "_WARNED_AT", {})
     data = open_url(cache_bytes=cache_bytes, ahead_bytes=1 << 16, total_seconds=1.0)
     try:

@@ -39,8 +39,16 @@ _WAITING_PER_REQUEST = 4
 As many are added at once. All that `ahead_bytes` allows would take 0.3 s of Python, for which the
 first batch would have to wait.
 """
+_AHEAD_PER_REQUEST = 64
+"""Of such requests, how many are made ahead for each one that may be in flight.
+
+Each has Python objects. With the 16,000 of 4 KB that 64 MiB have room for, garbage collections
+stopped all threads for 0.1 to 0.25 s, every 2 s.
+"""
+_LEAST_STEPS_AHEAD = 16
+"""even if their rows are more"""
 _SAMPLED_STEPS = 64
-"""whose rows tell whether the cache saves bytes"""
+"""whose rows tell whether the cache saves bytes, and how many may be requested ahead"""
 _TICK_SECONDS = 0.01
 _IDLE_SECONDS = 0.5
 
@@ -181,9 +189,7 @@ class _Fetching:
             spans = np.concatenate([ranges.take()[1] for _ in range(_SAMPLED_STEPS)])
             self._requests.store_rows_if_that_saves_bytes(spans)
             if self._requests.merges_little:
-                max_requests = self._requests.options.max_requests
-                self._max_planned_spans = _WAITING_PER_REQUEST * max_requests
-                self._max_planned_bytes = self._budget // 8
+                self._request_bit_by_bit(self._requests.size(spans), len(spans))
             num_steps = 1
             while not self._is_stopped:
                 if self._has_all():
@@ -205,6 +211,15 @@ class _Fetching:
                 self._planned.clear()
             self._requests.give_up(self._requests.checks.under_way)
             self._requests.give_up(self._copying.under_way if self._copying else ())
+
+    def _request_bit_by_bit(self, num_bytes: int, num_spans: int) -> None:
+        """Limit the number of requests, too; some steps have so many bytes in so many spans."""
+        max_requests = self._requests.options.max_requests
+        self._max_planned_spans = _WAITING_PER_REQUEST * max_requests
+        wanted = _AHEAD_PER_REQUEST * max_requests * num_bytes // max(num_spans, 1)
+        least = _LEAST_STEPS_AHEAD * num_bytes // _SAMPLED_STEPS
+        self._budget = min(self._budget, max(wanted, least))
+        self._max_planned_bytes = self._budget // 8
 
     def _keep_within_limit(self, space: CacheSpace) -> None:
         """Make room in the cache, which may take half a minute; fetching must not wait for it."""
