@@ -145,7 +145,7 @@ def test_what_is_still_uploaded_when_a_job_is_done_is_shown(tmp_path, monkeypatc
     upload = EarlyUpload(tmp_path / "staged", target, lambda _: None, NUMBERED)
     wait_until(lambda: list((tmp_path / "target").glob("*")))
     assert stages == []
-    threading.Timer(0.2, goes_on.set).start()
+    threading.Timer(1.0, goes_on.set).start()
     upload.finish(lambda progress: stages.append(progress.stage))
     assert set(stages) == {"uploading"}
 

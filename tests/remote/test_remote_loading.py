@@ -190,19 +190,17 @@ def test_a_global_shuffle_makes_few_requests_ahead(open_url, s3_proxy, batch_siz
     max_requests = next(_numbers)
     data = open_url(max_requests=max_requests, cache_bytes=0)
 
-    def count():
-        before, now = -1, 0
-        while now != before:
-            time.sleep(0.3)
-            before, now = now, s3_proxy.counts()["requests"]["GET"]
-        return now
+    most = max(64 * max_requests, 16 * batch_size)
+
+    def num_requests():
+        return s3_proxy.counts()["requests"]["GET"]
 
     with penstock.Loader(data.windows(192), batch_size, output="numpy") as batches:
-        first = count()
+        first = num_requests()
         next(iter(batches))
-        num_rows = count() - first
-    most = max(64 * max_requests, 16 * batch_size)
-    assert most / 2 < num_rows + batch_size <= 1.2 * most + batch_size
+        wait_until(lambda: num_requests() - first > most / 2)
+        time.sleep(1)
+        assert num_requests() - first <= 1.2 * most + batch_size
 
 
 @pytest.mark.slow
