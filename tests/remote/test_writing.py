@@ -247,6 +247,12 @@ def test_a_full_disk_says_where_the_output_is_staged(bucket, text, small_disk, m
         penstock.repack(text, f"{url}-2", to="jsonl")
     with pytest.raises(OSError, match=r"No space left.*staged in .*/staging/.*XDG_CACHE_HOME"):
         write(f"{url}-3")
+    writer = penstock.Writer(f"{url}-4", vocab_size=1 << 16)
+    with pytest.raises(OSError, match="No space left") as failure, writer:
+        for _ in range(100):  # collected until the end
+            writer.append(np.zeros(1000, np.uint16))
+        writer.finish()
+    assert str(failure.value).count("staged in") == 1
 
 
 def test_what_cannot_be_written_remotely_is_refused(bucket, s3_environment, text, monkeypatch):

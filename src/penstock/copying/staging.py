@@ -140,14 +140,14 @@ class StagedOutput:
             token_path(self.directory).unlink(missing_ok=True)
 
     def explain(self, error: BaseException) -> None:
-        """Say where the output is if the disk was full; errors of ours say what to do."""
+        """Say once where the output is if the disk was full; errors of ours say what to do."""
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if is_full and not isinstance(error, PenstockError):
-            append(
-                error,
-                f"; the output is staged in {self.directory} until it is uploaded: free space "
-                "there, or start over with XDG_CACHE_HOME on a larger disk",
-            )
+        where = (
+            f"; the output is staged in {self.directory} until it is uploaded: free space there, "
+            "or start over with XDG_CACHE_HOME on a larger disk"
+        )
+        if is_full and not isinstance(error, PenstockError) and where not in str(error):
+            append(error, where)
 
     def finish(self, upload: EarlyUpload, progress: OnProgress | None = None) -> None:
         """Copy what is left of a finished job to the store, and remove it here."""
