@@ -50,7 +50,7 @@ _Measure = Callable[[Run], float]
 _MEASURES: dict[str, tuple[_Measure, bool]] = {
     "first batch after the imports": (lambda run: run.first_after_imports, False),
     "first batch from process start": (lambda run: run.first_from_start, False),
-    "steady rate, second half of the epoch": (lambda run: run.rate(len(run.times) // 2), True),
+    "steady rate, second half of the epoch": (lambda run: run.steady_rate, True),
     "rate from the first batch to the end of the epoch": (lambda run: run.rate(), True),
 }
 """name: how it is measured, and whether more is better"""
@@ -153,7 +153,7 @@ def _row(name: str, runs: list[Run]) -> list[str]:
         spread(lambda run: run.first_from_start, 2),
         spread(lambda run: run.times[-1] - run.imported, 2),
         spread(lambda run: run.rate(), 0),
-        spread(lambda run: run.rate(len(run.times) // 2), 0),
+        spread(lambda run: run.steady_rate, 0),
         f"{statistics.median(sum(run.counts['requests'].values()) for run in runs):,.0f}",
         f"{statistics.median(run.counts['body_bytes'] for run in runs) / 1e6:,.0f}",
         spread(lambda run: run.cpu_seconds[0], 1),

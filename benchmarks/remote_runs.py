@@ -53,6 +53,11 @@ class Run:
         """Steps per second from a step on."""
         return (len(self.times) - 1 - first) / (self.times[-1] - self.times[first])
 
+    @property
+    def steady_rate(self) -> float:
+        """Steps per second of the second half."""
+        return self.rate(len(self.times) // 2)
+
     def per_step(self) -> tuple[float, float]:
         """Requests and bytes per step, between the marks."""
         (first, before), (last, after) = self.marks.items()

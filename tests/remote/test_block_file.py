@@ -18,7 +18,7 @@ from penstock.load.step_ranges import merge_spans
 from penstock.read.files import FILE_SPAN, GEOMETRY, FileKind, Files, OpenFiles, ShardFiles
 from penstock.remote import block_changes
 from penstock.remote.block_file import HEADER_BYTES, BlockFile
-from penstock.remote.mirrored_file import WholeBlocks
+from penstock.remote.whole_blocks import WholeBlocks
 from penstock.system.checksums import BLOCK_BYTES, block_checksums
 
 NUM_BLOCKS = 9

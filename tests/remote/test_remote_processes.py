@@ -177,8 +177,17 @@ def test_a_forked_child_keeps_no_locks_of_the_cache(url):
     assert done.returncode == 0, done.stderr
 
 
-OUT_OF_DESCRIPTORS = """
-import os, resource, sys
+TAKE_ALL_DESCRIPTORS = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+try:
+    while True:
+        os.dup(0)
+except OSError:
+    pass
+"""
+OUT_OF_DESCRIPTORS = f"""
+import sys
 import penstock
 
 data = penstock.open(sys.argv[1], remote=penstock.Remote(cache_bytes=1 << 30))
@@ -188,13 +197,7 @@ loader = penstock.Loader(view, 4, prefetch=0, output="numpy")
 next(iter(loader))  # all is imported
 loader.close()
 batches = iter(loader)
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-held = []
-try:
-    while True:
-        held.append(os.dup(0))
-except OSError:
-    pass
+{TAKE_ALL_DESCRIPTORS}
 try:
     next(batches)
 except penstock.PenstockError as error:
@@ -210,18 +213,13 @@ def test_a_file_of_the_cache_that_cannot_be_opened_is_told(url):
     assert ".stream: cannot open: Too many open files" in done.stdout
 
 
-TOO_MANY_FILES = """
-import os, resource, sys
+TOO_MANY_FILES = f"""
+import sys
 import penstock
 
 file = penstock.open(sys.argv[1]).reader.mirrored_files()[0]
 file.make()
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-try:
-    while True:
-        os.dup(0)
-except OSError:
-    pass
+{TAKE_ALL_DESCRIPTORS}
 try:
     file.provide()
 except penstock.PenstockError as error:

@@ -74,8 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     warnings.simplefilter("ignore", WaitingWarning)  # to wait is all that a benchmark does
     started = time.perf_counter()
-    mixture = options.mixture(arguments, access=arguments.access)
-    view = mixture or options.view(options.open_data(arguments), arguments)
+    view = options.mixture_or_view(arguments, access=arguments.access)
     if any(source.dataset.reader.has_remote_files for source in view.sources):
         from penstock.cli.bench_remote import run_remote
 

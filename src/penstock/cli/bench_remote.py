@@ -90,7 +90,7 @@ def _measure(arguments: argparse.Namespace, order: str, cache_bytes: int) -> _Ru
     """Read batches in an order."""
     own = argparse.Namespace(**{**vars(arguments), "cache_bytes": cache_bytes})
     started, before = time.perf_counter(), replace(totals)
-    view = options.mixture(own) or options.view(options.open_data(own), own)
+    view = options.mixture_or_view(own)
     loader = Loader(
         view,
         arguments.batch_size,

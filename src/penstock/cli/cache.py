@@ -154,8 +154,7 @@ def _warm(arguments: argparse.Namespace) -> int:
     ranks = arguments.rank or range(arguments.ranks)
     if ranks[-1] >= arguments.ranks:
         raise UsageError(f"--rank {ranks[-1]}: there are {arguments.ranks} ranks, from 0 on")
-    mixture = options.mixture(arguments)
-    view = mixture or options.view(options.open_data(arguments), arguments)
+    view = options.mixture_or_view(arguments)
     loaders = [
         Loader(
             view,

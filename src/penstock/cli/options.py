@@ -317,6 +317,12 @@ def mixture(options: argparse.Namespace, **view_options: Any) -> "Mixture | None
     return read_mixture(files[0], remote=remote(options), **view_options)
 
 
+def mixture_or_view(options: argparse.Namespace, **of_mixture: Any) -> "Mixture | View":
+    """Open what the options name: a mixture, by its file, or datasets, as a view."""
+    found = mixture(options, **of_mixture)
+    return view(open_data(options), options) if found is None else found
+
+
 def view(data: "Dataset", options: argparse.Namespace, **more: Any) -> "View":
     """Return the view that the options describe; `more` are arguments that all views take.
 

@@ -19,7 +19,7 @@ from penstock.progress import OnProgress
 from penstock.remote.options import Remote
 from penstock.remote.urls import is_remote
 
-_RESULTS = {"tokenize": REPORT, "convert": FINISHED, "repack": FINISHED}
+_RESULT_OF = {"tokenize": REPORT, "convert": FINISHED, "repack": FINISHED}
 """the file in which the job of each command stores what it made"""
 
 
@@ -73,7 +73,7 @@ def output_directory(
     if staged is None:
         yield JobOutput(output_path(path), no_wait)
         return
-    with staged.finished_target(_RESULTS[command]) as finished:
+    with staged.finished_target(_RESULT_OF[command]) as finished:
         if finished is not None:
             yield JobOutput(finished, no_wait)
             return

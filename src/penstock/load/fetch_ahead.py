@@ -213,7 +213,7 @@ class _Fetching:
             self._requests.give_up(self._copying.under_way if self._copying else ())
 
     def _request_bit_by_bit(self, num_bytes: int, num_spans: int) -> None:
-        """Limit the number of requests, too; some steps have so many bytes in so many spans."""
+        """Limit the number of requests, too, by the bytes and spans of the sampled steps."""
         max_requests = self._requests.options.max_requests
         self._max_planned_spans = _WAITING_PER_REQUEST * max_requests
         wanted = _AHEAD_PER_REQUEST * max_requests * num_bytes // max(num_spans, 1)

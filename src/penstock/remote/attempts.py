@@ -77,20 +77,19 @@ def attempt(
                 f"{what}: obstore has failed ({error}); check the URL, the region and the "
                 f"endpoint{refusals.endpoint_text}"
             ) from None
+        failed = (
+            f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
+            f"the last: {cause}"
+        )
         if now + wait - started > total_seconds:
             raise ReadError(
-                f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
-                f"the last: {cause}; check the network and the "
-                f"{refusals.address_text}, or allow more time with "
-                "penstock.Remote(total_seconds=…)"
+                f"{failed}; check the network and the {refusals.address_text}, or allow more time "
+                "with penstock.Remote(total_seconds=…)"
             )
         warned_at = _WARNED_AT.get(store, -_SECONDS_BETWEEN_WARNINGS)
         if now > max(started + _SILENT_SECONDS, warned_at + _SECONDS_BETWEEN_WARNINGS):
             _WARNED_AT[store] = now
-            _LOGGER.warning(
-                f"{what}: no answer after {num_attempts} attempts in {now - started:.0f} s; "
-                f"the last: {cause}; trying again until {total_seconds:g} s have passed"
-            )
+            _LOGGER.warning(f"{failed}; trying again until {total_seconds:g} s have passed")
         until = now + jittered(wait)
         while (left := until - time.monotonic()) > 0:
             if is_given_up() or is_thread_stopped():
