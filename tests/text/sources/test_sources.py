@@ -472,6 +472,8 @@ def test_what_is_not_there_or_not_known_is_named(tmp_path, monkeypatch):
     for name in ("a.parquet", "b.jsonl", "c.rst", "d.parquet.gz"):
         (tmp_path / name).touch()
     (tmp_path / "empty").mkdir()
+    with penstock.Writer(tmp_path / "tokens", vocab_size=9) as writer:
+        writer.append([1, 2])
     (tmp_path / "dangling.txt").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe.txt")
     for paths, error, words in [
@@ -479,6 +481,7 @@ def test_what_is_not_there_or_not_known_is_named(tmp_path, monkeypatch):
         ("no.txt", MissingDataError, f"{tmp_path}/no.txt: no such file or directory"),
         (["b.jsonl", "*.csv"], MissingDataError, "*.csv: no file matches the pattern"),
         ("empty", MissingDataError, f"{tmp_path}/empty: no file ends in .parquet, .jsonl"),
+        ("tokens", UsageError, f"{tmp_path}/tokens: holds tokens, not text"),
         ("dangling.txt", MissingDataError, "missing, or a broken link"),
         ("pipe.txt", UsageError, "not a regular file"),
         ("c.rst", UsageError, "c.rst: the kind does not follow from the name; give kind="),

@@ -13,6 +13,7 @@ from penstock.errors import MissingDataError, ReadError, UsageError
 from penstock.formats.checksums import CHECKSUMS
 from penstock.formats.job_marks import FINISHED, UNFINISHED, refuse_unfinished
 from penstock.formats.splits import choose, divide
+from penstock.formats.stream import MANIFEST_NAME
 from penstock.formats.text_names import CODECS, ENDINGS, SourceKind, ending_of, kind_of
 from penstock.remote.at_once import local_paths
 from penstock.remote.found_files import finding_files
@@ -173,6 +174,11 @@ def _expand(source: str, kind: SourceKind | None, skipped: list[str]) -> list[st
 
 
 def _in_directory(directory: str, kind: SourceKind | None, skipped: list[str]) -> Iterator[str]:
+    if os.path.lexists(Path(directory, MANIFEST_NAME)):
+        raise UsageError(
+            f"{directory}: holds tokens, not text ({MANIFEST_NAME} is there); open it with "
+            "penstock.open, or write it in another format with penstock convert"
+        )
     is_empty, table, seen = True, "", set[str]()
     for parent, directories, names in os.walk(directory, onerror=_refuse, followlinks=True):
         real = os.path.realpath(parent)
