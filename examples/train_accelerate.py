@@ -66,6 +66,8 @@ def train(options: argparse.Namespace) -> None:
                 save(accelerator, options.out, step)
             if step == options.steps:
                 break
+    accelerator.free_memory(model, optimizer)
+    del model, optimizer  # gloo can deadlock if they go after the process group
     accelerator.end_training()
 
 

@@ -125,9 +125,8 @@ def train(options: argparse.Namespace) -> None:
     )
     if rank == 0:
         print_digest(weights.values())
-    dist.barrier()  # gloo can deadlock in a process that ends right after another collective
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     train(read_options())
+    dist.destroy_process_group()  # with the model gone: gloo can deadlock if that goes last

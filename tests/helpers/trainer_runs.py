@@ -5,6 +5,7 @@ from `run.loader()`, tells `run.saw` of each, saves to `run.out` every `SAVE_EVE
 continues from what it finds there.
 """
 
+import faulthandler
 import itertools
 import json
 import os
@@ -115,19 +116,23 @@ def start(program, data, out, ranks, killed_at=None, **environment):
         }
         processes.append(fork_server.start(_run_program, program, run, variables, daemon=False))
     deadline, has_hung = time.monotonic() + 90, False
-    while any(process.is_alive() for process in processes):
-        wait([process.sentinel for process in processes if process.is_alive()], timeout=1)
-        has_hung |= time.monotonic() > deadline
-        if has_hung or any(process.exitcode for process in processes):
+    while alive := [process for process in processes if process.is_alive()]:
+        wait([process.sentinel for process in alive], timeout=1)
+        if not has_hung and time.monotonic() > deadline:
+            has_hung = True
+            for process in alive:
+                os.kill(process.pid, signal.SIGABRT)  # its log gets the stacks of its threads
+        elif has_hung or any(process.exitcode for process in processes):
             for process in processes:
                 process.kill()
     codes = [process.exitcode for process in processes]
     if codes == [0] * ranks:
         return True
-    log = "\n".join(path.read_text() for path in sorted(out.glob(f"{attempt}-*.log")))
-    assert killed_at is not None, log
-    assert not has_hung, log
-    assert codes[-1] == -signal.SIGKILL, log
+    logs = [path.read_text() for path in sorted(out.glob(f"{attempt}-*.log"))]
+    said = "\n".join([f"exit codes {codes}, {'has hung' if has_hung else 'ended'}", *logs])
+    assert killed_at is not None, said
+    assert not has_hung, said
+    assert codes[-1] == -signal.SIGKILL, said
     return False
 
 
@@ -136,6 +141,7 @@ def _run_program(program, run, variables):
     with (run.out / f"{run.attempt}-{run.rank}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    faulthandler.enable(2)
     warnings.simplefilter("ignore")
     program(run)
     sys.stdout.flush()

@@ -20,7 +20,7 @@ from penstock.errors import FormatError, ReadError
 from penstock.remote import attempts
 from penstock.remote.mirror import mirrored_file
 from penstock.remote.object_stream import ObjectStream
-from penstock.remote.requests import RequestPool
+from penstock.remote.requests import RequestPool, request_pool
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 from tests.helpers.waiting import wait_until
 
@@ -233,6 +233,17 @@ def test_a_slow_request_is_sent_again_and_the_first_answer_counts(local, open_ur
     assert time.monotonic() - start < 15
 
 
+def test_a_slow_request_is_not_repeated_once_its_copy_is_answered(open_url, s3_proxy):
+    """It would be repeated until its deadline, and have taken a thread from others."""
+    bounds = {"max_requests": next(_numbers), "hedge_seconds": 0.1}
+    data = open_url(cache_bytes=0, **bounds)
+    s3_proxy.set(rates={"stall": 0.1}, seed=1)
+    batches_of(loader(data), 60)
+    s3_proxy.down()
+    pool = request_pool(**bounds)
+    wait_until(lambda: not pool._requests, seconds=10)
+
+
 def test_a_failure_names_the_object_the_range_and_the_attempts(open_url, s3_proxy):
     data = open_url(total_seconds=1.0)
     s3_proxy.set(rates={"503": 1.0}, methods=["GET"])
@@ -287,7 +298,7 @@ def test_a_lost_network_is_told_with_the_endpoint(
 ):
     monkeypatch.setattr(attempts, "_SILENT_SECONDS", 0.1)
     monkeypatch.setattr(attempts, "_WARNED_AT", {})
-    data = open_url(cache_bytes=cache_bytes, ahead_bytes=1 << 16, total_seconds=1.0)
+    data = open_url(cache_bytes=cache_bytes, ahead_bytes=1 << 16, total_seconds=2.0)
     try:
         with loader(data) as batches, pytest.raises(ReadError) as failure:
             for number, _ in enumerate(batches):
@@ -298,7 +309,7 @@ def test_a_lost_network_is_told_with_the_endpoint(
     assert s3_proxy.endpoint in str(failure.value)
     assert "check the network" in str(failure.value)
     (warning,) = caplog.messages  # before it fails, and not for each of the requests that wait
-    assert re.fullmatch(r"s3://.* no answer after .*; trying again until 1 s have passed", warning)
+    assert re.fullmatch(r"s3://.* no answer after .*; trying again until 2 s have passed", warning)
 
 
 @pytest.mark.parametrize("cache_bytes", [1 << 16, 0])

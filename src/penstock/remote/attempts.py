@@ -87,7 +87,8 @@ def attempt(
                 "with penstock.Remote(total_seconds=…)"
             )
         warned_at = _WARNED_AT.get(store, -_SECONDS_BETWEEN_WARNINGS)
-        if now > max(started + _SILENT_SECONDS, warned_at + _SECONDS_BETWEEN_WARNINGS):
+        is_news = now > max(started + _SILENT_SECONDS, warned_at + _SECONDS_BETWEEN_WARNINGS)
+        if is_news and not is_given_up():
             _WARNED_AT[store] = now
             _LOGGER.warning(f"{failed}; trying again until {total_seconds:g} s have passed")
         until = now + jittered(wait)

@@ -157,9 +157,12 @@ class RequestPool:
 
 
 def is_given_up() -> bool:
-    """Whether nobody waits any more for the request that runs in this thread."""
+    """Whether nobody waits any more for the request that runs in this thread.
+
+    Another copy of it may have been answered.
+    """
     request: _Request | None = getattr(_OF_THREAD, "request", None)
-    return request is not None and request.is_given_up
+    return request is not None and (request.is_given_up or request.future.done())
 
 
 _POOLS = dict[tuple[Any, ...], RequestPool]()

@@ -27,4 +27,6 @@ def train(run):
             optimizer.zero_grad()
             if step % SAVE_EVERY == 0:
                 accelerator.save_state(run.out / f"step-{step:03}")
+    accelerator.free_memory(model, optimizer)
+    del model, optimizer  # gloo can deadlock if they go after the process group
     accelerator.end_training()
