@@ -1,7 +1,7 @@
 """`Dataset`: any number of shards as one stream of records, with its views."""
 
 from collections.abc import Callable
-from functools import cached_property, wraps
+from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -14,6 +14,7 @@ from penstock.formats.shard import BYTE, METADATA_ID, TOKEN
 from penstock.metadata.span_decoding import Decoder
 from penstock.read.record_stream import RecordStream
 from penstock.suggestions import did_you_mean
+from penstock.system.cached_property import cached_property
 from penstock.views.documents import Documents
 from penstock.views.excerpts import Excerpts, object_decoder
 from penstock.views.objects import Objects

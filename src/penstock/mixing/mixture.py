@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +25,7 @@ from penstock.order.order import Indices
 from penstock.order.shares import Shares, Weight, exact, to_shares
 from penstock.reprs import counted, listed, one_line
 from penstock.suggestions import did_you_mean
+from penstock.system.cached_property import cached_property
 from penstock.views.view import Batch, View
 
 By = Literal["samples", "tokens"]

@@ -17,7 +17,6 @@ import glob
 import json
 import os
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from penstock.pack.report import OBJECTS, PackReport
 from penstock.progress import OnProgress, ProgressMeter
 from penstock.read.record_stream import RecordStream
 from penstock.remote.mirror import find_mirrored
+from penstock.system.cached_property import cached_property
 from penstock.system.checksums import (
     BLOCK_BYTES,
     BlockHasher,

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
+from penstock.system.cached_property import cached_property
 
 _DOCUMENTS_AT_ONCE = 1 << 20
 

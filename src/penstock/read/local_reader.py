@@ -10,7 +10,6 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +42,7 @@ from penstock.read.segments import OUTPUT, SEGMENT, OutputTable, read_segments
 from penstock.read.stored_items import StoredItems
 from penstock.remote.mirror import find_mirrored, shown
 from penstock.remote.mirrored_file import MirroredFile
+from penstock.system.cached_property import cached_property
 
 Access = Literal["pread", "mmap"]
 

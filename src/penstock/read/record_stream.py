@@ -1,7 +1,6 @@
 """`RecordStream`: the records of any number of shards, end to end."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from penstock.read.local_reader import Access, LocalReader
 from penstock.remote.at_once import at_once
 from penstock.remote.mirror import shown
 from penstock.reprs import counted, one_line
+from penstock.system.cached_property import cached_property
 
 
 def _place(shard: Shard) -> str:

@@ -153,7 +153,6 @@ class MirroredFile:
     @property
     def blocks(self) -> BlockFile:
         """The blocks that are here."""
-        # Not a cached_property: before Python 3.12 it would lock those of all files meanwhile.
         if self._blocks is None:
             with self._making, self._naming_url():
                 self._blocks = self._blocks or self._attach()

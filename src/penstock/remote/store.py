@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.errors import FormatError, MissingDataError, PenstockError, UsageError
@@ -21,6 +21,7 @@ from penstock.remote.options import Remote
 from penstock.remote.refusals import CutShortError, Refusals, reason, status_of
 from penstock.remote.requests import RequestPool, request_pool
 from penstock.remote.urls import RemoteUrl
+from penstock.system.cached_property import cached_property
 
 _ASKED_AGAIN_BY_GET = {400, 403, 405, 501}
 """statuses after HEAD: the server does not know it, or tells the cause only in a body"""

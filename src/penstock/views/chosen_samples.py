@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.batches.view_state import SampleTable
 from penstock.errors import FormatError
+from penstock.system.cached_property import cached_property
 from penstock.views.stored_numbers import Check, cached_numbers, cached_order, map_numbers
 
 

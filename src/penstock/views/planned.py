@@ -4,7 +4,6 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +18,7 @@ from penstock.pack.report import PackReport
 from penstock.pack.rows_file import PlannedRows, find_rows
 from penstock.pack.selection import DocumentSelection
 from penstock.reprs import counted
+from penstock.system.cached_property import cached_property
 from penstock.views.row_search import RecordSearch, row_search
 from penstock.views.sample_numbers import DocumentShares, shares_of_rows
 from penstock.views.stored_numbers import Check

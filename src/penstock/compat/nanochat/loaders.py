@@ -1,12 +1,12 @@
 """`TextLoader`s that distribute text in the two ways of nanochat, and report its states."""
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import UsageError
+from penstock.system.cached_property import cached_property
 from penstock.text.batch import TextBatch
 from penstock.text.live.lane_state import LaneState
 from penstock.text.live.lane_text import LanePosition

@@ -6,7 +6,6 @@ a range of positions and reads their documents, wherever they lie, a few megabyt
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from penstock.order.order import make_order
 from penstock.progress import OnProgress
 from penstock.read.files import FileKind
 from penstock.read.local_reader import LocalReader
+from penstock.system.cached_property import cached_property
 from penstock.text.tokenize.job_directory import JobDirectory, part_is_finished
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.stage import task_progress

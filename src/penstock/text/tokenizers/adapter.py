@@ -11,7 +11,6 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -20,6 +19,7 @@ import xxhash
 
 from penstock.errors import FormatError, PenstockError, UsageError
 from penstock.reprs import one_line
+from penstock.system.cached_property import cached_property
 from penstock.text.splitting.patterns import find_pattern
 from penstock.text.tokenizers.bpe import finds_specials
 from penstock.text.tokenizers.library_engines import TiktokenTokenizer, texts

@@ -4,7 +4,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import xxhash
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.reprs import one_line
+from penstock.system.cached_property import cached_property
 from penstock.text.splitting.character_classes import character_classes
 from penstock.text.splitting.patterns import Pattern, find_pattern
 from penstock.text.splitting.pieces import last_certain_end

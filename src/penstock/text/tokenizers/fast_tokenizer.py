@@ -1,10 +1,10 @@
 """The fast engine: byte-level BPE with a known split pattern, in one kernel without the GIL."""
 
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
+from penstock.system.cached_property import cached_property
 from penstock.system.lent_memory import LentMemory
 from penstock.text.merging.merge_tables import MergeTables
 from penstock.text.splitting.character_classes import character_classes

@@ -5,7 +5,6 @@ import itertools
 import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import xxhash
 
 from penstock.errors import FormatError, UsageError
 from penstock.reprs import one_line
+from penstock.system.cached_property import cached_property
 from penstock.text.tokenizers.bpe import BytePairTokenizer, fingerprint_of
 from penstock.text.tokenizers.decoding import unknown_id
 from penstock.text.tokenizers.tokenizer import Bytes, Ids, Offsets
