@@ -2,6 +2,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -31,6 +32,18 @@ def _own_cache(tmp_path_factory):
     """No test uses the cache of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_waits_for_workers():
+    """A DataLoader that failed leaves its workers to the garbage collection, which waits for each.
+
+    Their queues end first, so they are not told to end, and torch waits for 5 s.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "torch.utils.data" in sys.modules:
+            patch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5)
         yield
 
 
