@@ -117,7 +117,7 @@ def test_opening_and_reading_work_while_others_clear_the_cache(url):
     clearing = threading.Thread(target=clear_again)
     clearing.start()
     try:
-        found = [open_flat(url).fingerprint for _ in range(60)]
+        found = [open_flat(url).fingerprint for _ in range(20)]
     except PenstockError as error:
         found = [str(error)]
     finally:

@@ -199,8 +199,8 @@ def test_a_full_disk_is_told_with_what_to_do(local, url, small_disk, monkeypatch
     for part in ("No space left", "disk of the cache is full", "PENSTOCK_CACHE_BYTES", url):
         assert part in last, last
     assert main(["cache", "clear"]) == 0
-    done = run_python(READ, url, 0, 1500)
-    assert done.stdout.strip() == digest_of(local, 1500), done.stderr
+    done = run_python(READ, url, 0, 300)
+    assert done.stdout.strip() == digest_of(local, 300), done.stderr
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_1000_batches_with_faults_equal_those_of_local_files(
     rates = {name: rate * (1 if cache_bytes == 0 else 6) for name, rate in FAULTS.items()}
     s3_proxy.set(rates=rates, seed=3)
     s3_proxy.reset_counts()
-    assert batches_of(loader(data), 1000) == batches_of(loader(local), 1000)
+    assert batches_of(loader(data, 2), 1000) == batches_of(loader(local, 2), 1000)
     counts = s3_proxy.counts()
     assert sum(counts["faults"].values()) >= 5
     assert counts["max_in_flight"] <= 16
@@ -104,7 +104,7 @@ def test_a_resume_on_other_ranks_with_a_cold_cache_is_exact(
         for rank in range(ranks):
             one = loader(data, batch_size, rank=rank, ranks=ranks)
             one.load_state_dict(state)
-            found.append(batches_of(one, 40))
+            found.append(batches_of(one, 20))
         return found
 
     data = open_url(cache_bytes=cache_bytes)
