@@ -12,7 +12,7 @@ KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 KERNEL_TESTS = $(shell grep -rl --include='*.py' 'pytest.mark.kernels' tests)
 MODULES := $(subst /,.,$(patsubst src/%.pyx,%,$(filter %.pyx,$(KERNELS))))
 
-.PHONY: demo test test-frameworks quick bench wheels fuzz lint format debug sanitize sanitize-threads clean
+.PHONY: demo test test-frameworks quick bench wheels fuzz lint lint-sources lint-stubs format debug sanitize sanitize-threads clean
 
 demo: $(BUILT)
 	$(BIN)/penstock demo
@@ -45,12 +45,17 @@ fuzz: $(BUILT)
 	$(INSTALL) atheris
 	$(BIN)/python tests/attacks/fuzz.py -max_total_time=120
 
-# cython-lint finds its pycodestyle by PATH.
+# Two at a time: each runs on one core. cython-lint finds its pycodestyle by PATH.
 lint: $(BUILT)
+	$(MAKE) --no-print-directory --jobs=2 --output-sync lint-sources lint-stubs
+
+lint-sources:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src
 	$(BIN)/mypy
+
+lint-stubs:
 	$(BIN)/stubtest --concise --ignore-disjoint-bases --allowlist stubtest.txt \
 		--ignore-unused-allowlist $(MODULES)
 
