@@ -1,6 +1,5 @@
 """`MirroredFile`: the local file of an object, into which its bytes are fetched."""
 
-import bisect
 import contextlib
 import errno
 import fcntl
@@ -26,14 +25,9 @@ from penstock.remote.attempts import is_thread_stopped, refuse_fork
 from penstock.remote.block_file import BlockFile, ByteRange, identity_number, locked_directory
 from penstock.remote.found_files import keep_files, note_found, removing_files
 from penstock.remote.options import Remote
+from penstock.remote.ranges_under_way import RangesUnderWay
 from penstock.remote.requests import URGENT, RequestPool
-from penstock.remote.store import (
-    MAX_REQUEST_BYTES,
-    BytesSink,
-    ObjectFacts,
-    ObjectStore,
-    check_unchanged,
-)
+from penstock.remote.store import BytesSink, ObjectFacts, ObjectStore, check_unchanged
 from penstock.remote.whole_blocks import WholeBlocks
 from penstock.system.memory import new_pages
 
@@ -48,9 +42,6 @@ _MAX_CHECK_SECONDS = 10.0
 _SMALL_BYTES = 1 << 16
 _OWN_PAGES_BYTES = 1 << 18
 _IN_THE_WAY = (NotADirectoryError, IsADirectoryError, FileExistsError)
-
-_UnderWay = tuple[int, int, "Future[None]"]
-"""the start and stop of a range that is being fetched"""
 
 
 class MirroredFile:
@@ -82,7 +73,7 @@ class MirroredFile:
         """gives the block checksums, if blocks are to be compared before they are stored"""
         self._making = threading.Lock()
         self._lock = threading.RLock()  # a request may run in the thread that asks for it
-        self._under_way, self._num_kept = list[_UnderWay](), 64
+        self._under_way = RangesUnderWay()
 
     @property
     def name(self) -> str:
@@ -319,6 +310,10 @@ class MirroredFile:
         """Start to fetch what is not here of some ranges; those under way are not fetched again."""
         futures, ranges = list[Future[None]](), list(ranges)
         blocks = self.blocks
+
+        def submit(start: int, stop: int) -> Future[None]:
+            return self.pool.submit(partial(self._fetch, start, stop, itertools.count()), priority)
+
         is_here = all(blocks.has(start, min(stop, blocks.size_bytes)) for start, stop in ranges)
         if is_here and blocks.is_current:
             return futures
@@ -327,26 +322,8 @@ class MirroredFile:
             blocks = self._current_blocks()
             for start, stop in ranges:
                 for begin, end in blocks.missing(start, min(stop, blocks.size_bytes)):
-                    futures += self._fetch_missing(begin, end, priority)
+                    futures += self._under_way.request(begin, end, submit)
         return futures
-
-    def _fetch_missing(self, start: int, stop: int, priority: float) -> list["Future[None]"]:
-        """Request bytes, except those under way; `_under_way` is sorted, and has no overlaps."""
-        first = bisect.bisect_right(self._under_way, start, key=lambda each: each[1])
-        last = bisect.bisect_left(self._under_way, stop, key=lambda each: each[0])
-        before = [each for each in self._under_way[first:last] if not each[2].done()]
-        futures, new, at = [each[2] for each in before], list[_UnderWay](), start
-        for begin, end in [*((each[0], each[1]) for each in before), (stop, stop)]:
-            for piece, piece_end in _pieces(at, begin):
-                fetch = partial(self._fetch, piece, piece_end, itertools.count())
-                future = self.pool.submit(fetch, priority)
-                new.append((piece, piece_end, future))
-            at = max(at, end)
-        self._under_way[first:last] = sorted([*before, *new], key=lambda each: each[0])
-        if len(self._under_way) > 2 * self._num_kept:
-            self._under_way = [each for each in self._under_way if not each[2].done()]
-            self._num_kept = max(64, len(self._under_way))
-        return futures + [each[2] for each in new]
 
     def _fetch(self, start: int, stop: int, calls: Iterator[int]) -> None:
         """Fetch blocks; wait for those that another process fetches.
@@ -444,12 +421,6 @@ class MirroredFile:
         check_unchanged(self.name, facts, self._facts)
         if is_first:
             self.blocks.note_etag(facts.etag)
-
-
-def _pieces(start: int, stop: int) -> Iterator[ByteRange]:
-    """Yield a range in pieces that one request fetches."""
-    for begin in range(start, stop, MAX_REQUEST_BYTES):
-        yield begin, min(begin + MAX_REQUEST_BYTES, stop)
 
 
 _filled_bytes = 0
