@@ -457,6 +457,26 @@ def test_a_loader_reads_no_object_that_was_opened_after_it_began(
                 open_both(file_server.endpoint, remote=remote)
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 100_000, 1 << 30])
+def test_a_dataset_that_was_written_again_is_told(
+    tmp_path, s3, bucket, s3_environment, cache_bytes
+):
+    """Although no ETag of its shards was known before, and their sizes are the same."""
+    del s3_environment
+    for seed in (0, 1):
+        write_tokens(tmp_path / str(seed), 200_000, shard_bytes=100_000, seed=seed)
+    upload(s3.store(bucket), tmp_path / "0", "data/")
+    remote = penstock.Remote(cache_bytes=cache_bytes, ahead_bytes=1 << 16)
+    data = penstock.open(f"s3://{bucket}/data", remote=remote)
+    upload(s3.store(bucket), tmp_path / "1", "data/")
+    with (
+        penstock.Loader(data.windows(64), 8, shuffle=False, endless=True) as batches,
+        pytest.raises(FormatError, match=r"s3://.*stream: its checksums .*has changed"),
+    ):
+        for _ in batches:
+            pass
+
+
 def test_a_stream_gives_no_bytes_of_an_object_that_was_opened_after_it(tmp_path, file_server):
     path, size_bytes = file_server.directory / "x.bin", 40 << 20  # more than is fetched ahead
     with path.open("wb") as file:

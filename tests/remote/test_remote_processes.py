@@ -1,6 +1,7 @@
 """Processes that read remote data: how they end, and what becomes of those that they start."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -25,6 +26,9 @@ mode, url, cache_bytes = sys.argv[1:]
 remote = penstock.Remote(request_seconds=60, total_seconds=60, cache_bytes=int(cache_bytes))
 if mode == "opening":
     print("ready", flush=True)
+if mode == "opening many":
+    print("ready", flush=True)
+    penstock.open(f"{url}/*.stream", format="flat:uint16", remote=remote)
 data = penstock.open(url, remote=remote)
 loader = penstock.Loader(data.windows(512), 8, seed=1, output="numpy")
 print("ready", flush=True)
@@ -74,13 +78,14 @@ def url(tmp_path, s3, bucket):
         ("collect", 0, ""),
         ("interrupt", -signal.SIGINT, "KeyboardInterrupt"),
         ("opening", -signal.SIGINT, "KeyboardInterrupt"),
+        ("opening many", -signal.SIGINT, "KeyboardInterrupt"),
     ],
 )
 def test_a_process_ends_at_once_while_the_server_stalls(
     url, s3, s3_proxy, mode, code, said, cache_bytes
 ):
     stalls = {"rates": {"stall": 1.0}, "methods": ["GET"]}
-    if mode == "opening":
+    if "opening" in mode:
         s3_proxy.set(**stalls)
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, mode, url, str(cache_bytes)],
@@ -91,7 +96,7 @@ def test_a_process_ends_at_once_while_the_server_stalls(
         env=os.environ | s3.environment(s3_proxy.endpoint),
     )
     assert process.stdout.readline() == "ready\n"
-    if mode != "opening":
+    if "opening" not in mode:
         s3_proxy.set(**stalls)
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -307,6 +312,33 @@ def test_a_worker_fetches_what_is_missing_of_a_cache_that_was_removed(tmp_path, 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "mirror.json was removed" in done.stdout
+
+
+READ_PICKLED = """
+import pickle, sys
+import penstock
+
+with open(sys.argv[1], "rb") as file:
+    view = pickle.load(file)
+try:
+    print(penstock.Loader(view, 8, output="numpy", shuffle=False).__iter__().__next__())
+except penstock.PenstockError as error:
+    print(error)
+"""
+
+
+def test_a_worker_reads_the_objects_that_its_parent_has_opened(tmp_path, file_server):
+    """One that starts later would read what has replaced them."""
+    path = file_server.directory / "x.bin"
+    path.write_bytes(bytes(200_000))
+    remote = penstock.Remote(cache_bytes=0)
+    data = penstock.open(f"{file_server.endpoint}/x.bin", format="flat:uint16", remote=remote)
+    (tmp_path / "view").write_bytes(pickle.dumps(data.windows(64)))
+    (tmp_path / "other").write_bytes(b"\1" * 200_000)
+    (tmp_path / "other").replace(path)
+    done = run_python(READ_PICKLED, tmp_path / "view")
+    assert f"{file_server.endpoint}/x.bin: its ETag" in done.stdout, done.stderr
+    assert "changed" in done.stdout
 
 
 SHARED = """

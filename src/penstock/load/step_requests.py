@@ -134,6 +134,8 @@ class StepRequests:
             file = self._found[number] = reader.mirrored(shard, FileKind(kind))
             if file is not None and self._stores_rows:
                 self.checks.add(file, reader.shards[shard])
+            elif file is not None and kind == FileKind.RECORDS:
+                self.checks.add_unstored(file, reader.shards[shard])
         return self._found[number]
 
     def check_records(self) -> None:

@@ -8,8 +8,8 @@ touched counts as the process's memory.
 import errno
 import os
 import resource
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +42,7 @@ from penstock.read.segments import OUTPUT, SEGMENT, OutputTable, read_segments
 from penstock.read.stored_items import StoredItems
 from penstock.remote.mirror import find_mirrored, shown
 from penstock.remote.mirrored_file import MirroredFile
+from penstock.remote.store import ObjectFacts, check_unchanged
 from penstock.system.cached_property import cached_property
 
 Access = Literal["pread", "mmap"]
@@ -65,6 +66,8 @@ class LocalReader:
     record_bytes: int
     access: Access = "pread"
     apart_bytes: int = 0
+    known: Mapping[str, ObjectFacts] = field(default_factory=dict, compare=False, repr=False)
+    """what stores have said about remote files, by path, to the process that this is a copy from"""
 
     @cached_property
     def _shard_files(self) -> dict[FileKind, ShardFiles]:
@@ -75,15 +78,20 @@ class LocalReader:
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the tables of files, which a copy makes again.
-        return LocalReader, (self.shards, self.record_bytes, self.access, self.apart_bytes)
+        # Without the tables of files, which a copy makes again; they must be of the same objects.
+        kinds, numbers = {FileKind.RECORDS, *self._shard_files}, range(len(self.shards))
+        paths = (self.file(number, kind)[0] for kind in kinds for number in numbers)
+        mirrored = ((path, find_mirrored(path)) for path in paths)
+        facts = {path: each.known_facts for path, each in mirrored if each is not None}
+        known = {**self.known, **{path: each for path, each in facts.items() if each is not None}}
+        return LocalReader, (self.shards, self.record_bytes, self.access, self.apart_bytes, known)
 
     def _files_of(self, kind: FileKind) -> ShardFiles:
         if kind not in self._shard_files:
             files = [self.file(number, kind) for number in range(len(self.shards))]
             first_item = np.zeros(len(files) + 1, np.int64)
             np.cumsum([self._num_items(shard, kind) for shard in self.shards], out=first_item[1:])
-            mirrored = [_mirrored(path, file) for path, file in files]
+            mirrored = [_mirrored(path, file, self.known.get(path)) for path, file in files]
             for mirror in mirrored:
                 # Checks the blocks of a machine that has crashed, which kernels do not.
                 if mirror is not None and mirror.map_path.exists():
@@ -285,12 +293,19 @@ def _worth_fetching(fault: FaultReport, size_bytes: int) -> tuple[int, int]:
     return fault.offset // around * around, min(-(-stop // around) * around, size_bytes)
 
 
-def _mirrored(path: str, file: StoredFile, *, is_known: bool = False) -> MirroredFile | None:
-    """The remote file that a path stands for, with what the manifest says of it; or None."""
+def _mirrored(
+    path: str, file: StoredFile, known: ObjectFacts | None = None, *, is_known: bool = False
+) -> MirroredFile | None:
+    """The remote file that a path stands for, with what the manifest says of it; or None.
+
+    It must be the object that another process has `known`.
+    """
     found = find_mirrored(path)
-    if found is None or file.xxh3 is None or file.path:
-        return found
-    return found.state(file.size_bytes, file.xxh3, is_known=is_known)
+    if found is not None and file.xxh3 is not None and not file.path:
+        found.state(file.size_bytes, file.xxh3, is_known=is_known)
+    if found is not None and known is not None:
+        check_unchanged(found.name, found.look(known), known)
+    return found
 
 
 def _map_path(mirrored: MirroredFile | None) -> tuple[str, ...]:

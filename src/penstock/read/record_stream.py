@@ -43,6 +43,10 @@ class RecordStream:
         more = f" and {len(self.manifests) - 1:,} more" if len(self.manifests) > 1 else ""
         return f"{place}{more}: {size}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # With the reader, which knows which objects the remote files are.
+        return {**self.__dict__, "reader": self.reader} if self.manifests else self.__dict__
+
     @property
     def fields(self) -> np.dtype[Any]:
         """The fields of a record, as a NumPy struct."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+from penstock.remote.attempts import stopping_with
 from penstock.remote.block_file import ByteRange
 from penstock.remote.mirror import find_mirrored, is_mirrored, local_path
 from penstock.remote.options import Remote
@@ -73,7 +74,8 @@ def _in_threads(
 
     def call_one(item: Named) -> Called:
         stop.check()
-        return call(item)
+        with stopping_with(stop):
+            return call(item)
 
     def call_all() -> list[Called]:
         with ThreadPoolExecutor(num_threads, "penstock-at-once") as threads:

@@ -290,8 +290,11 @@ class BlockFile:
             or (stop % BLOCK_BYTES and stop < self.size_bytes)
         ):
             raise ValueError("only whole blocks of the object can be stored")
+        was_expected = self.expected is not None
         self._compare(first, checksums)
         _check(self.path, fill_blocks(*self._names, head, data, first, checksums))
+        if not was_expected:  # `expect` may have looked just before these blocks were here
+            self._compare(first, checksums)
 
     def drop_all(self, blocks: NDArray[np.int64]) -> bool:
         """Free blocks, given by number, ascending; False if a process holds the file."""

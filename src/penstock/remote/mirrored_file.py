@@ -109,6 +109,11 @@ class MirroredFile:
             if path.stat().st_mtime_ns != facts.mtime_ns:
                 os.utime(path, ns=(facts.mtime_ns, facts.mtime_ns))
 
+    @property
+    def known_facts(self) -> ObjectFacts | None:
+        """What the store has said about the object; None if it was not asked yet."""
+        return self._facts
+
     def look(self, known: ObjectFacts | None = None) -> ObjectFacts:
         """What the store says about the object; make the local file.
 
@@ -226,22 +231,22 @@ class MirroredFile:
             if self.path.is_file():
                 self.path.unlink(missing_ok=True)
 
-    def find(self) -> bool:
+    def find(self, *, is_patient: bool = False) -> bool:
         """Ask the store for the object, and make the local file; False if there is none."""
         try:
-            self.note(self.store.head(self.key))
+            self.note(self.store.head(self.key, is_patient=is_patient))
         except MissingDataError:
             self.remove()
             return False
         return True
 
-    def read_whole(self, first_bytes: int = _SMALL_BYTES) -> bool:
+    def read_whole(self, first_bytes: int = _SMALL_BYTES, *, is_patient: bool = False) -> bool:
         """Fetch a small file, such as a manifest, as it is now; False if there is none.
 
         The first request asks for `first_bytes`; it is the only one for files up to that size.
         """
         try:
-            answer = self.store.get(self.key, 0, first_bytes, expected=None)
+            answer = self.store.get(self.key, 0, first_bytes, expected=None, is_patient=is_patient)
         except MissingDataError:
             self.remove()
             return False

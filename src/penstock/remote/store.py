@@ -126,11 +126,10 @@ class ObjectStore:
         """Whether objects can be listed; HTTP has no way to."""
         return not self.url.is_http
 
-    def head(self, key: str) -> ObjectFacts:
-        """What is known of an object, without its content."""
-        return attempt(
-            self.refusals, self.name(key), lambda: self._head(key), self._opening_seconds
-        )
+    def head(self, key: str, *, is_patient: bool = False) -> ObjectFacts:
+        """What is known of an object, without its content; `is_patient` once training has begun."""
+        seconds = None if is_patient else self._opening_seconds
+        return attempt(self.refusals, self.name(key), lambda: self._head(key), seconds)
 
     def _head(self, key: str) -> ObjectFacts:
         try:
@@ -173,10 +172,19 @@ class ObjectStore:
         found = attempt(self.refusals, self.name(prefix), all_pages, self._opening_seconds)
         return _without_directories(found, prefix)
 
-    def get(self, key: str, start: int, stop: int, *, expected: ObjectFacts | None) -> RangeAnswer:
+    def get(
+        self,
+        key: str,
+        start: int,
+        stop: int,
+        *,
+        expected: ObjectFacts | None,
+        is_patient: bool = False,
+    ) -> RangeAnswer:
         """Read bytes [start, stop) of an object; all of them, and of the object that is expected.
 
-        Without `expected`, `stop` may lie behind the object's end.
+        Without `expected`, `stop` may lie behind the object's end, and the deadline is that of
+        opening, unless `is_patient`.
         """
 
         def get() -> RangeAnswer:
@@ -188,7 +196,8 @@ class ObjectStore:
             _check_length(found, start, end, len(data))
             return RangeAnswer(data, facts)
 
-        seconds = self._opening_seconds if expected is None else None
+        is_opening = expected is None and not is_patient
+        seconds = self._opening_seconds if is_opening else None
         return attempt(self.refusals, self._where(key, start, stop), get, seconds)
 
     def chunks(self, facts: ObjectFacts, start: int = 0) -> Iterator[Any]:
