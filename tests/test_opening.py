@@ -465,3 +465,24 @@ def test_the_directory_of_a_tokenizer_is_not_a_dataset(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(MissingDataError, match="is a tokenizer, not a dataset"):
         penstock.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tmp: penstock.open(""),
+        lambda tmp: penstock.copy("", tmp / "copy"),
+        lambda tmp: penstock.tokenize("", "bytes", tmp / "out"),
+        lambda tmp: penstock.tokenize(tmp, "bytes", ""),
+        lambda tmp: penstock.repack("", tmp / "out"),
+        lambda tmp: penstock.finish(""),
+        lambda tmp: penstock.Writer("", vocab_size=10),
+    ],
+)
+def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch, call):
+    """It comes from a variable that is not set."""
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"the path is empty; use '\.'"):
+        call(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

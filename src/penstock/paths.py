@@ -28,6 +28,7 @@ def local_path(source: str | os.PathLike[str]) -> str:
     '/data/my corpus'
     """
     path = os.fspath(source)
+    refuse_empty(path)
     found = _URL.match(path)
     if found is None or os.path.lexists(path):
         return os.path.expanduser(path)  # noqa: PTH111 (a pattern is not a path)
@@ -52,6 +53,7 @@ def output_path(target: str | os.PathLike[str]) -> Path:
     PosixPath('/data/out')
     """
     path = os.fspath(target)
+    refuse_empty(path)
     found = _URL.match(path)
     if found is None:
         return Path(path).absolute()
@@ -63,6 +65,12 @@ def output_path(target: str | os.PathLike[str]) -> Path:
         f"{url}: {found[1]}:// cannot be written to; write to a local directory, and copy it from "
         "there"
     )
+
+
+def refuse_empty(path: str) -> None:
+    """Refuse what an unset variable gives; it would be the current directory."""
+    if not path:
+        raise UsageError("the path is empty; use '.' for the current directory")
 
 
 def _url_of(found: re.Match[str]) -> str:

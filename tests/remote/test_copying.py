@@ -312,3 +312,67 @@ def test_a_list_with_times_is_left_out(source, tmp_path):
     penstock.copy(tmp_path / "ds", tmp_path / "copy")
     assert not (tmp_path / "copy" / "files.json").exists()
     assert penstock.open(tmp_path / "copy").num_records == penstock.open(source).num_records
+
+
+@pytest.fixture
+def text_in_directories(tmp_path):
+    for name in ("a/1.txt", "a/2.txt", "b/3.txt", "b/c/4.txt"):
+        (tmp_path / "text" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "text" / name).write_text(name)
+    return tmp_path / "text"
+
+
+def test_directories_of_an_unfinished_copy_are_not_read(
+    text_in_directories, s3, bucket, s3_environment, s3_proxy, tmp_path
+):
+    """Each has its own mark: text and flat files need no manifest to be read."""
+    url = f"s3://{bucket}/text"
+    proxied = Remote(endpoint=s3_proxy.endpoint, total_seconds=0.5)
+    s3_proxy.set(rates={"503": 1.0}, path="4.txt", methods=["PUT"])
+    with pytest.raises(ReadError):
+        penstock.copy(text_in_directories, url, target_remote=proxied)
+    for place in (url, f"{url}/a", f"{url}/b", f"{url}/**/*.txt"):
+        with pytest.raises(MissingDataError, match=r"unfinished"):
+            penstock.Source(place)
+    with pytest.raises(MissingDataError, match=r"unfinished"):
+        penstock.copy(f"{url}/a", tmp_path / "a")
+    penstock.copy(text_in_directories, url)
+    assert stored(s3, bucket, "text") == contents(text_in_directories)
+    s3_proxy.set(rates={"503": 1.0}, path="4.txt", methods=["GET"])
+    with pytest.raises(ReadError):
+        penstock.copy(url, tmp_path / "local", remote=proxied)
+    for place in ("", "a", "b"):
+        with pytest.raises(MissingDataError, match=r"unfinished"):
+            penstock.Source(tmp_path / "local" / place)
+    penstock.copy(url, tmp_path / "local")
+    assert contents(tmp_path / "local") == contents(text_in_directories)
+
+
+def test_a_job_whose_mark_arrives_late_harms_no_other(
+    source, bucket, s3, s3_environment, tmp_path, monkeypatch
+):
+    """It had found the target empty; then its first request took as long as another job."""
+    target, publish = f"s3://{bucket}/data", RemotePlace.publish
+    other = write_dataset(tmp_path / "other", num_small=1, seed=5)
+
+    def publish_late(place, name, content):
+        monkeypatch.setattr(RemotePlace, "publish", publish)
+        penstock.copy(other, target)
+        place.publish(name, content)
+
+    monkeypatch.setattr(RemotePlace, "publish", publish_late)
+    with pytest.raises(DatasetExistsError, match="another job has written to this target"):
+        penstock.copy(source, target)
+    assert stored(s3, bucket, "data") == contents(other)
+
+
+def test_a_source_that_changed_after_a_copy_was_begun(
+    text_in_directories, bucket, s3_environment, s3_proxy
+):
+    proxied = Remote(endpoint=s3_proxy.endpoint, total_seconds=0.5)
+    s3_proxy.set(rates={"503": 1.0}, path="4.txt", methods=["PUT"])
+    with pytest.raises(ReadError):
+        penstock.copy(text_in_directories, f"s3://{bucket}/text", target_remote=proxied)
+    (text_in_directories / "a/1.txt").write_text("other")
+    with pytest.raises(DatasetExistsError, match="was begun here, which has changed since"):
+        penstock.copy(text_in_directories, f"s3://{bucket}/text")

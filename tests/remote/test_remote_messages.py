@@ -175,6 +175,17 @@ def test_an_endpoint_with_a_password_is_neither_repeated_nor_stored(
     assert not any("secret" in text for text in stored)
 
 
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [("s3://bucket/data", "AWS_ENDPOINT_URL"), ("az://bucket/data", "AZURE_STORAGE_ENDPOINT")],
+)
+def test_an_endpoint_that_is_empty(url, variable, monkeypatch):
+    """obstore would panic."""
+    monkeypatch.setenv(variable, "")
+    with pytest.raises(UsageError, match=f"{variable} is empty; unset it"):
+        penstock.open(url)
+
+
 @pytest.mark.usefixtures("s3_environment")
 def test_memory_maps_are_for_local_files(url):
     with pytest.raises(UsageError, match='access="mmap" is for local files; leave it out'):

@@ -334,6 +334,20 @@ def test_a_finished_dataset_is_not_finished_again(tmp_path):
         penstock.finish(tmp_path)
 
 
+def test_parts_that_a_killed_finish_has_left_are_removed(tmp_path):
+    for part in range(3):
+        write(tmp_path, [part + 1], part=part)
+    left = {path: path.read_text() for path in tmp_path.glob("0000[12].part.json")}
+    penstock.finish(tmp_path)
+    for path, content in left.items():
+        path.write_text(content)
+    penstock.finish(tmp_path)
+    assert not list(tmp_path.glob("*.part.json"))
+    assert tokens_of(tmp_path) == [1, 2, 3]
+    with pytest.raises(DatasetExistsError, match="finished already"):
+        penstock.finish(tmp_path)
+
+
 def test_a_part_is_not_silently_left_out_of_a_dataset_finished_meanwhile(tmp_path):
     whole = penstock.Writer(tmp_path, vocab_size=100)
     whole.append([1])

@@ -84,7 +84,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from penstock.cache import cache_directory
     from penstock.remote.cache_space import cached_files
 
-    wanted = _urls(arguments)
+    wanted, limit = _urls(arguments), options.remote(arguments).cache_limit
     sizes, counts = Counter[str](), Counter[str]()
     for file in cached_files():
         url = _url(file)
@@ -97,7 +97,6 @@ def _show(arguments: argparse.Namespace) -> int:
         files = f"{counts[directory]:6,} {'file ' if counts[directory] == 1 else 'files'}"
         print(f"{num_bytes / 1e6:12,.1f} MB  {files}  {directory}")
     scope = "in these" if wanted else "in all"
-    limit = options.remote(arguments).cache_limit
     print(
         f"{sizes.total() / 1e6:12,.1f} MB  {scope}, of at most {limit / 1e6:,.0f} MB; in "
         f"{cache_directory('remote')}"

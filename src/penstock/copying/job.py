@@ -1,6 +1,7 @@
 """`CopyJob`: files from one place to another; killed at any moment, the next call continues.
 
-    unfinished.json    the mark: written first, removed last; nothing opens a directory with it
+    unfinished.json    the mark, in every directory that gets files: written first, removed last;
+                       nothing opens a directory with it
     data files         several at a time; each appears when it is whole
     manifests          after all data, those of inner directories first, never in place of others
 
@@ -79,7 +80,8 @@ class CopyJob:
             for file in self._files.last:
                 self._publish(file)
             if self._token is not None:
-                self._remove_others(record)
+                self._remove_all(self._others(record))
+            self._remove_all(self._inner_marks)
             self._target.remove(UNFINISHED)
             return self._report(len(self._files.data) - len(todo))
 
@@ -121,12 +123,23 @@ class CopyJob:
         )
 
     def _begin(self, there: dict[str, FileFacts]) -> None:
-        TargetMark(
+        mark = TargetMark(
             command=self._command,
             source=self._files.place.show(),
             digest=self._files.digest,
             token=self._token,
-        ).begin(self._target, there)
+        )
+        mark.begin(self._target, there)
+        missing = [name for name in self._inner_marks if name not in there]
+        with ThreadPoolExecutor(self._workers, "penstock-copy") as pool:
+            list(pool.map(lambda name: self._target.publish(name, mark.content), missing))
+
+    @property
+    def _inner_marks(self) -> list[str]:
+        """The marks of directories in the target, which may be opened by themselves."""
+        files = (*self._files.data, *self._files.last)
+        directories = {file.name.rpartition("/")[0] for file in files}
+        return sorted(f"{directory}/{UNFINISHED}" for directory in directories - {""})
 
     def _copy(self, todo: list[CopiedFile], record: CopyRecord) -> None:
         num_bytes = sum(file.facts.size_bytes for file in self._files.data)
@@ -168,15 +181,17 @@ class CopyJob:
         for file in unconfirmed if self._token is not None else ():
             refuse_lost(file, self._files.place, self._target, there.get(file.name))
 
-    def _remove_others(self, record: CopyRecord) -> None:
-        """Remove what was uploaded and does not belong to the dataset.
+    def _others(self, record: CopyRecord) -> list[str]:
+        """What was uploaded and does not belong to the dataset.
 
         Killed writers may have written more shards; jobs of several machines have plans and parts.
         """
         ours = {file.name for file in (*self._files.data, *self._files.last)}
-        others = [name for name in record.sent(self._target.list_files()) if name not in ours]
+        return [name for name in record.sent(self._target.list_files()) if name not in ours]
+
+    def _remove_all(self, names: list[str]) -> None:
         with ThreadPoolExecutor(self._workers, "penstock-copy") as pool:
-            list(pool.map(self._target.remove, others))
+            list(pool.map(self._target.remove, names))
 
     def _publish(self, file: CopiedFile) -> None:
         content = self._files.contents[file.name]

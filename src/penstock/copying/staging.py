@@ -172,7 +172,7 @@ class StagedOutput:
                     progress=progress,
                     token=self._make_token(),
                 ).run()
-            except LostFileError:
+            except (LostFileError, DatasetExistsError):  # running it again would not help
                 raise
             except PenstockError as error:
                 kept = f"; the job is done, and the rest is kept in {self.directory}: {self._how}"

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from penstock.copying.place import CopyPlace
-from penstock.errors import DatasetExistsError
+from penstock.errors import DatasetExistsError, MissingDataError
 from penstock.formats.job_marks import UNFINISHED
 from penstock.formats.stream import MANIFEST_NAME
 
@@ -35,21 +35,47 @@ class TargetMark:
         if UNFINISHED in there:
             self.refuse_others(target)
             return
-        if there:  # of a job that has begun and finished since this one listed the target
+        self._refuse_written(target, there)
+        target.publish(UNFINISHED, self.content)
+        # It may have taken minutes to arrive.
+        now = set(target.list_files()) - {UNFINISHED}
+        try:
+            self._refuse_written(target, now & {MANIFEST_NAME} if self._is_shared else now)
+        except DatasetExistsError:
+            target.remove(UNFINISHED)
+            raise
+
+    @property
+    def content(self) -> bytes:
+        """What `unfinished.json` says."""
+        known = {"command": self.command, "source": self.source, "host": self.host}
+        named = {"digest": self.digest, "token": self.token}
+        known |= {name: value for name, value in named.items() if value is not None}
+        return json.dumps(known).encode()
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether other machines write to the target, too."""
+        return not self.host
+
+    def _refuse_written(self, target: CopyPlace, there: Collection[str]) -> None:
+        """Refuse what a job has written that began since this one listed the target."""
+        if there:
             name = MANIFEST_NAME if MANIFEST_NAME in there else min(there)
             raise DatasetExistsError(
                 f"{target.show(name)}: another job has written to this target meanwhile; choose "
                 "another target"
             )
-        known = {"command": self.command, "source": self.source, "host": self.host}
-        named = {"digest": self.digest, "token": self.token}
-        known |= {name: value for name, value in named.items() if value is not None}
-        target.publish(UNFINISHED, json.dumps(known).encode())
 
     def refuse_others(self, target: CopyPlace) -> None:
         """Refuse a target with the mark of something else."""
         try:
             begun = dict(json.loads(target.read(UNFINISHED, _MAX_BYTES)))
+        except MissingDataError:
+            raise DatasetExistsError(
+                f"{target.show()}: another job has just finished there, or given up; run the "
+                "command again"
+            ) from None
         except (ValueError, TypeError):
             begun = {}
         if self.token is not None and begun.get("token") == self.token:
@@ -57,7 +83,9 @@ class TargetMark:
         if self.digest is not None and begun.get("digest") == self.digest:
             return
         source, host = begun.get("source", "an unknown source"), begun.get("host")
-        if "token" not in begun:
+        if "token" not in begun and source == self.source:
+            what = f"a copy of {source} was begun here, which has changed since"
+        elif "token" not in begun:
             what = (
                 f"a copy of {source} was begun here, which is not the same dataset as "
                 f"{self.source} now; continue that one"

@@ -79,8 +79,6 @@ def expand(sources: list[str], remote: Remote | None = None) -> list[str]:
 def _choose(source: DatasetSource, split: str | None) -> list[SourcePath]:
     """The paths of one split that a path or pattern names."""
     text = local_path(source)
-    if not text:
-        raise UsageError("nothing to open: the path is empty; use '.' for the current directory")
     if not _is_pattern(text):
         return [SourcePath(Path(text).absolute(), split)]  # the process may change directory
     found = [SourcePath(path, split) for path in _match(text)]

@@ -90,6 +90,8 @@ def _check_endpoint(scheme: str, config: Mapping[str, Any]) -> None:
     if not any(given.values()):
         given = {name: os.environ.get(name) for name in ENDPOINT_VARIABLES[scheme]}
     for name, value in given.items():
+        if value == "":
+            raise UsageError(f"{name} is empty; unset it, or write http://HOST:PORT")
         refuse_login(name, value)
         if value and not _is_url(value):
             written = (

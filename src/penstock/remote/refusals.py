@@ -201,7 +201,7 @@ class Refusals:
         if self.url.is_http:
             return "the server wants a login, which HTTP URLs cannot give"
         if self.options.anonymous:
-            return "it is not public: leave out anonymous=True, and give credentials"
+            return "it is not public: leave out anonymous=True (--anonymous), and give credentials"
         return f"{self.settings}; for public data, penstock.Remote(anonymous=True), or --anonymous"
 
     @property

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Protocol
 from penstock.atomic import TEMPORARY, hold_lock, publish, refuse_if_held
 from penstock.errors import DatasetExistsError, MissingDataError
 from penstock.formats.files import read_whole
-from penstock.formats.job_marks import TASKS, UNFINISHED, UNSHUFFLED
+from penstock.formats.job_marks import PLAN, TASKS, UNFINISHED, UNSHUFFLED
 from penstock.new_directory import new_directory
 
 _RUNNERS = ".runners"  # all runners of a job share a lock on this
@@ -110,7 +110,8 @@ class Job:
             try:
                 mark = self._store_mark(wanted)
             finally:
-                if not self.mark.exists():
+                # A job of another kind may have begun here at the same moment.
+                if not any((self.out / mark).exists() for mark in (UNFINISHED, PLAN)):
                     shutil.rmtree(self.tasks, ignore_errors=True)
             if mark is not None:
                 lock = runners.enter_context((self.tasks / _RUNNERS).open("ab"))

@@ -19,6 +19,24 @@ def is_joined(directory: Path) -> bool:
     return (directory / stream.MANIFEST_NAME).exists() and not is_left
 
 
+def remove_joined_parts(directory: Path) -> bool:
+    """Remove the parts that a finished dataset lists; False if there are none.
+
+    Whoever joined them was killed before it could remove them.
+    """
+    listed = {shard.name for shard in stream.read_manifest(directory).shards}
+    joined = [
+        part
+        for part in directory.glob(f"*{stream.PART_SUFFIX}")
+        if listed.issuperset(
+            shard.name for shard in stream.read_manifest(directory, part.name).shards
+        )
+    ]
+    for part in joined:
+        part.unlink(missing_ok=True)
+    return bool(joined)
+
+
 def join_parts(directory: Path, parts: int | None) -> None:
     """Join the finished parts of a dataset, in the order of their numbers.
 
@@ -29,6 +47,8 @@ def join_parts(directory: Path, parts: int | None) -> None:
         for leftover in directory.glob("penstock.*.tmp"):
             leftover.unlink()
         if (directory / stream.MANIFEST_NAME).exists():
+            if remove_joined_parts(directory):
+                return
             raise DatasetExistsError(
                 f"{directory / stream.MANIFEST_NAME}: the dataset is finished already"
             )

@@ -1118,3 +1118,43 @@ def test_a_split_of_another_type_says_how_to_make_one(tmp_path, split):
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     with pytest.raises(UsageError, match=r"as in penstock\.Split\(fraction=0\.01\)"):
         penstock.tokenize(tmp_path / "a.txt", "bytes", tmp_path / "out", split=split)
+
+
+def test_a_job_that_was_killed_when_it_removed_its_parts_is_finished_by_the_next_run(
+    tmp_path, corpus, monkeypatch
+):
+    unlink = Path.unlink
+
+    def unlink_others(path, **options):
+        if path.name == "00001.part.json":
+            raise OSError("killed")
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(Path, "unlink", unlink_others)
+        tokenize(tmp_path)
+    assert list((tmp_path / "out").glob("*.part.json"))
+    tokenize(tmp_path)
+    assert not list((tmp_path / "out").glob("*.part.json"))
+    penstock.copy(tmp_path / "out", tmp_path / "copy")
+    assert penstock.open(tmp_path / "copy").num_documents == len(corpus)
+
+
+class OneIfInterruptsAreBlocked:
+    """A tokenizer that makes 1 of every text, and 0 where Ctrl-C would reach its process."""
+
+    bos_token_id = 2
+
+    def encode(self, text):
+        del text
+        return [int(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_workers_do_not_get_interrupts_while_they_start(tmp_path, corpus):
+    """They would print tracebacks of what they were importing."""
+    tokenize(tmp_path, tokenizer=OneIfInterruptsAreBlocked(), workers=2, check=False)
+    data = penstock.open(tmp_path / "out")
+    found = [data.document(k).tolist() for k in range(data.num_documents)]
+    assert found == [[2, 1]] * len(corpus)

@@ -69,6 +69,9 @@ def _list(
     resolved, found, skipped = dict[str, str](), dict[str, str](), list[str]()
     sources = [each if isinstance(each, os.PathLike) else os.fsdecode(each) for each in wanted]
     for source in local_paths(sources, remote, manifests=False):
+        root = Path(_root(source))
+        if root.is_dir():  # else its directories would be passed over as Penstock's own output
+            refuse_unfinished(root)
         for path in _of_split(
             source, sorted(_without_notes(_expand(source, kind, skipped))), split
         ):
@@ -80,7 +83,6 @@ def _list(
             found.setdefault(os.path.join(resolved[directory], name), path)  # noqa: PTH118
     files = tuple(_named(_without_links(sorted(found.values())), remote))
     if not files:
-        refuse_unfinished(Path(os.fsdecode(wanted[0])))
         raise MissingDataError(f"{wanted[0]}: not a file of text")
     if skipped:
         warnings.warn(
@@ -201,7 +203,6 @@ def _in_directory(directory: str, kind: SourceKind | None, skipped: list[str]) -
     if is_empty and table:
         raise UsageError(f"{table}: {_NO_TABLES}")
     if is_empty:
-        refuse_unfinished(Path(directory))
         endings = [ending for ending, of in ENDINGS.items() if kind in (None, of)]
         also = "" if kind == "parquet" else f" (optionally followed by {' or '.join(CODECS)})"
         raise MissingDataError(

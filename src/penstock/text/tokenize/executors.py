@@ -13,7 +13,8 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NoReturn
 
@@ -122,7 +123,8 @@ class _TaskProcess:
         with warnings.catch_warnings():
             # Python warns of the threads of libraries, such as NumPy's, which are idle.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self.process.start()
+            with _without_interrupts():
+                self.process.start()
         theirs.close()
         self.number: int | None = None
 
@@ -229,6 +231,17 @@ def _cause_of_death(status: int) -> str:
         name = f"signal {-status}"
     memory = ", perhaps because memory ran out" if name == "SIGKILL" else ""
     return f"its process was killed by {name}{memory}"
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start processes that do not get Ctrl-C: while they import, they would print tracebacks."""
+    resource_tracker.ensure_running()  # started with the first process, it would allow them again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(

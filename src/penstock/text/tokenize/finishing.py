@@ -13,7 +13,7 @@ from penstock.text.tokenize.job_directory import JobDirectory, is_finished
 from penstock.text.tokenize.plan import TokenizePlan
 from penstock.text.tokenize.report import TokenizeReport
 from penstock.text.tokenize.stage_runner import StageRunner
-from penstock.write.joining import join_parts
+from penstock.write.joining import join_parts, remove_joined_parts
 
 
 def finish_tokenize_job(
@@ -55,6 +55,8 @@ class JobEnd:
             if is_ours and directory.mark.exists():  # else another runner has been here
                 if not directory.is_written(self.plan):
                     self._write_datasets()
+                for side in self.plan.sides:
+                    remove_joined_parts(directory.out / side)
                 if not directory.report.exists():
                     report = TokenizeReport.of(
                         self._count(),
