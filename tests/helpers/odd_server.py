@@ -19,6 +19,8 @@ class Server(QuietServer):
         self.refusals = {}
         """by method: the status, headers and body of all answers"""
         self.has_etag = self.has_time = self.has_ranges = True
+        self.may_list = True
+        """else what does not exist is denied, too, as S3 does"""
 
     def refuse(self, status, code="", message="", headers=(), methods=("GET", "HEAD")):
         """Answer all requests with an error of S3."""
@@ -41,6 +43,8 @@ class Handler(Quiet, BaseHTTPRequestHandler):
         name = urllib.parse.unquote(path)[1:]
         if self.command in server.refusals:
             self.answer(*server.refusals[self.command])
+        elif not server.may_list and ("list-type=2" in query or name not in server.files):
+            self.answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
         elif "list-type=2" in query:
             prefix = urllib.parse.parse_qs(query).get("prefix", [""])[0]
             self.answer(200, {"Content-Type": "application/xml"}, self.listing(name, prefix))

@@ -7,6 +7,7 @@ import pytest
 
 import penstock
 from penstock.errors import MissingDataError, PenstockError, ReadError, UsageError
+from tests.helpers.remote_data import batches_of, write_tokens
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.process
@@ -197,3 +198,23 @@ def test_a_panic_of_obstore_is_an_error_like_others(odd_server):
     error = refusal(odd_server, "s3://bucket/x.bin", endpoint=None, region="eu central")
     assert isinstance(error, ReadError)
     assert "s3://bucket/x.bin: obstore has failed" in str(error)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, None])
+def test_data_that_may_be_read_but_not_listed(odd_server, tmp_path, cache_bytes):
+    """To such users S3 denies what does not exist, such as companions that a file may have."""
+    local = write_tokens(tmp_path / "data", 50_000, shard_bytes=30_000)
+    names = [path.name for path in (tmp_path / "data").iterdir() if path.suffix != ".checksums"]
+    files = {f"bucket/data/{name}": (tmp_path / "data" / name).read_bytes() for name in names}
+    odd_server.files, odd_server.may_list = files | {"bucket/x.bin": BODY}, False
+    options = {"cache_bytes": cache_bytes}
+    assert open_at(odd_server, "s3://bucket/x.bin", **options).num_records == 5000
+    remote = penstock.Remote(endpoint=odd_server.url, **options)
+    data = penstock.open("s3://bucket/data", remote=remote)
+    loaders = (
+        penstock.Loader(each.windows(64), 8, seed=1, output="numpy") for each in (data, local)
+    )
+    first, second = (batches_of(each, 100) for each in loaders)
+    assert first == second
+    for missing in ("s3://bucket/y.bin", "s3://bucket/other", "s3://bucket/*.bin"):
+        assert "access denied" in str(refusal(odd_server, missing))

@@ -13,6 +13,7 @@ from penstock.formats.checksums import CHECKSUMS, parse_listed, read_companion
 from penstock.formats.shard import Shard
 from penstock.remote.mirror import find_mirrored, naming_urls
 from penstock.remote.mirrored_file import MirroredFile
+from penstock.remote.refusals import DeniedError
 from penstock.remote.requests import LAST, RequestPool
 from penstock.remote.store import MAX_REQUEST_BYTES
 from penstock.system.checksums import BLOCK_BYTES
@@ -68,7 +69,7 @@ def _expect_checksums(file: MirroredFile, shard: Shard) -> None:
     companion = _find_companion(shard)
     if companion is None or file.blocks.expected is not None:
         return
-    with contextlib.suppress(MissingDataError), naming_urls():  # they are optional
+    with contextlib.suppress(MissingDataError, DeniedError), naming_urls():  # they are optional
         # As it is now: it may have been written again. The first batch waits for the answer.
         if companion.map_path.exists():
             companion.find(is_patient=True)
@@ -85,7 +86,7 @@ def _compare_written(file: MirroredFile, shard: Shard) -> None:
     companion = _find_companion(shard)
     if companion is None:
         return
-    with contextlib.suppress(MissingDataError), naming_urls():
+    with contextlib.suppress(MissingDataError, DeniedError), naming_urls():
         start = companion.store.get(
             companion.key, 0, BLOCK_BYTES, expected=None, is_patient=True
         ).data

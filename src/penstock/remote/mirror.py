@@ -31,6 +31,7 @@ from penstock.errors import MissingDataError, ReadError
 from penstock.remote.block_file import disk_error
 from penstock.remote.mirrored_file import MirroredFile
 from penstock.remote.options import ACCESS, Remote
+from penstock.remote.refusals import DeniedError
 from penstock.remote.store import ObjectFacts, ObjectStore, find_store
 from penstock.remote.urls import RemoteUrl, is_remote, parse_url
 
@@ -179,8 +180,8 @@ class Mirror:
             return False
 
     def find_all(self, keys: Iterable[str]) -> list[bool]:
-        """Look for several objects at once."""
-        return _call_all(MirroredFile.find, map(self.file, keys))
+        """Look for several objects at once, which may exist."""
+        return _call_all(MirroredFile.find_if_allowed, map(self.file, keys))
 
 
 _MIRRORS = dict[Path, Mirror]()
@@ -255,12 +256,18 @@ _MANIFESTS = ("penstock.json", "files.json", "index.json", "state.json")
 def _find_all(mirror: Mirror, key: str, *, manifests: bool) -> bool:
     """Look for the files of a directory: by its manifest, or by listing it."""
     prefix = f"{key}/" if key else ""
-    if manifests and mirror.file(f"{prefix}{_MANIFESTS[0]}").read_whole():
+    if manifests and mirror.file(f"{prefix}{_MANIFESTS[0]}").read_if_allowed():
         return True
-    if mirror.store.can_list:
-        found = mirror.list_below(key)
+    others = (f"{prefix}{name}" for name in _MANIFESTS[1:])
+    if not mirror.store.can_list:
+        found = manifests and any(mirror.find_all(others))
     else:
-        found = manifests and any(mirror.find_all(f"{prefix}{name}" for name in _MANIFESTS[1:]))
+        try:
+            found = mirror.list_below(key)
+        except DeniedError:
+            if not manifests or not any(mirror.find_all(others)):
+                raise
+            return True
     return found or (bool(key) and mirror.file(key).find())
 
 
@@ -290,7 +297,9 @@ def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:
 
 def fetch_beside(directory: Path, names: Sequence[str]) -> None:
     """Fetch small files of a mirrored directory that may exist; nothing if it is local."""
-    _call_all(MirroredFile.read_whole, map(find_mirrored, (directory / name for name in names)))
+    _call_all(
+        MirroredFile.read_if_allowed, map(find_mirrored, (directory / name for name in names))
+    )
 
 
 def mirrored_file(url: str, options: Remote | None = None) -> MirroredFile:
@@ -300,8 +309,8 @@ def mirrored_file(url: str, options: Remote | None = None) -> MirroredFile:
 
 
 def look_for(paths: Iterable[str | os.PathLike[str]]) -> None:
-    """Look for the remote files that paths stand for, several at once; leave others alone."""
-    _call_all(MirroredFile.find, map(find_mirrored, paths))
+    """Look for remote files that may exist, by their paths, several at once; leave others alone."""
+    _call_all(MirroredFile.find_if_allowed, map(find_mirrored, paths))
 
 
 def _call_all(

@@ -38,6 +38,13 @@ _TRANSIENT_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "Throttling
 """codes of the same kind, which S3 sends with status 400"""
 
 
+class DeniedError(ReadError):
+    """A request that the store does not allow.
+
+    To those who may read objects, but not list them, S3 also denies objects that do not exist.
+    """
+
+
 class CutShortError(Exception):
     """An answer that is not what was asked for; asked again, it may be whole."""
 
@@ -116,7 +123,7 @@ class Refusals:
             )
         is_denied = any(status in text for status in _DENIED)  # of a listing, as a general error
         if is_denied or isinstance(error, known.PermissionDeniedError | known.UnauthenticatedError):
-            return ReadError(
+            return DeniedError(
                 f"{what}: access denied{self._service('by')} ({reason(error)}); {self._remedy}"
             )
         if isinstance(error, known.AlreadyExistsError | known.PreconditionError):
