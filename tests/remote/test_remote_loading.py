@@ -8,7 +8,7 @@ import resource
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from penstock.remote import attempts
 from penstock.remote.mirror import mirrored_file
 from penstock.remote.object_stream import ObjectStream
 from penstock.remote.requests import RequestPool, request_pool
+from penstock.system.background_thread import StopSignal
 from tests.helpers.remote_data import batches_of, cached_bytes, plain, upload, write_tokens
 from tests.helpers.waiting import wait_until
 
@@ -367,6 +368,28 @@ def test_a_loader_that_ends_while_its_requests_fail_leaves_others_to_ask_again(o
         s3_proxy.set()
         waiting.result(20)
     assert file.blocks.has(0, 4096)
+
+
+def test_who_stops_waiting_leaves_no_requests(open_url, s3_proxy):
+    """They would be repeated until their deadline, and warn of a network that others need not."""
+    bounds = {"max_requests": next(_numbers)}
+    file = open_url(**bounds).reader.mirrored_files()[0]
+    s3_proxy.set(rates={"503": 1.0}, methods=["GET"])
+    file.provide([(0, 4096)], lambda: s3_proxy.counts()["faults"].get("503", 0) > 0)
+    stop = StopSignal()
+    with ThreadPoolExecutor(1) as threads, pytest.raises(CancelledError):
+
+        def provide():
+            with attempts.stopping_with(stop):
+                file.provide([(8192, 12288)])
+
+        waiting = threads.submit(provide)
+        s3_proxy.reset_counts()
+        wait_until(lambda: s3_proxy.counts()["faults"])
+        stop.set()
+        waiting.result(20)
+    pool = request_pool(**bounds, hedge_seconds=None)
+    wait_until(lambda: not pool._requests, seconds=10)
 
 
 def test_two_loaders_share_the_only_request(local, open_url, s3_proxy):

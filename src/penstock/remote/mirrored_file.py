@@ -310,7 +310,7 @@ class MirroredFile:
     ) -> None:
         """Fetch what is not here of some parts, or of the whole file, and wait for it.
 
-        Returns early if `is_stopped` returns True.
+        Returns early if `is_stopped` returns True. Others who wait for the same bytes ask again.
         """
         wanted = [(0, self.blocks.size_bytes)] if parts is None else list(parts)
         while waiting := self.fetch(wanted):
@@ -318,10 +318,13 @@ class MirroredFile:
                 self.pool.run_if_waiting(each)
             while waiting:
                 done, rest = wait_for(waiting, _TICK_SECONDS)
-                if is_stopped is not None and is_stopped():
+                is_told_to_stop = is_thread_stopped()
+                if is_told_to_stop or (is_stopped is not None and is_stopped()):
+                    for each in rest:  # else those that fail would be repeated for minutes
+                        self.pool.give_up(each)
+                    if is_told_to_stop:
+                        raise CancelledError
                     return
-                if is_thread_stopped():
-                    raise CancelledError
                 # A loader that ended has given up its requests; they are sent again.
                 for each in done:
                     with contextlib.suppress(CancelledError):
