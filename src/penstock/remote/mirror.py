@@ -181,7 +181,7 @@ class Mirror:
 
     def find_all(self, keys: Iterable[str]) -> list[bool]:
         """Look for several objects at once, which may exist."""
-        return _call_all(MirroredFile.find_if_allowed, map(self.file, keys))
+        return _find_some(MirroredFile.find, map(self.file, keys))
 
 
 _MIRRORS = dict[Path, Mirror]()
@@ -256,7 +256,9 @@ _MANIFESTS = ("penstock.json", "files.json", "index.json", "state.json")
 def _find_all(mirror: Mirror, key: str, *, manifests: bool) -> bool:
     """Look for the files of a directory: by its manifest, or by listing it."""
     prefix = f"{key}/" if key else ""
-    if manifests and mirror.file(f"{prefix}{_MANIFESTS[0]}").read_if_allowed():
+    if manifests and any(
+        _find_some(MirroredFile.read_whole, [mirror.file(f"{prefix}{_MANIFESTS[0]}")])
+    ):
         return True
     others = (f"{prefix}{name}" for name in _MANIFESTS[1:])
     if not mirror.store.can_list:
@@ -297,9 +299,7 @@ def find_mirrored(path: str | os.PathLike[str]) -> MirroredFile | None:
 
 def fetch_beside(directory: Path, names: Sequence[str]) -> None:
     """Fetch small files of a mirrored directory that may exist; nothing if it is local."""
-    _call_all(
-        MirroredFile.read_if_allowed, map(find_mirrored, (directory / name for name in names))
-    )
+    _find_some(MirroredFile.read_whole, map(find_mirrored, (directory / name for name in names)))
 
 
 def mirrored_file(url: str, options: Remote | None = None) -> MirroredFile:
@@ -310,14 +310,25 @@ def mirrored_file(url: str, options: Remote | None = None) -> MirroredFile:
 
 def look_for(paths: Iterable[str | os.PathLike[str]]) -> None:
     """Look for remote files that may exist, by their paths, several at once; leave others alone."""
-    _call_all(MirroredFile.find_if_allowed, map(find_mirrored, paths))
+    _find_some(MirroredFile.find, map(find_mirrored, paths))
 
 
-def _call_all(
-    call: Callable[[MirroredFile], bool], files: Iterable[MirroredFile | None]
+def _find_some(
+    find: Callable[[MirroredFile], bool], files: Iterable[MirroredFile | None]
 ) -> list[bool]:
-    """Call for several files at once, leaving out None."""
-    waiting = [file.pool.submit(partial(call, file)) for file in files if file is not None]
+    """Find several files at once, which may exist, leaving out None.
+
+    False, too, for a file of which the store does not tell whether it exists (`DeniedError`).
+    """
+
+    def find_one(file: MirroredFile) -> bool:
+        try:
+            return find(file)
+        except DeniedError:
+            file.remove()
+            return False
+
+    waiting = [file.pool.submit(partial(find_one, file)) for file in files if file is not None]
     return [each.result() for each in waiting]
 
 

@@ -26,7 +26,6 @@ from penstock.remote.block_file import BlockFile, ByteRange, identity_number, lo
 from penstock.remote.found_files import keep_files, note_found, removing_files
 from penstock.remote.options import Remote
 from penstock.remote.ranges_under_way import RangesUnderWay
-from penstock.remote.refusals import DeniedError
 from penstock.remote.requests import URGENT, RequestPool
 from penstock.remote.store import BytesSink, ObjectFacts, ObjectStore, check_unchanged
 from penstock.remote.whole_blocks import WholeBlocks
@@ -257,22 +256,6 @@ class MirroredFile:
                 self.blocks.fill(0, answer.data)
             self.provide()
         return True
-
-    def find_if_allowed(self) -> bool:
-        """As `find`; False, too, if the store does not tell whether there is an object."""
-        try:
-            return self.find()
-        except DeniedError:
-            self.remove()
-            return False
-
-    def read_if_allowed(self) -> bool:
-        """As `read_whole`; False, too, if the store does not tell whether there is an object."""
-        try:
-            return self.read_whole()
-        except DeniedError:
-            self.remove()
-            return False
 
     def make(self) -> None:
         """Make the local file, as large as the object, unless it is there."""
